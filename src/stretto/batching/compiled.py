@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ctypes import string_at
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -67,8 +68,7 @@ class CompiledBatch:
     pools: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     times: Times = field(default_factory=Times)
     """Those of the last call."""
-    steps: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
-    """The steps of the last call, a table per launch, for the first launches."""
+    _steps: list[bytes] = field(default_factory=list[bytes])
 
     def __post_init__(self) -> None:
         for type_, permanent in zip(
@@ -76,19 +76,19 @@ class CompiledBatch:
         ):
             rows = max(FIRST_ROWS, permanent)
             self.pools.append(_pool(rows, type_.shape, type_.dtype.torch, self.device))
-        self.write_shared()
+        self.host.write_shared(self.pools)
+
+    @property
+    def steps(self) -> list[torch.Tensor]:
+        """The steps of the last call, a table per launch, for the first launches."""
+        tables = [torch.frombuffer(bytearray(words), dtype=torch.int64) for words in self._steps]
+        return [table.view(-1, self.host.layout.width) for table in tables]
 
     def is_current(self) -> bool:
         """Whether what was static is the same, and the program is right for the parameters."""
         if not holds(self.reads):
             return False
         return self.levels is None or self.levels.is_current()
-
-    def write_shared(self) -> None:
-        """Copies the tensors that all instances share to their permanent rows."""
-        with torch.no_grad():
-            for item in self.host.layout.shared:
-                self.pools[item.pool][item.row].copy_(item.tensor)
 
     def run(
         self, columns: Sequence[Sequence[Any]], flattened: Flattened | None = None
@@ -105,21 +105,23 @@ class CompiledBatch:
         times = self.times
         begin = perf_counter()
         self._grow(flat.rows)
-        self.write_shared()
+        self.host.write_shared(self.pools)
         flat.copy_into(self.pools)
         times.copy += perf_counter() - begin
         run = self.host.start(flat)
-        self.steps = []
+        self._steps = []
         while (tables := run.advance(self.pools)) is not None:
             self._grow(run.needed_rows())
             begin = perf_counter()
             assert self.levels is not None
-            given = Tables.of(self.levels.layout, tables.steps, tables.indices, tables.numbers)
+            given = Tables(
+                tables.steps, tables.indices, tables.numbers, tables.largest, tables.longest
+            )
             self.pools = self.levels.run(given, self.pools)
             times.execute += perf_counter() - begin
             times.launches += 1
-            if len(self.steps) < MOST_KEPT:
-                self.steps.append(tables.steps.clone())
+            if len(self._steps) < MOST_KEPT:
+                self._steps.append(string_at(tables.steps.data_ptr(), tables.steps.nbytes))
         begin = perf_counter()
         results = run.results(self.pools)
         times.results += perf_counter() - begin

@@ -34,8 +34,7 @@ class Executor:
 
     def run(self, flat: Any) -> list[Any]:
         self.grow(flat.rows)
-        for item in self.layout.shared:
-            self.pools[item.pool][item.row] = item.tensor.detach()
+        self.host.write_shared(self.pools)
         flat.copy_into(self.pools)
         run = self.host.start(flat)
         while (tables := run.advance(self.pools)) is not None:

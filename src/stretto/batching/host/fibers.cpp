@@ -82,18 +82,24 @@ namespace {
 constexpr size_t kReserve = size_t{128} << 10;  // of a stack, for functions that do not check it
 constexpr size_t kOnlyStack = size_t{1} << 30, kFiberStack = size_t{32} << 20, kLeastStack = size_t{1} << 20;
 constexpr size_t kKept = size_t{64} << 10;      // of an unused stack, the memory that is kept
-constexpr size_t kMostUnused = 512;            // stacks that are kept, in address space only
+constexpr size_t kMostUnused = 512;            // stacks of fibers that are kept, in address space only
+constexpr size_t kMostOnly = 4;                // of those that all instances of a program use
 constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run one after the other
 
 // Of all programs of the process; guarded by the GIL, as all that is done here.
-std::vector<Stack>* unused_stacks = nullptr;
+struct Stacks {
+  std::vector<Stack> of_fibers, only;
+  std::vector<Stack>& of_size(size_t size) { return size > kFiberStack ? only : of_fibers; }
+};
+Stacks* unused_stacks = nullptr;
 
 Run* starting = nullptr;
 
 bool take_stack(Stack& stack, size_t wanted) {
-  if (wanted == kFiberStack && !unused_stacks->empty()) {
-    stack = unused_stacks->back();
-    unused_stacks->pop_back();
+  auto& unused = unused_stacks->of_size(wanted);
+  if (!unused.empty()) {
+    stack = unused.back();
+    unused.pop_back();
     return true;
   }
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -114,9 +120,10 @@ bool take_stack(Stack& stack, size_t wanted) {
 }
 
 void give_back(Stack stack) {
-  if (stack.size <= kFiberStack && unused_stacks->size() < kMostUnused) {
+  auto& unused = unused_stacks->of_size(stack.size);
+  if (unused.size() < (stack.size > kFiberStack ? kMostOnly : kMostUnused)) {
     madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
-    unused_stacks->push_back(stack);
+    unused.push_back(stack);
     return;
   }
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -378,6 +385,6 @@ void go_on(Run& run) {
 // The stacks that programs hand on to one another; `shared` is what the first one returned, or null.
 extern "C" void* stretto_host_share_stacks(void* shared) {
   using namespace stretto;
-  unused_stacks = shared ? static_cast<std::vector<Stack>*>(shared) : new std::vector<Stack>();
+  unused_stacks = shared ? static_cast<Stacks*>(shared) : new Stacks();
   return unused_stacks;
 }

@@ -161,6 +161,7 @@ void flush(Run& run) {
   scheduler.steps.clear();
   scheduler.indices.clear();
   scheduler.numbers.clear();
+  scheduler.largest = scheduler.longest = 0;
   const std::vector<uint32_t> order = sorted(run);
   for (uint32_t first = 0, end; first < run.noted_count; first = end) {
     const Noted& noted = run.noted[order[first]];
@@ -168,8 +169,11 @@ void flush(Run& run) {
     while (end < run.noted_count && run.noted[order[end]].kind == noted.kind &&
            run.noted[order[end]].level == noted.level)
       ++end;
-    place_results(run, &order[first], end - first, scheduler.kinds[noted.kind]);
-    write_operands(run, &order[first], end - first, scheduler.kinds[noted.kind]);
+    const BlockKind& kind = scheduler.kinds[noted.kind];
+    scheduler.largest = std::max<int64_t>(scheduler.largest, end - first);
+    for (uint32_t length : kind.lengths) scheduler.longest = std::max<int64_t>(scheduler.longest, length);
+    place_results(run, &order[first], end - first, kind);
+    write_operands(run, &order[first], end - first, kind);
   }
   for (int64_t rows : scheduler.next_row)
     if (rows > 0x7fffffff) throw std::bad_alloc();

@@ -25,6 +25,8 @@ class TableView(ctypes.Structure):
         ("numbers", _POINTER),
         ("number_count", _INT64),
         ("rows", _POINTER),
+        ("largest", _INT64),
+        ("longest", _INT64),
     )
 
 
@@ -35,12 +37,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "share_stacks": (_POINTER, (_POINTER,)),
     "flatten": (_POINTER, (_POINTER, _POINTER, _OBJECT, _INT64, _POINTER, _POINTER)),
     "copy": (_INT64, (_POINTER, _POINTER, _POINTER)),
+    "copy_shared": (_INT64, (_POINTER, _OBJECT, _POINTER, _POINTER)),
     "copy_count": (_INT64, (_POINTER,)),
     "copy_at": (_OBJECT, (_POINTER, _INT64, _POINTER)),
     "flat_delete": (None, (_POINTER,)),
     "start": (_POINTER, (_POINTER,)),
-    "advance": (ctypes.c_int32, (_POINTER, _POINTER)),
-    "tables": (None, (_POINTER, _POINTER)),
+    "advance": (ctypes.c_int32, (_POINTER, _POINTER, _POINTER, _OBJECT)),
     "collect": (None, (_POINTER, _POINTER)),
     "wanted": (None, (_POINTER, _INT64, _POINTER)),
     "take": (ctypes.c_int32, (_POINTER, _INT64, _POINTER, _OBJECT)),

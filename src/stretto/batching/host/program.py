@@ -14,12 +14,11 @@ All is done with the GIL held, so that several threads may use one program. A Ru
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -62,12 +61,15 @@ class Tables:
     """What is to run next (`tables.py` says how it is written). The tensors are memory of the Run:
     they hold until its next `advance`.
 
-    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N].
+    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N]. largest, longest: the most rows n of
+    a step, and the most rows of one instance.
     """
 
     steps: torch.Tensor
     indices: torch.Tensor
     numbers: torch.Tensor
+    largest: int
+    longest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,29 @@ class HostProgram:
         self.info: int = self.native.stretto_host_program()
         self.classes = PythonClasses(program.classes)
         self.shared = [item.tensor for item in self.layout.shared]
+        self._addresses = ctypes.c_void_p * max(1, len(self.layout.pools))
+        self.rows = ctypes.c_int64 * len(self.layout.pools)
+        """The type of an array with a number for each pool."""
+
+    def addresses(self, pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+        """Where the pools lie."""
+        return self._addresses(*[pool.data_ptr() for pool in pools])
+
+    def write_shared(self, pools: Sequence[torch.Tensor]) -> None:
+        """Copies the tensors that all instances share to their permanent rows. pools: as
+        `Flat.copy_into` takes them."""
+        if not self.shared:
+            return
+        if all(pool.is_cpu for pool in pools):
+            left = (ctypes.c_int64 * len(self.shared))()
+            count = self.native.stretto_host_copy_shared(
+                self.info, self.shared, self.addresses(pools), left
+            )
+            remaining = [self.layout.shared[number] for number in left[:count]]
+        else:
+            remaining = list(self.layout.shared)
+        for item in remaining:
+            pools[item.pool][item.row].copy_(item.tensor.detach())
 
     def flatten(self, columns: Sequence[Sequence[Any]]) -> Flat:
         """Reads the instances once. columns: for each parameter of the program, a value for each
@@ -122,6 +147,8 @@ class Flat:
     rows: of each pool, the rows that shared tensors and those of the instances need.
     """
 
+    handle: int = 0
+
     def __init__(self, host: HostProgram, columns: list[list[Any]]) -> None:
         if len(columns) != len(host.program.functions[0].parameters):
             raise ValueError("flatten: there must be a column for each parameter")
@@ -130,15 +157,18 @@ class Flat:
         self.host = host
         self.instances = len(columns[0]) if columns else 0
         failed = ctypes.c_int64()
-        rows = (ctypes.c_int64 * len(host.layout.pools))()
+        rows = host.rows()
         handle = host.native.stretto_host_flatten(
             host.info, host.classes.table, columns, self.instances, rows, ctypes.byref(failed)
         )
         if not handle:
             raise self._other(columns, failed.value)
-        self.handle: int = handle
-        self._end = weakref.finalize(self, host.native.stretto_host_flat_delete, handle)
+        self.handle = handle
         self.rows = tuple(rows)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.host.native.stretto_host_flat_delete(self.handle)
 
     def _other(self, columns: list[list[Any]], instance: int) -> Exception:
         if instance < 0:
@@ -155,7 +185,7 @@ class Flat:
             return
         left = (ctypes.c_int64 * count)()
         if all(pool.is_cpu for pool in pools):
-            found = native.stretto_host_copy(self.handle, _addresses(pools), left)
+            found = native.stretto_host_copy(self.handle, self.host.addresses(pools), left)
             if found == -2:
                 raise RunError(
                     "a tensor of an instance got another shape or dtype since it was flattened",
@@ -179,13 +209,18 @@ class Flat:
 class Run:
     """A batch that runs. One thread at a time may use it."""
 
+    _handle: int = 0
+
     def __init__(self, host: HostProgram, flat: Flat) -> None:
         self._host = host
         self._flat = flat  # its values are used
         self._native = host.native
-        self._handle: int = host.native.stretto_host_start(flat.handle)
-        self._end = weakref.finalize(self, host.native.stretto_host_delete, self._handle)
+        self._handle = host.native.stretto_host_start(flat.handle)
         self._view = host.native.TableView()
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._native.stretto_host_delete(self._handle)
 
     def advance(self, pools: Sequence[torch.Tensor]) -> Tables | None:
         """Runs all instances until each has ended or waits for a value. Gives what is to be run
@@ -193,25 +228,32 @@ class Run:
 
         pools: as `copy_into` takes them; those of tensors whose values are read are on the CPU.
         """
-        code = self._native.stretto_host_advance(self._handle, _addresses(pools))
+        view, tensors = self._view, [None] * 3
+        code = self._native.stretto_host_advance(
+            self._handle, self._host.addresses(pools), ctypes.byref(view), tensors
+        )
         if code < 0:
             raise MemoryError("there is not enough memory for the batch")
         if not code:
             return None
-        view = self._view
-        self._native.stretto_host_tables(self._handle, ctypes.byref(view))
+        if tensor_object() is None:
+            return self._tables(view)
+        steps, indices, numbers = cast(list[torch.Tensor], tensors)
+        return Tables(steps, indices, numbers, view.largest, view.longest)
+
+    def _tables(self, view: Any) -> Tables:
         width = self._host.layout.width
         return Tables(
             _tensor(view.steps, view.step_words, torch.int64).view(-1, width),
             _tensor(view.indices, view.index_count, torch.int64),
             _tensor(view.numbers, view.number_count, torch.float64),
+            view.largest,
+            view.longest,
         )
 
     def needed_rows(self) -> tuple[int, ...]:
         """How many rows each pool must have for the tables of the last `advance`."""
-        self._native.stretto_host_tables(self._handle, ctypes.byref(self._view))
-        count = len(self._host.layout.pools)
-        return tuple((ctypes.c_int64 * count).from_address(self._view.rows)) if count else ()
+        return tuple(self._host.rows.from_address(self._view.rows))
 
     def results(self, pools: Sequence[torch.Tensor]) -> list[Any]:
         """For each instance its result, or the exception that ended it. To be called once, when
@@ -261,10 +303,6 @@ class Run:
         nanoseconds = (ctypes.c_int64 * 4)()
         self._native.stretto_host_times(self._handle, nanoseconds)
         return HostTimes(*(time * 1e-9 for time in nanoseconds))
-
-
-def _addresses(pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * max(1, len(pools)))(*(pool.data_ptr() for pool in pools))
 
 
 def _tensor(address: int | None, count: int, dtype: torch.dtype) -> torch.Tensor:

@@ -72,6 +72,7 @@ _TORCH_FUNCTIONS = (
     "aoti_torch_get_device_type",
     "aoti_torch_get_layout",
     "aoti_torch_empty_strided",
+    "aoti_torch_create_tensor_from_blob",
     "aoti_torch_delete_tensor_object",
 )
 # THPVariable_Wrap of libtorch_python, as its versions declare it: with `TensorBase&&`, or by value.

@@ -90,6 +90,30 @@ class Collector {
 
 // -- tensors of the results --------------------------------------------------------------------------
 
+// The Python object of a tensor that nobody else needs; null where there is no memory.
+Py object_of(void* tensor) {
+  Py made = nullptr;
+  try {
+    made = python.tensor_object(tensor);
+  } catch (...) {  // of torch
+    python.forget_exception();
+  }
+  python.tensor_release(tensor);
+  return made;
+}
+
+constexpr int32_t kInt64 = 4, kFloat64 = 7;  // torch's numbers of dtypes
+
+// A tensor of memory that stays the runtime's; with rows of so many elements, unless `width` is 0.
+template <class T> Py shown(T* data, int64_t count, int64_t width, int32_t dtype) {
+  static T nothing;
+  const int64_t sizes[] = {width ? count / width : count, width}, strides[] = {width ? width : 1, 1};
+  void* tensor = nullptr;
+  if (python.tensor_of_memory(count ? data : &nothing, width ? 2 : 1, sizes, strides, 0, dtype, 0, 0, &tensor))
+    return nullptr;
+  return object_of(tensor);
+}
+
 // Makes tensors of rows of a pool in main memory.
 class Maker {
  public:
@@ -117,14 +141,7 @@ class Maker {
     const auto bytes = static_cast<size_t>(pool_.itemsize);
     for (int64_t i = 0; i < count && bytes; ++i)
       std::memcpy(static_cast<char*>(data) + static_cast<size_t>(i) * bytes, memory_ + rows[i] * pool_.itemsize, bytes);
-    Py made = nullptr;
-    try {
-      made = python.tensor_object(tensor);
-    } catch (...) {  // of torch, where Python has no memory
-      python.forget_exception();
-    }
-    python.tensor_release(tensor);
-    return made;
+    return object_of(tensor);
   }
 
  private:
@@ -310,9 +327,21 @@ Batch* stretto_host_start(const Flat* flat) {
   return batch;
 }
 
+struct TableView {
+  const int64_t* steps;
+  int64_t step_words;
+  const int64_t* indices;
+  int64_t index_count;
+  const double* numbers;
+  int64_t number_count;
+  const int64_t* rows;  // in use, of each pool
+  int64_t largest, longest;
+};
+
 // pools: the memory of each pool. Runs all instances until each has ended or waits, and writes the
-// tables of what they recorded. 1: there are steps to run; 0: all is done; -1: no memory.
-int32_t stretto_host_advance(Batch* batch, const void* const* pools) {
+// tables of what they recorded. 1: there are steps to run, and `view` and the list `tensors` show
+// the tables (the list only where torch gives objects of tensors); 0: all is done; -1: no memory.
+int32_t stretto_host_advance(Batch* batch, const void* const* pools, TableView* view, Py tensors) {
   Scheduler& scheduler = batch->scheduler;
   scheduler.pools = pools;
   try {
@@ -324,30 +353,28 @@ int32_t stretto_host_advance(Batch* batch, const void* const* pools) {
       if (has_steps) flush(batch->run);
       scheduler.times[1] += recorded - start;
       scheduler.times[2] += now() - recorded;
-      if (has_steps) return 1;
+      if (has_steps) break;
       if (scheduler.waiting.empty()) return 0;
     }
   } catch (const std::bad_alloc&) {
     return -1;
   }
-}
-
-struct TableView {
-  const int64_t* steps;
-  int64_t step_words;
-  const int64_t* indices;
-  int64_t index_count;
-  const double* numbers;
-  int64_t number_count;
-  const int64_t* rows;  // in use, of each pool
-};
-
-void stretto_host_tables(const Batch* batch, TableView* view) {
-  const Scheduler& scheduler = batch->scheduler;
-  *view = TableView{scheduler.steps.data(), static_cast<int64_t>(scheduler.steps.size()),
-                    scheduler.indices.data(), static_cast<int64_t>(scheduler.indices.size()),
-                    scheduler.numbers.data(), static_cast<int64_t>(scheduler.numbers.size()),
-                    scheduler.next_row.data()};
+  auto& steps = scheduler.steps;
+  auto& indices = scheduler.indices;
+  auto& numbers = scheduler.numbers;
+  const auto count = [](const auto& items) { return static_cast<int64_t>(items.size()); };
+  *view = TableView{steps.data(),   count(steps),   indices.data(),           count(indices),
+                    numbers.data(), count(numbers), scheduler.next_row.data(), scheduler.largest,
+                    scheduler.longest};
+  if (!python.tensor_object) return 1;
+  const ProgramInfo& info = *batch->run.program;
+  Py made[] = {shown(steps.data(), count(steps), 4 + info.max_outputs + info.max_rows, kInt64),
+               shown(indices.data(), count(indices), 0, kInt64), shown(numbers.data(), count(numbers), 0, kFloat64)};
+  for (intptr_t i = 0; i < 3; ++i) {
+    if (!made[i]) return -1;
+    python.list_set(tensors, i, made[i]);
+  }
+  return 1;
 }
 
 // What Python must give of each pool for the results: in `counts`, single tensors and rows; then
@@ -374,7 +401,7 @@ void stretto_host_collect(Batch* batch, int64_t* counts) {
 void stretto_host_wanted(const Batch* batch, int64_t pool, TableView* view) {
   const auto& wanted = batch->wanted[static_cast<size_t>(pool)];
   *view = TableView{wanted.singles.data(), static_cast<int64_t>(wanted.singles.size()), wanted.rows.data(),
-                    static_cast<int64_t>(wanted.rows.size()), nullptr, 0, wanted.lengths.data()};
+                    static_cast<int64_t>(wanted.rows.size()), nullptr, 0, wanted.lengths.data(), 0, 0};
 }
 
 // Puts the tensors that are wanted of a pool into their places in the list: copies of its rows, each

@@ -148,6 +148,24 @@ using namespace stretto;
 
 extern "C" {
 
+// Copies the shared tensors to their rows, as the following does with those of instances.
+int64_t stretto_host_copy_shared(const ProgramInfo* info, Py shared, void* const* pools, int64_t* left) {
+  int64_t count = 0;
+  std::vector<int64_t> next(static_cast<size_t>(info->pool_count), 0);
+  for (int32_t i = 0; i < info->shared_count; ++i) {
+    const int32_t number = info->shared[i];
+    const PoolInfo& pool = info->pools[number];
+    const int64_t row = next[static_cast<size_t>(number)]++;
+    Seen seen;
+    const bool is_right =
+        look_at(python.list_get(shared, i), seen) && has_dims(pool, seen.sizes, seen.rank, seen.dtype);
+    const char* data = is_right ? plain_data(seen) : nullptr;
+    if (!data) left[count++] = i;
+    else std::memcpy(static_cast<char*>(pools[number]) + row * pool.itemsize, data, static_cast<size_t>(pool.itemsize));
+  }
+  return count;
+}
+
 int64_t stretto_host_copy_count(const Flat* flat) { return static_cast<int64_t>(flat->copies.size()); }
 
 // Copies the tensors of the instances to the pools. Those that do not lie as bytes are left to

@@ -54,6 +54,8 @@ struct PythonApi {
   int32_t (*tensor_layout)(void* tensor, int32_t* layout);
   int32_t (*tensor_new)(int64_t rank, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device,
                         int32_t device_index, void** tensor);
+  int32_t (*tensor_of_memory)(void* data, int64_t rank, const int64_t* sizes, const int64_t* strides, int64_t offset,
+                              int32_t dtype, int32_t device, int32_t device_index, void** tensor);
   int32_t (*tensor_release)(void* tensor);
   // The Python object of a tensor, which it may leave undefined; null where torch has no such function.
   Py (*tensor_object)(void* tensor);

@@ -54,6 +54,7 @@ struct Scheduler {
   uint32_t flushed = 0;           // tensors before this one are computed
   std::vector<int64_t> steps, indices;
   std::vector<double> numbers;
+  int64_t largest = 0, longest = 0;  // of the steps: most instances; most rows of one
   int64_t times[4] = {0, 0, 0, 0};  // ns: flatten, record, schedule, results
 
   ~Scheduler();
