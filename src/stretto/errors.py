@@ -91,6 +91,13 @@ class CodegenError(StrettoError):
     """A DeviceProgram cannot be printed for the machine that was asked for."""
 
 
+class LibraryLayoutError(CodegenError):
+    """An operator without a kernel of its own is called on a tensor whose memory it cannot take.
+    target: the operator."""
+
+    target: str = ""
+
+
 class BuildError(StrettoError):
     """The compiler of the machine is missing or failed, or its result cannot be stored."""
 

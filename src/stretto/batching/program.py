@@ -137,7 +137,8 @@ class Operation:
 
     `args` and `kwargs` are what the function is called with (tuples, lists, dicts, static values,
     parameters), in which an `Input` is a place for an operand. Operands are tensors, rows, ints,
-    floats or bools. `results` gives the types of the tensors in what the function returns, in the
+    floats or bools. Operands that are rows have one length, which results that are rows have, too.
+    `results` gives the types of the tensors in what the function returns, in the
     order of `torch.utils._pytree.tree_leaves`.
     """
 

@@ -26,7 +26,7 @@ from stretto.device.forms import (
 )
 from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
 from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
-from stretto.errors import CodegenError
+from stretto.errors import CodegenError, LibraryLayoutError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
@@ -279,16 +279,22 @@ def _literal(value: bool | int | float) -> Const:
     return Const(value, DType.I64 if isinstance(value, int) else DType.F64)
 
 
+_NO_RULE = "these arguments have no native lowering"
+
+
 def _tensor_op(low: Lowering, op: TensorOp) -> None:
     if symbols_of_types(value.type for value in (*op.operands, *op.results)):
         _check_relations(low, op)
     rule = RULES.get(op.target)
-    if rule is None:
-        _library(low, op, "no native lowering")
-        return
-    results = rule(low, op)
+    results = None if rule is None else rule(low, op)
     if results is None:
-        _library(low, op, "these arguments have no native lowering")
+        try:
+            _library(
+                low, op, f"{'no' if rule is None else 'these arguments have no'} native lowering"
+            )
+        except LibraryLayoutError as error:
+            error.target = op.target
+            raise
         return
     for value, lazy in zip(op.results, results, strict=True):
         low.settle(value, lazy)
@@ -338,7 +344,7 @@ def _library(low: Lowering, op: TensorOp, reason: str) -> None:
 def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
     """A library call sees memory as it lies, where a dynamic dim is the first one."""
     if memory_shape(shape) != shape or not all(map(is_known, shape[1:])):
-        raise CodegenError(
+        raise LibraryLayoutError(
             "a library call on a tensor whose size is known only at run time in a dim other than "
             "the first",
             location=low.location,

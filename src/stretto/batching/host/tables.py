@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from stretto.batching.lengths import length_groups
 from stretto.batching.program import Assign, Block, InstanceProgram, walk
 from stretto.batching.types import (
     RowsType,
@@ -171,7 +170,7 @@ def _block_layout(block: Block, numbers: dict[TensorType, int]) -> BlockLayout:
     types = block.types
     pools = tuple(None if isinstance(x, Scalar) else numbers[_row(x)] for x in block.inputs)
     rows = tuple(n for n, x in enumerate(block.inputs) if isinstance(x, RowsType))
-    lengths = _lengths(block, rows)
+    lengths = _lengths(block)
     outputs = list[BlockOutput]()
     for number, length_of in zip(block.outputs, lengths, strict=True):
         type_ = types[number]
@@ -184,56 +183,17 @@ def _row(type_: TensorType | RowsType) -> TensorType:
     return type_.row if isinstance(type_, RowsType) else type_
 
 
-_TRIED_LENGTHS = ((101, 103, 107, 109, 113, 127), (151, 139, 149, 137, 131, 157))
-
-
-def _lengths(block: Block, rows: tuple[int, ...]) -> tuple[int | None, ...]:
-    """For each output that is rows, the input that has as many rows. It is found by trying the
-    block on fake tensors with two sets of lengths."""
-    types = block.types
-    wanted = [isinstance(types[number], RowsType) for number in block.outputs]
-    if not any(wanted):
-        return (None,) * len(wanted)
-    if len(rows) == 1:
-        known = rows[0]
-        candidates = [{known} if is_rows else set[int]() for is_rows in wanted]
-    else:
-        candidates = [set(rows) if is_rows else set[int]() for is_rows in wanted]
-    for tried in _TRIED_LENGTHS:
-        lengths = {
-            place: tried[n % len(tried)] + 1000 * (n // len(tried)) for n, place in enumerate(rows)
-        }
-        for possible, found in zip(candidates, _tried(block, lengths), strict=True):
-            possible -= {place for place in possible if lengths[place] != found.shape[0]}
-    for is_rows, possible in zip(wanted, candidates, strict=True):
-        if is_rows and not possible:
-            location = block.steps[-1].operation.location
+def _lengths(block: Block) -> tuple[int | None, ...]:
+    """For each output that is rows, an input that has as many rows."""
+    groups = length_groups(block)
+    found = list[int | None]()
+    for number in block.outputs:
+        group = groups.get(number)
+        if group is not None and group >= len(block.inputs):
             raise CodegenError(
                 f"block `{block.name}` makes rows, as many as none of its operands has",
-                location=location,
+                location=block.steps[-1].operation.location,
                 remedy="give the result as many rows as one of the operands has",
             )
-    return tuple(min(possible) if possible else None for possible in candidates)
-
-
-def _tried(block: Block, lengths: dict[int, int]) -> tuple[Any, ...]:
-    """What a block makes of fake tensors whose rows are so many."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        given = [_example(type_, lengths.get(n, 0)) for n, type_ in enumerate(block.inputs)]
-        made = block(*given)
-    assert all(isinstance(item, FakeTensor) for item in made)
-    return made
-
-
-def _example(type_: TensorType | RowsType | Scalar, length: int) -> Any:
-    match type_:
-        case TensorType(dtype, shape):
-            return torch.empty(shape, dtype=dtype.torch)
-        case RowsType(row):
-            return torch.empty((length, *row.shape), dtype=row.dtype.torch)
-        case Scalar.FLOAT:
-            return 1.0
-        case Scalar.BOOL:
-            return True
-        case _:
-            return 1
+        found.append(group)
+    return tuple(found)

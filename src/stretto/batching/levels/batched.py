@@ -5,12 +5,13 @@ What has no rule, or cannot be batched with its arguments, runs in a loop over t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import stretto.passes.batching.contractions as _contractions  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import stretto.passes.batching.positions as _positions  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.batching.levels.capture import CapturedBlock
+from stretto.batching.levels.control import batched_for
 from stretto.errors import CaptureError, SourceLocation, VerifyError
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import (
@@ -72,15 +73,17 @@ def batched_block(
     lengths: Renaming,
     keys: dict[str, str],
     prologue: Prologue,
+    by_row: Collection[str] = (),
 ) -> Batched:
     """The block for `length` rows.
 
     operands: a tensor [n, ...] for each input. lengths: the sizes of inputs that are rows, by those
     of the block's Program. keys: the names of its constants in the program that is being made.
+    by_row: operators that run once per row.
     """
     body = clone_block(captured.program.main.body, {})
     rename_symbols(body, lengths)
-    maker = _Maker(Batch(length), keys, prologue)
+    maker = _Maker(Batch(length), keys, prologue, by_row)
     maker.batch.twins.update(zip(body.params, operands, strict=True))
     for op in body.ops:
         maker.visit(op)
@@ -95,10 +98,22 @@ class _Maker:
     batch: Batch
     keys: dict[str, str]
     prologue: Prologue
+    by_row: Collection[str] = ()
     loops: list[Loop] = field(default_factory=list[Loop])
+    bound: frozenset[Value] = frozenset()
+    """What only the regions around this one know."""
+
+    def inner(self, params: Sequence[Value]) -> _Maker:
+        """The same for a region inside, whose params these are."""
+        batch = Batch(self.batch.length, dict(self.batch.twins), dict(self.batch.invariants))
+        made = (item for op in self.batch.ops for item in op.results)
+        bound = self.bound.union(made, params)
+        return _Maker(batch, self.keys, self.prologue, self.by_row, bound=bound)
 
     def visit(self, op: Op) -> None:
         known = len(self.batch.ops)
+        if isinstance(op, ForOp) and self.batched_for(op):
+            return
         if isinstance(op, SizeOp) or not all(isinstance(v.type, TensorType) for v in op.results):
             raise CaptureError(
                 "a size that the content of a tensor decides, or a list of tensors, is used in "
@@ -118,6 +133,19 @@ class _Maker:
             self.compute(op)
         for made in self.batch.ops[known:]:
             made.location = op.location
+
+    def batched_for(self, op: ForOp) -> bool:
+        """Whether a loop has become one for all rows; if not, it runs once per row."""
+        known, loops = len(self.batch.ops), len(self.loops)
+        try:
+            batched_for(self, op)
+        except Stays as reason:
+            del self.batch.ops[known:], self.loops[loops:]
+            self.loops.append(Loop(op.name, str(reason), op.location))
+            return False
+        for made in self.batch.ops[known:]:
+            made.location = op.location
+        return True
 
     def holds(self, op: Op) -> Value | None:
         """Whether what an op checks holds, for each row; None for other ops, and for what is the
@@ -164,8 +192,8 @@ class _Maker:
         self.batch.invariants.update(zip(op.results, copy.results, strict=True))
 
     def is_early(self, value: Value) -> bool:
-        made = {item for op in self.batch.ops for item in op.results}
-        return self.batch.invariants.get(value) not in made
+        copy = self.batch.invariants.get(value)
+        return copy not in self.bound and all(copy not in op.results for op in self.batch.ops)
 
     def compute(self, op: Op) -> None:
         known = len(self.batch.ops)
@@ -181,6 +209,7 @@ class _Maker:
 
     def twins(self, op: Op) -> tuple[Value, ...]:
         """The results for all rows at once."""
+        known = len(self.batch.ops)
         if not isinstance(op, TensorOp):
             raise Stays("it has no batched form")
         if is_random(op):
@@ -191,6 +220,10 @@ class _Maker:
         if not any(self.batch.is_batched(value) for value in op.operands):
             raise Stays("it may stop the run")
         twins = rule(self.batch, op)
+        if any(isinstance(x, TensorOp) and x.target in self.by_row for x in self.batch.ops[known:]):
+            raise Stays(
+                "its library call takes tensors in which the run decides the first dim alone"
+            )
         for value, twin in zip(op.results, twins, strict=True):
             expected = TensorType(value.tensor.dtype, (self.batch.length, *value.tensor.shape))
             if twin.type != expected:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.batching.lengths import groups_with_rows, length_groups
+from stretto.batching.levels.filled_lists import FilledLists
 from stretto.batching.program import Block, Step, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.errors import CaptureError, StrettoError
@@ -48,11 +50,13 @@ _AS_WRITTEN: dict[Any, Callable[..., Any]] = {torch.Tensor.__getitem__: operator
 @dataclass(frozen=True, slots=True)
 class CapturedBlock:
     """A block as a Program of one instance: `program.main` takes the inputs in order (scalars as
-    tensors without dims) and yields the outputs. sources: the tensors that it relies on."""
+    tensors without dims) and yields the outputs. sources: the tensors that it relies on. groups:
+    which inputs have one length (`length_groups`)."""
 
     block: Block
     program: Program
     sources: tuple[ConstantSource, ...]
+    groups: dict[int, int]
 
 
 @contextmanager
@@ -68,23 +72,29 @@ def naming(block: Block) -> Generator[None]:
 def capture_block(block: Block, options: Options) -> CapturedBlock:
     """The Program of one instance. Raises CaptureError, with the user's line, for operators that
     cannot be captured."""
-    examples = tuple(_example(type_) for type_ in block.inputs)
-    lengths = {
-        SizeSource(place, 0): SizeRange(0)
-        for place, type_ in enumerate(block.inputs)
-        if isinstance(type_, RowsType)
-    }
-    plan = SizePlan.of(lengths) if lengths else None
     with naming(block), torch.no_grad():
-        captured = capture(_instance(block), examples, {}, options, sizes=plan)
-        _check(captured, len(lengths))
+        captured = _captured(block, frozenset(), options)
+        if captured.sizes is not None and captured.sizes.conditions:
+            captured = _captured(block, groups_with_rows(block), options)
+        _check(captured)
         program = run_passes(captured.program, _passes(), verify=options.verify)
     main = program.main.body
     main.yields = tuple(
         main.params[leaf.index] if isinstance(leaf, InputLeaf) else main.yields[leaf.index]
         for leaf in _leaves(captured)
     )
-    return CapturedBlock(block, program, captured.constants)
+    return CapturedBlock(block, program, captured.constants, length_groups(block))
+
+
+def _captured(block: Block, with_rows: frozenset[int], options: Options) -> Captured:
+    """The block as it was traced. with_rows: groups of rows that are not empty (lengths.py)."""
+    groups = length_groups(block)
+    places = [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
+    lengths = {SizeSource(n, 0): SizeRange(int(groups[n] in with_rows)) for n in places}
+    alike = {SizeSource(n, 0): SizeSource(groups[n], 0) for n in places}
+    plan = SizePlan.of(lengths, alike) if lengths else None
+    examples = tuple(_example(type_) for type_ in block.inputs)
+    return capture(_instance(block), examples, {}, options, sizes=plan)
 
 
 def _passes() -> tuple[Any, ...]:
@@ -92,6 +102,7 @@ def _passes() -> tuple[Any, ...]:
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
     return (
         InlineFunctions(),
+        FilledLists(),
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
         Repeat((*tidy, EliminateDeadCode())),
@@ -144,15 +155,20 @@ def _leaves(captured: Captured) -> list[ResultLeaf | InputLeaf]:
     return found
 
 
-def _check(captured: Captured, lengths: int) -> None:
+def _check(captured: Captured) -> None:
     if captured.mutations or captured.objects is not None:
         raise CaptureError(
             "an operator changes a tensor that it is given, or an object outside of the function",
             remedy="use the operator that returns a new tensor",
         )
-    known = 0 if captured.sizes is None else len(captured.sizes.symbols)
-    if known != lengths or (captured.sizes is not None and captured.sizes.conditions):
+    sizes = captured.sizes
+    if sizes is None:
+        return
+    if sizes.conditions or sizes.fixed:
+        where = sizes.conditions[0].location if sizes.conditions else None
         raise CaptureError(
-            "an operator needs to know how many rows a tensor has that instances decide",
+            "an operator works for some numbers of rows only, and instances decide how many rows "
+            "a tensor has",
+            location=where,
             remedy="go through its rows in a loop",
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from stretto.batching.lengths import length_groups
 from stretto.batching.levels.tables import (
     BASES,
     BLOCK,
@@ -77,18 +78,14 @@ class _Checker:
             if not isinstance(type_, Scalar):
                 pool = self.layout.pools.index(row_type(type_))
                 self.reads(where, place, pool, table[first : first + count])
+        groups = length_groups(block)
+        for place, length in lengths.items():
+            if length != lengths[groups[place]]:
+                raise VerifyError(f"{where}: operands {groups[place]} and {place} differ in length")
         for place, type_ in enumerate(output_types(block)):
-            length = self.length(where, type_, lengths)
+            length = lengths[groups[block.outputs[place]]] if isinstance(type_, RowsType) else 1
             pool = self.layout.pools.index(row_type(type_))
             self.writes(where, place, pool, step[BASES + place], n * length)
-
-    def length(self, where: str, type_: object, lengths: dict[int, int]) -> int:
-        """The rows of one instance in a result."""
-        if not isinstance(type_, RowsType):
-            return 1
-        if len(set(lengths.values())) != 1:
-            raise VerifyError(f"{where}: the length of a result is not known")
-        return next(iter(lengths.values()))
 
     def reads(self, where: str, place: int, pool: int, rows: torch.Tensor) -> None:
         written = self.written[pool]

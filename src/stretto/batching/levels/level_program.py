@@ -11,6 +11,7 @@ from stretto.batching.levels.tables import Layout, Tables
 from stretto.batching.program import Block
 from stretto.batching.types import TensorType
 from stretto.build import build
+from stretto.errors import LibraryLayoutError
 from stretto.ir.sizes import Size
 from stretto.lowering.updates import Updates
 from stretto.machines.machine import HOST, Stages
@@ -44,11 +45,18 @@ class LevelProgram:
         machine = default_machine() if backend is None else find_machine(backend)
         machine.require_ready()
         machine.prepare(options)
-        self.code: LevelCode = level_code(blocks, options, pools)
-        first = len(self.code.program.main.params) - len(self.layout.pools)
-        pairs = tuple((first + pool, n) for n, pool in enumerate(self.layout.written))
-        updates = Updates(pairs, repeatable=True)
-        self.stages: Stages = build(self.code.program, machine, options, device, updates)
+        by_row = set[str]()
+        while True:
+            self.code: LevelCode = level_code(blocks, options, pools, by_row)
+            try:
+                self.stages: Stages = build(
+                    self.code.program, machine, options, device, _updates(self.code)
+                )
+                break
+            except LibraryLayoutError as error:
+                if error.target in by_row:
+                    raise
+                by_row.add(error.target)
         assert self.stages.executable is not None
         self._executable = self.stages.executable
         if machine.is_native:
@@ -115,6 +123,13 @@ class LevelProgram:
 
 _NOTHING = torch.empty((1, 0), dtype=torch.uint8)
 """What stands for a limit: nobody reads it."""
+
+
+def _updates(code: LevelCode) -> Updates:
+    """Which parameters are changed in place: the pools that blocks write."""
+    first = len(code.program.main.params) - len(code.layout.pools)
+    pairs = tuple((first + pool, n) for n, pool in enumerate(code.layout.written))
+    return Updates(pairs, repeatable=True)
 
 
 def _places(code: LevelCode, stages: Stages) -> list[int]:

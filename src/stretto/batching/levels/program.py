@@ -12,7 +12,7 @@ main(steps, indices, numbers, largest, *pools):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -58,14 +58,17 @@ class LevelCode:
 
 
 def level_code(
-    blocks: Sequence[Block], options: Options, pools: Sequence[TensorType] = ()
+    blocks: Sequence[Block],
+    options: Options,
+    pools: Sequence[TensorType] = (),
+    by_row: Collection[str] = (),
 ) -> LevelCode:
     """The level program of some blocks. pools: types whose pools come first, in this order; those
-    of other types that blocks read or write follow. Raises CaptureError, with the user's line, for
-    what cannot be captured or batched."""
+    of other types that blocks read or write follow. by_row: operators that run once per row. Raises
+    CaptureError, with the user's line, for what cannot be captured or batched."""
     types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
     layout = Layout(tuple(blocks), types)
-    builder = _Builder(layout, [capture_block(block, options) for block in blocks])
+    builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row)
     program = builder.build()
     for item in builder.captured:
         program.folded.sources |= item.program.folded.sources
@@ -78,6 +81,7 @@ def level_code(
 class _Builder:
     layout: Layout
     captured: list[CapturedBlock]
+    by_row: Collection[str]
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     names: dict[int, str] = field(default_factory=dict[int, str])
     """The key of each constant, by the identity of the tensor."""
@@ -143,15 +147,17 @@ class _Builder:
         block = captured.block
         n = Size.of(Symbol(f"n{number}", 0))
         count = emitter.size(tables.row, ROWS, n, tables.most(0))
-        gather = _Gather(self.layout, number, emitter, tables, env, n, count)
-        operands = [gather.operand(type_) for type_ in block.inputs]
+        gather = _Gather(self.layout, captured, number, emitter, tables, env, n, count)
+        operands = [gather.operand(place, type_) for place, type_ in enumerate(block.inputs)]
         lengths: Renaming = {}
         for param, value in zip(captured.program.main.params, operands, strict=True):
             if symbols_of_types((param.type,)):
                 lengths[Size.of(param.tensor.shape[0])] = value.tensor.shape[1]
         with naming(block):
             keys = self.keys(captured.program)
-            batched = batched_block(captured, operands, n, lengths, keys, self.prologue)
+            batched = batched_block(
+                captured, operands, n, lengths, keys, self.prologue, self.by_row
+            )
         self.loops.append(batched.loops)
         emitter.ops.extend(batched.ops)
         after = dict(env)
@@ -228,6 +234,7 @@ class _Gather:
     as a number in the run."""
 
     layout: Layout
+    captured: CapturedBlock
     number: int
     emitter: _Emitter
     tables: _Tables
@@ -236,9 +243,11 @@ class _Gather:
     count: Value
     next_index: Value | None = None
     next_number: Value | None = None
-    lengths: int = 0
+    lengths: dict[int, tuple[Size, Value]] = field(default_factory=dict[int, tuple[Size, Value]])
+    """Of each group of rows (`length_groups`), as a size and as a number in the run."""
+    rows_read: int = 0
 
-    def operand(self, type_: TensorType | RowsType | Scalar) -> Value:
+    def operand(self, place: int, type_: TensorType | RowsType | Scalar) -> Value:
         emit = self.emitter.emit
         match type_:
             case Scalar.FLOAT:
@@ -249,10 +258,7 @@ class _Gather:
             case TensorType():
                 return self.rows(type_, self.values(self.n, self.count))
             case RowsType():
-                column = self.layout.lengths + self.lengths
-                size = Size.of(Symbol(f"rows{self.number}_{self.lengths}", 0))
-                self.lengths += 1
-                length = self.emitter.size(self.tables.row, column, size, self.tables.most(1))
+                size, length = self.length(place)
                 flat = emit("aten.mul.Tensor", self.count, length)
                 indices = self.values(self.n * size, flat)
                 return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))
@@ -260,6 +266,19 @@ class _Gather:
                 return emit("aten.ne.Scalar", self.values(self.n, self.count), 0)
             case _:
                 return self.values(self.n, self.count)
+
+    def length(self, place: int) -> tuple[Size, Value]:
+        """Of the rows that input `place` is."""
+        column = self.layout.lengths + self.rows_read
+        self.rows_read += 1
+        group = self.captured.groups[place]
+        if group not in self.lengths:
+            of_one = Size.of(self.captured.program.main.params[place].tensor.shape[0]).symbol
+            low = of_one.low if of_one is not None else 0
+            size = Size.of(Symbol(f"rows{self.number}_{len(self.lengths)}", low))
+            number = self.emitter.size(self.tables.row, column, size, self.tables.most(1))
+            self.lengths[group] = size, number
+        return self.lengths[group]
 
     def rows(self, type_: TensorType, indices: Value) -> Value:
         pool = self.env[self.layout.pools.index(type_)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.batching.frontend.tensors.operands import NUMBERS
 from stretto.batching.frontend.tensors.purity import Purity
+from stretto.batching.lengths import empty_error
 from stretto.batching.program import Operation, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType, Type
 from stretto.errors import CaptureError
@@ -66,6 +67,10 @@ def results_of(
                 )
         if any(isinstance(type_, RowsType) for type_ in types):
             made = _of_any_length(made, lambda n: _called(function, args, kwargs, types, 0, n))
+            empty = empty_error(Operation(function, args, kwargs, ()), types)
+            if empty is None:
+                _check_length(_called(function, args, kwargs, types, 0, 0), made, 0)
+            made = replace(made, empty=empty)
     except (*TRIED_ERRORS, CaptureError) as error:
         return Results((), None, error)
     return made
@@ -78,22 +83,18 @@ _LENGTH, _OTHER_LENGTH = 1009, 1013
 def _of_any_length(made: Results, call: Callable[[int], Results]) -> Results:
     """The results where the length of rows is not known: those whose first dim follows it are
     rows. Raises CaptureError where something else depends on it."""
-    leaves = tuple(_rows_or_tensor(leaf) for leaf in made.leaves)
-    empty: BaseException | None = None
-    for length in (_OTHER_LENGTH, 1, 0):
-        try:
-            found = call(length)
-        except TRIED_ERRORS as error:
-            if length or type(error) not in TORCH_ERRORS:
-                raise
-            empty = error
-            continue
-        if found.leaves != tuple(_with_length(leaf, length) for leaf in leaves):
-            raise CaptureError(
-                "a size that differs from instance to instance is not the first one of a tensor",
-                remedy="go through the rows in a loop",
-            )
-    return Results(leaves, made.structure, None, empty)
+    found = replace(made, leaves=tuple(_rows_or_tensor(leaf) for leaf in made.leaves))
+    for length in (_OTHER_LENGTH, 1):
+        _check_length(call(length), found, length)
+    return found
+
+
+def _check_length(found: Results, made: Results, length: int) -> None:
+    if found.leaves != tuple(_with_length(leaf, length) for leaf in made.leaves):
+        raise CaptureError(
+            "a size that differs from instance to instance is not the first one of a tensor",
+            remedy="go through the rows in a loop",
+        )
 
 
 def _rows_or_tensor(leaf: Any) -> Any:
