@@ -30,7 +30,7 @@ def shared_of(compiled: stretto.api.Compiled) -> list[str]:
 
 def test_products_of_any_number_of_rows() -> None:
     compiled = stretto.compile(products, dynamic=True, options=Options(threads=2))
-    for rows in (7, 0, 1, 2, 5, 6, 12, 13, 23, 240, 251):
+    for rows in (7, 0, 1, 2, 5, 6, 8, 12, 13, 14, 15, 23, 26, 240, 251):
         x, turned = torch.randn(rows, 300), torch.randn(300, rows)
         expected = [r.float() for r in exact(x, turned)]
         assert_close(list(compiled(x, turned)), expected, scale=10)
