@@ -29,6 +29,10 @@ class Range:
     extent: Extent
 
 
+MOST_SLICES = 16
+"""Slices of one dim that a task takes one by one. Two decisions beside 256 values of a state are
+129 of them, each a product of two columns."""
+
 Assignment = tuple[Range, ...]
 """For each grid dim of a producer's group the range that the consumer's tile needs."""
 
@@ -145,6 +149,7 @@ def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
             not same
             or size == 1
             or extent % size
+            or extent // size > MOST_SLICES
             or any(a[place].offset % size for a in assignments)
         ):
             return assignments
