@@ -32,6 +32,7 @@ def explain_batch(compiled: CompiledBatch) -> str:
     out.write(f"compiled in: {times}")
     _blocks(out, compiled)
     _rows_alone(out, compiled)
+    _remarks(out, compiled)
     _steps(out, compiled)
     out.write()
     out.write("the program of an instance")
@@ -104,6 +105,21 @@ def _rows_alone(out: Writer, compiled: CompiledBatch) -> None:
     out.write("not batched: these run once per instance")
     with out.indent():
         for line in table(found, ("block", "operator", "because", "line")).splitlines():
+            out.write(line)
+
+
+def _remarks(out: Writer, compiled: CompiledBatch) -> None:
+    """What the passes left as it is, and why."""
+    found = [
+        (remark.what, remark.reason, _place(remark.location))
+        for remark in dict.fromkeys(compiled.program.remarks)
+    ]
+    if not found:
+        return
+    out.write()
+    out.write("left as it is")
+    with out.indent():
+        for line in table(found, ("what", "because", "line")).splitlines():
             out.write(line)
 
 

@@ -6,8 +6,9 @@ are tensors here. A failing instance raises what the user's code would raise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 import torch
@@ -21,6 +22,7 @@ from stretto.batching.program import (
     Call,
     Continue,
     Fork,
+    ForkLoop,
     If,
     InstanceProgram,
     Leave,
@@ -46,16 +48,19 @@ def interpret(
     program: InstanceProgram,
     args: Sequence[Any],
     watch: Callable[[Variable, Any], None] | None = None,
+    order: Callable[[int], Iterable[int]] = range,
 ) -> Any:
     """What functions[0] returns for the parameters of one instance. `watch` is called with each
-    variable and each value that it is assigned."""
-    return _call(_Run(program, watch), 0, args)
+    variable and each value that it is assigned. `order` gives the order in which as many concurrent
+    bodies run: any has to give the same."""
+    return _call(_Run(program, watch, order), 0, args)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     program: InstanceProgram
     watch: Callable[[Variable, Any], None] | None
+    order: Callable[[int], Iterable[int]]
 
     def assign(
         self, values: dict[Variable, Any], targets: Sequence[Variable], results: Sequence[Any]
@@ -132,9 +137,9 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
                 texts = [part if isinstance(part, str) else str(of(part)) for part in parts]
                 raise exception("".join(texts)) if parts else exception()
             case Fork(several):
-                for inner in several:
-                    end = _body(run, inner, values)
-                    assert end is None, "a body of a fork ends at its end"
+                _fork(run, [partial(_body, run, inner, values) for inner in several])
+            case ForkLoop():
+                _fork_loop(run, statement, values)
             case Phase():
                 pass
             case _:
@@ -151,3 +156,36 @@ def _loop(run: _Run, body: Body, values: _Values) -> _End | None:
             return None
         if isinstance(end, Leave | _Returned):
             return end
+
+
+def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
+    """Runs concurrent bodies. The exception of the first one that raises is that of all."""
+    failures: dict[int, Exception] = {}
+    for place in run.order(len(several)):
+        try:
+            end = several[place]()
+            assert end is None, "a concurrent body ends at its end"
+        except Exception as error:
+            failures[place] = error
+    if failures:
+        raise failures[min(failures)]
+
+
+def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
+    iterations: list[_Values] = []
+    """The private variables of each."""
+
+    def part(body: Body, own: _Values) -> _End | None:
+        for variable in loop.private:
+            values.pop(variable, None)
+        values.update(own)
+        end = _body(run, body, values)
+        own.update({v: values[v] for v in loop.private if v in values})
+        return end
+
+    while not isinstance(part(loop.head, own := {}), Break):
+        iterations.append(own)
+    _fork(run, [partial(part, loop.body, own) for own in iterations])
+    for own in iterations:
+        end = part(loop.tail, own)
+        assert end is None, "the tail of a concurrent loop ends at its end"

@@ -29,6 +29,7 @@ from stretto.batching.program import (
     Call,
     Continue,
     Fork,
+    ForkLoop,
     Function,
     If,
     Input,
@@ -198,6 +199,10 @@ class _FunctionPrinter:
                 for place, body in enumerate(several):
                     yield f"{indent}{'and' if place else 'fork'}:"
                     yield from self._body(body, inner)
+            case ForkLoop(head, body, tail):
+                for word, part in (("fork loop", head), ("fork", body), ("then", tail)):
+                    yield f"{indent}{word}:"
+                    yield from self._body(part, inner)
             case _:
                 yield indent + self._simple(statement)
 
@@ -236,7 +241,7 @@ class _FunctionPrinter:
                 return f"raise {exception.__name__}({', '.join(shown)})"
             case Phase(number):
                 return f"phase {number}"
-            case If() | Loop() | Scope() | Fork():
+            case If() | Loop() | Scope() | Fork() | ForkLoop():
                 raise AssertionError(statement)
             case _:
                 assert_never(statement)

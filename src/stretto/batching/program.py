@@ -14,7 +14,7 @@ Statements:
     Record     %h, %c = block(...)     a static block of operators, made of these by `passes/`
     Call       %r = function(...)      another function, maybe recursive
     Read       %p = value of %t        the number in a tensor of one element: the instance waits
-    If, Loop, Scope, Break, Continue, Leave, Return, Raise, Fork
+    If, Loop, Scope, Break, Continue, Leave, Return, Raise, Fork, ForkLoop
 """
 
 from __future__ import annotations
@@ -335,6 +335,22 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkLoop:
+    """A loop whose iterations do not depend on each other: runs head, body and tail again and
+    again, until a Break in the head; where one body waits for a value, the others go on.
+
+    All heads run before the tails, and no body needs what another one makes. The tails run in the
+    order of the iterations. `private` variables are assigned in each iteration before it reads
+    them, and nothing else reads them: each iteration has its own.
+    """
+
+    head: Body
+    body: Body
+    tail: Body
+    private: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """What follows belongs to a later phase: it runs after all that instances recorded before."""
 
@@ -356,6 +372,7 @@ Statement = (
     | Return
     | Raise
     | Fork
+    | ForkLoop
     | Phase
 )
 Body = tuple[Statement, ...]
@@ -386,9 +403,19 @@ class ClassInfo:
     cells: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Why a pass left something as it is. what: what it might have changed."""
+
+    what: str
+    reason: str
+    location: SourceLocation | None = None
+
+
 @dataclass(slots=True)
 class InstanceProgram:
-    """functions[0] is what is called with the parameters of one instance.
+    """functions[0] is what is called with the parameters of one instance. remarks: what passes say
+    for `explain()`.
 
     shared: names of the parameters of functions[0] that all instances of a batch share.
     """
@@ -397,6 +424,7 @@ class InstanceProgram:
     classes: list[ClassInfo] = field(default_factory=list[ClassInfo])
     cells: list[Type] = field(default_factory=list[Type])
     blocks: list[Block] = field(default_factory=list[Block])
+    remarks: list[Remark] = field(default_factory=list[Remark])
 
 
 def bodies(statement: Statement) -> Iterator[Body]:
@@ -408,6 +436,8 @@ def bodies(statement: Statement) -> Iterator[Body]:
             yield body
         case Fork(several):
             yield from several
+        case ForkLoop(head, body, tail):
+            yield from (head, body, tail)
         case _:
             pass
 
@@ -418,3 +448,13 @@ def walk(body: Body) -> Iterator[Statement]:
         yield statement
         for inner in bodies(statement):
             yield from walk(inner)
+
+
+def place_of(body: Body) -> SourceLocation | None:
+    """The first place in the user's source that a body has."""
+    for statement in walk(body):
+        found = statement.operation if isinstance(statement, Operate) else statement
+        location: SourceLocation | None = getattr(found, "location", None)
+        if location is not None:
+            return location
+    return None

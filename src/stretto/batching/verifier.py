@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from stretto.batching.apart import why_not_apart, why_not_loop
 from stretto.batching.printer import print_function
 from stretto.batching.program import (
     PRIMITIVES,
@@ -26,6 +27,7 @@ from stretto.batching.program import (
     Call,
     Continue,
     Fork,
+    ForkLoop,
     Function,
     If,
     InstanceProgram,
@@ -231,7 +233,10 @@ class _FunctionVerifier:
                 ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
                 if any(end is None for end in ends):
                     raise self._error("a body of a fork does not come to its end", statement)
+                self._keeps_apart(why_not_apart(several), statement)
                 return assigned.union(*(end for end in ends if end is not None))
+            case ForkLoop():
+                return self._fork_loop(statement, assigned)
             case Break() | Continue() | Leave():
                 self._jump(statement, assigned)
                 return None
@@ -250,6 +255,23 @@ class _FunctionVerifier:
                 return self._simple(statement, assigned)
             case _:
                 assert_never(statement)
+
+    def _fork_loop(self, statement: ForkLoop, assigned: _Assigned) -> _Assigned | None:
+        private = frozenset(statement.private)
+        around = _Around("loop")
+        end: _Assigned | None = self._within(around, statement.head, assigned - private)
+        for part in (statement.body, statement.tail):
+            if end is not None:
+                end = self._within(_Around("fork"), part, end)
+        if end is None:
+            raise self._error("an iteration of a concurrent loop does not come to its end")
+        self._keeps_apart(why_not_loop(statement), statement)
+        found = _meet(around.ends)
+        return None if found is None else found - private
+
+    def _keeps_apart(self, reason: str | None, statement: Statement) -> None:
+        if reason is not None:
+            raise self._error(f"bodies of a fork do not keep apart: {reason}", statement)
 
     def _within(self, around: _Around, body: Body, assigned: _Assigned) -> _Assigned | None:
         self._around.append(around)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -49,8 +49,24 @@ def check(function: Callable[..., Any], columns: Columns, *passes: Pass) -> Inst
             verify(program)
         with torch.no_grad():
             for args in zip(*columns, strict=True):
-                assert same(function(*args), interpret(program, args))
+                wanted = _outcome(lambda args=args: function(*args))
+                for order in (range, backwards):
+                    found = _outcome(lambda a=args, o=order: interpret(program, a, order=o))
+                    assert same(wanted, found), (wanted, found)
     return program
+
+
+def backwards(count: int) -> Iterable[int]:
+    """An order of concurrent bodies: none may need what an earlier one does."""
+    return reversed(range(count))
+
+
+def _outcome(run: Callable[[], Any]) -> Any:
+    """What a call returns, or the class and the message of what it raises."""
+    try:
+        return run()
+    except Exception as error:
+        return (type(error), str(error))
 
 
 def records(program: InstanceProgram, function: int = 0) -> list[str]:

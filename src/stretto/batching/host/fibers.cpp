@@ -223,23 +223,54 @@ void run_all(Run& run, void*) {
   while (scheduler.begun < scheduler.instances) run_instance(run, scheduler.begun++);
 }
 
+// What waits for fibers that it has begun.
 struct Join {
   Fiber* waiter;
   size_t pending;
 };
+
+// Something to run concurrently. `next` is behind it in the order of the program.
 struct Child {
-  Body body;
-  void* frame;
+  void (*body)(void* frame, void* own);
+  void *frame, *own;
   Join* join;
+  Child* next;
   Failure failure;
   bool is_right;
 };
 
 void run_child(Run& run, void* frame) {
   auto& child = *static_cast<Child*>(frame);
-  child.is_right = guarded(child.failure, [&] { child.body(child.frame); });
+  child.is_right = guarded(child.failure, [&] { child.body(child.frame, child.own); });
   if (--child.join->pending == 0 && child.join->waiter)
     run.scheduler->ready.push_back(child.join->waiter);
+}
+
+// Runs a child until it ends or waits: as a fiber, or here, where it is the last one or there is no
+// memory for a stack.
+void begin(Run& run, Child& child, bool here) {
+  Scheduler& scheduler = *run.scheduler;
+  const bool forks = !here && run.program->reads &&
+                     scheduler.fibers.size() - scheduler.unused.size() < kMostFibers;
+  Fiber* fiber = forks ? new_fiber(run, run_child, &child, kFiberStack) : nullptr;
+  if (!fiber) {
+    child.is_right = guarded(child.failure, [&] { child.body(child.frame, child.own); });
+    return;
+  }
+  ++child.join->pending;
+  scheduler.ready.push_back(scheduler.current);
+  scheduler.ready.push_back(fiber);
+  suspend(run);
+}
+
+// Waits until all children have ended. The failure of the first one is that of all.
+void finish(Run& run, Join& join, const Child* first) {
+  if (join.pending) {
+    join.waiter = run.scheduler->current;
+    suspend(run);
+  }
+  for (const Child* child = first; child; child = child->next)
+    if (!child->is_right) throw child->failure;
 }
 
 void wait(Run& run) {
@@ -319,36 +350,49 @@ int64_t read_int(Run& run, int32_t site, Tensor tensor) {
 // The bodies before the last are fibers; each runs at once, until it ends or waits. None is begun
 // behind one that has failed.
 void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
-  Scheduler& scheduler = *run.scheduler;
-  if (!run.program->reads || scheduler.fibers.size() - scheduler.unused.size() >= kMostFibers) {
-    for (size_t i = 0; i < count; ++i) bodies[i](frames[i]);
-    return;
-  }
-  Fiber* const self = scheduler.current;
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
-  size_t begun = 0;
   auto* children = static_cast<Child*>(run.take(count * sizeof(Child)));
-  for (size_t i = 0; i < count && (i == 0 || children[i - 1].is_right); ++i, ++begun) {
-    children[i] = Child{bodies[i], frames[i], &join, Failure(), true};
-    Fiber* fiber = i + 1 < count ? new_fiber(run, run_child, &children[i], kFiberStack) : nullptr;
+  const auto body = [](void* frame, void* entry) { reinterpret_cast<Body>(entry)(frame); };
+  for (size_t i = 0; i < count; ++i) {
+    children[i] = Child{body,    frames[i], reinterpret_cast<void*>(bodies[i]),
+                        &join,   nullptr,   Failure(),
+                        true};
+    if (i) children[i - 1].next = &children[i];
     run.phase = phase;
-    if (!fiber) {
-      Child& here = children[i];
-      here.is_right = guarded(here.failure, [&] { here.body(here.frame); });
-      continue;
+    begin(run, children[i], i + 1 == count);
+    if (!children[i].is_right) break;
+  }
+  finish(run, join, children);
+}
+
+// An iteration begins when the head of the next one has run, so that the last one runs here.
+void fork_iterations(Run& run, const LoopParts& parts, void* frame) {
+  const int64_t phase = run.phase;
+  Join join{nullptr, 0};
+  Child *first = nullptr, *last = nullptr;
+  Child end{[](void*, void*) {}, nullptr, nullptr, &join, nullptr, Failure(), true};
+  for (bool goes_on = true; goes_on;) {
+    Child* child = nullptr;
+    goes_on = false;
+    end.is_right = guarded(end.failure, [&] {
+      void* own = run.take(parts.size);
+      child = static_cast<Child*>(run.take(sizeof(Child)));
+      *child = Child{parts.body, frame, own, &join, nullptr, Failure(), true};
+      goes_on = parts.head(frame, own);
+    });
+    if (last) {
+      run.phase = phase;
+      begin(run, *last, !goes_on);
+      goes_on = goes_on && last->is_right;
     }
-    ++join.pending;
-    scheduler.ready.push_back(self);
-    scheduler.ready.push_back(fiber);
-    suspend(run);
+    if (!goes_on) break;
+    (last ? last->next : first) = child;
+    last = child;
   }
-  if (join.pending) {
-    join.waiter = self;
-    suspend(run);
-  }
-  for (size_t i = 0; i < begun; ++i)
-    if (!children[i].is_right) throw children[i].failure;
+  finish(run, join, first);
+  if (!end.is_right) throw end.failure;
+  for (Child* child = first; child; child = child->next) parts.tail(frame, child->own);
 }
 
 void go_on(Run& run) {

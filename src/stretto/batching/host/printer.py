@@ -24,6 +24,7 @@ from stretto.batching.program import (
     Call,
     Continue,
     Fork,
+    ForkLoop,
     Function,
     If,
     InstanceProgram,
@@ -157,6 +158,10 @@ class _Printer:
         self.strings = _Strings()
         self.reads = False
         self._names: dict[Variable, str] = {}
+        self._private: dict[Variable, str] = {}
+        """Variables of the iterations of concurrent loops, by where they are."""
+        self._loops = 0
+        self._break = "break;"
         self._labels: list[tuple[int, str]] = []
         self._label_count = 0
         self._result = "v"
@@ -194,6 +199,8 @@ class _Printer:
         out.write("}")
 
     def _name(self, variable: Variable) -> str:
+        if variable in self._private:
+            return self._private[variable]
         return self._names.setdefault(variable, f"v{len(self._names)}")
 
     def _operand(self, operand: Operand) -> Term:
@@ -242,14 +249,16 @@ class _Printer:
                 if orelse:
                     self._block("else {", orelse, out)
             case Loop(body):
+                outer, self._break = self._break, "break;"
                 self._block("for (;;) {", body, out)
+                self._break = outer
             case Scope():
                 self._scope(statement, out)
             case Leave(label):
                 name = next(name for number, name in reversed(self._labels) if number == label)
                 out.write(f"goto {name};")
             case Break():
-                out.write("break;")
+                out.write(self._break)
             case Continue():
                 out.write("continue;")
             case Return(value):
@@ -259,6 +268,8 @@ class _Printer:
                 out.write(call("fail", "run", str(self._site(statement)), "kPython", *shown) + ";")
             case Fork(several):
                 self._fork(several, out)
+            case ForkLoop():
+                self._fork_loop(statement, out)
             case Phase(number):
                 out.write(f"run.phase = later(run.phase, INT64_C({number}) << 32);")
             case Operate(_, operation):
@@ -335,6 +346,37 @@ class _Printer:
                 self._block(", [&]() {", body, out)
         out.write(");")
 
+    def _fork_loop(self, statement: ForkLoop, out: Writer) -> None:
+        """Each iteration has a struct of its private variables."""
+        for part, in_loop in ((statement.head, True), (statement.body, False)):
+            if _leaves(part, in_loop, labels=()) or _leaves(statement.tail, False, labels=()):
+                raise CodegenError(
+                    "an iteration that runs concurrently does not end at its end",
+                    location=_first_location(statement.body),
+                )
+        own = f"own{self._loops}"
+        self._loops += 1
+        fields = list[str]()
+        for number, variable in enumerate(statement.private):
+            form = form_of(variable.type)
+            fields.append(f"{C_TYPES[form]} v{number} = {zero(form)};")
+            self._private[variable] = f"{own}.v{number}"
+        out.write("{")
+        with out.indent():
+            out.write(f"struct Own {{ {' '.join(fields)} }};")
+            out.write("fork_loop<Own>(run,")
+            outer, self._break = self._break, "return false;"
+            with out.indent():
+                out.write(f"[&](Own& {own}) -> bool {{")
+                with out.indent():
+                    self._body(statement.head, out)
+                    out.write("return true;")
+                out.write("},")
+                self._block(f"[&](Own& {own}) {{", statement.body, out, "},")
+                self._block(f"[&](Own& {own}) {{", statement.tail, out, "});")
+            self._break = outer
+        out.write("}")
+
 
 def _leaves(body: Body, in_loop: bool, labels: Sequence[int]) -> bool:
     """Whether a statement goes on outside of the body."""
@@ -347,7 +389,7 @@ def _leaves(body: Body, in_loop: bool, labels: Sequence[int]) -> bool:
             case Leave(label) if label not in labels:
                 return True
             case _:
-                inside = in_loop or isinstance(statement, Loop)
+                inside = in_loop or isinstance(statement, Loop | ForkLoop)
                 known = (*labels, statement.label) if isinstance(statement, Scope) else labels
                 if any(_leaves(inner, inside, known) for inner in bodies(statement)):
                     return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from stretto.batching.passes.coarsen import Coarsen
+from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.hoist import Hoist
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
@@ -30,14 +31,16 @@ class BatchPasses:
     batch. branches: operators move into the arms of branches. phases: stages of the main function
     run one after the other for the whole batch. hoist: products that need no recurrent value run
     at depth 0; it is off, because what it saves in products is less than what its results cost to
-    write and to gather again (docs/batching_passes.md). coarsen: operators between decisions are
-    one block.
+    write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
+    not depend on each other wait for values at the same time. coarsen: operators between decisions
+    are one block.
     """
 
     tidy: bool = True
     branches: bool = True
     phases: bool = True
     hoist: bool = False
+    concurrent: bool = True
     coarsen: bool = True
 
 
@@ -53,6 +56,7 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
         yield FindPhases()
     if options.hoist:
         yield Hoist()
+    yield Concurrent(finds=options.concurrent)
     yield Coarsen(joins=options.coarsen)
 
 

@@ -17,6 +17,7 @@ from stretto.batching.program import (
     Call,
     Continue,
     Fork,
+    ForkLoop,
     Function,
     If,
     Leave,
@@ -51,7 +52,7 @@ def operands(statement: Statement) -> Iterator[Operand]:
             yield value
         case Raise(parts=parts):
             yield from (part for part in parts if not isinstance(part, str))
-        case Loop() | Scope() | Leave() | Break() | Continue() | Fork() | Phase():
+        case Loop() | Scope() | Leave() | Break() | Continue() | Fork() | ForkLoop() | Phase():
             pass
 
 
@@ -113,7 +114,7 @@ def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozen
             return loops == 0
         case Leave(label):
             return label not in labels
-        case Loop():
+        case Loop() | ForkLoop():
             loops += 1
         case Scope(label):
             labels = labels | {label}
@@ -146,6 +147,8 @@ def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Stateme
             return Scope(label, change(body))
         case Fork(several):
             return Fork(tuple(map(change, several)))
+        case ForkLoop(head, body, tail, private):
+            return ForkLoop(change(head), change(body), change(tail), private)
         case _:
             return statement
 

@@ -152,4 +152,30 @@ inline void fork_all(Run& run, Bodies... several) {
   fork(run, entries, frames, sizeof...(Bodies));
 }
 
+// A loop whose bodies run concurrently. `own` is memory of one iteration, of `size` bytes; head says
+// whether there is an iteration. The tails run in order when all bodies have ended.
+struct LoopParts {
+  size_t size;
+  bool (*head)(void* frame, void* own);
+  void (*body)(void* frame, void* own);
+  void (*tail)(void* frame, void* own);
+};
+void fork_iterations(Run& run, const LoopParts& parts, void* frame);
+template <class Own, class Head, class Body_, class Tail>
+inline void fork_loop(Run& run, Head head, Body_ body, Tail tail) {
+  struct Frame {
+    Head& head;
+    Body_& body;
+    Tail& tail;
+  } frame{head, body, tail};
+  const LoopParts parts{
+      sizeof(Own),
+      [](void* f, void* own) {
+        return static_cast<Frame*>(f)->head(*static_cast<Own*>(own) = Own());
+      },
+      [](void* f, void* own) { static_cast<Frame*>(f)->body(*static_cast<Own*>(own)); },
+      [](void* f, void* own) { static_cast<Frame*>(f)->tail(*static_cast<Own*>(own)); }};
+  fork_iterations(run, parts, &frame);
+}
+
 }  // namespace stretto

@@ -1,0 +1,299 @@
+"""Concurrent calls: parts of an instance that do not depend on each other wait at the same time.
+
+    %l = call 1 grow(%a)                  fork:
+    %b = block 0(%x)                        %l = call 1 grow(%a)
+    %r = call 1 grow(%b)         =>       and:
+                                            %b = block 0(%x)
+                                            %r = call 1 grow(%b)
+
+Where a call waits for the value of a tensor, all that is recorded is run at once; so a batch takes
+as many launches as an instance waits one after the other. Independent calls that both wait become
+the bodies of a `Fork`, which are fibers of the instance. (ACRoBat, section 4.2; there the user has
+to say which calls are concurrent.) Loops are the matter of `concurrent_loops.py`.
+
+Changes: neighbouring statements become a `Fork`; what stands between them moves before it, into a
+body or behind it. Forks that are worth nothing become sequences. Needs: nothing. Guarantees: the
+same values and effects; of several exceptions the first in the order of the program is raised: the
+host raises that of the first body, and no statement that may raise moves over another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar
+
+from stretto.batching.apart import Touched
+from stretto.batching.passes.concurrent_loops import concurrent_loop
+from stretto.batching.passes.effects import AllEffects, Effects, FunctionObjects
+from stretto.batching.passes.uses import (
+    FunctionUses,
+    all_assigned,
+    count_uses,
+    ends,
+    leaves,
+    with_bodies,
+)
+from stretto.batching.program import (
+    Body,
+    Call,
+    Fork,
+    Function,
+    InstanceProgram,
+    Loop,
+    Operate,
+    Phase,
+    Raise,
+    Read,
+    Remark,
+    Return,
+    Statement,
+    place_of,
+    walk,
+)
+
+_BEFORE, _AFTER = -1, 1 << 30
+"""Places of statements that are in no body of a fork; the bodies are 0, 1, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrent:
+    """`finds`: whether forks are made; otherwise those of the user become sequences, too. `always`:
+    all that records or calls counts as if it waited, which tests make use of."""
+
+    finds: bool = True
+    always: bool = False
+    name: ClassVar[str] = "concurrent"
+
+    def apply(self, program: InstanceProgram) -> None:
+        effects = AllEffects(program)
+        for function in program.functions:
+            finder = _Finder(program, function, effects, self.finds, self.always)
+            function.body = finder.body(function.body)
+
+
+@dataclass(eq=False)
+class Part:
+    """A statement of a body, and what is asked of it."""
+
+    statement: Statement
+    effects: Effects
+
+    @cached_property
+    def touched(self) -> Touched:
+        return Touched.of((self.statement,))
+
+    def why_before(self, other: Part) -> str | None:
+        """Why a later statement has to follow this one, or None where it has not."""
+        for variable in self.touched.assigned & other.touched.all:
+            return f"the second needs %{variable.name} of the first"
+        if other.touched.assigned & self.touched.all:
+            return "the second assigns what the first uses"
+        if self.effects.disturbs(other.effects):
+            return "one changes a list or an object that the other one uses"
+        return None
+
+    @cached_property
+    def stays(self) -> bool:
+        """Whether it cannot be a part of a fork."""
+        if isinstance(self.statement, Return | Raise) or leaves(self.statement):
+            return True
+        if ends((self.statement,)) or self.effects.phases:
+            return True
+        return any(isinstance(item, Return) for item in walk((self.statement,)))
+
+
+@dataclass(slots=True)
+class _Finder:
+    program: InstanceProgram
+    function: Function
+    effects: AllEffects
+    finds: bool
+    always: bool
+    uses: FunctionUses = field(init=False)
+    objects: FunctionObjects = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uses = FunctionUses.of(self.function)
+        self.objects = self.effects.objects(self.function)
+
+    def body(self, body: Body) -> Body:
+        parts: list[Part] = []
+        for original in body:
+            statement = with_bodies(original, self.body)
+            if isinstance(statement, Fork):
+                parts += map(self.part, self._kept_or_flat(statement))
+                continue
+            if self.finds and isinstance(statement, Loop):
+                statement = self._loop(statement, original)
+            parts.append(self.part(statement))
+        return tuple(self._forked(parts)) if self.finds else _statements(parts)
+
+    def part(self, statement: Statement, around: Body = ()) -> Part:
+        effects = self.effects.of((statement,), around, self.objects)
+        if self.always and any(isinstance(s, Call | Operate) for s in walk((statement,))):
+            effects = replace(effects, waits=True)
+        return Part(statement, effects)
+
+    def _loop(self, loop: Loop, original: Statement) -> Statement:
+        """The loop with concurrent iterations, where they may be."""
+        parts = [self.part(item) for item in loop.body]
+        within = [self.part(item, loop.body).effects for item in loop.body]
+        inside = count_uses((original,))
+        made = all_assigned(original)
+        later = frozenset(v for v in made if self.uses.reads[v] != inside[v])
+        found = concurrent_loop(loop, parts, within, later)
+        if isinstance(found, Remark):
+            self.program.remarks.append(found)
+            return loop
+        return found
+
+    def _kept_or_flat(self, fork: Fork) -> Body:
+        """A fork of the user, where two bodies at least wait; otherwise what is in it."""
+        flat = tuple(item for inner in fork.bodies for item in inner)
+        if not self.finds or any(isinstance(item, Phase) for item in walk(flat)):
+            return flat
+        waiting = sum(self.part(Fork((inner,))).effects.waits for inner in fork.bodies)
+        return (fork,) if waiting > 1 else flat
+
+    def _forked(self, parts: list[Part]) -> Iterable[Statement]:
+        while parts:
+            if not parts[0].effects.waits or parts[0].stays:
+                yield parts.pop(0).statement
+                continue
+            region = _Region()
+            count = 0
+            for part in parts:
+                if not region.takes(part):
+                    break
+                count += 1
+            made = region.finished()
+            if made is None:
+                self._remark(parts)
+                yield parts.pop(0).statement
+            else:
+                yield from made
+                del parts[:count]
+
+    def _remark(self, parts: list[Part]) -> None:
+        """Says why two calls that wait are not concurrent."""
+        first = parts[0]
+        if not is_deep([first]):
+            return
+        for other in parts[1:]:
+            if is_deep([other]):
+                between = parts[1 : parts.index(other)]
+                reason = why_not_concurrent(first, between, other)
+                what = "calls that wait one after the other"
+                place = place_of((other.statement,)) or place_of((first.statement,))
+                self.program.remarks.append(Remark(what, reason, place))
+                return
+
+
+def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> str:
+    """Why two statements that wait are not bodies of a fork."""
+    if any(part.stays for part in (first, *between, second)):
+        return "a `return`, `break` or `continue`, or the begin of a phase, comes before the second"
+    needed = [second]
+    for part in reversed(between):
+        if any(part.why_before(other) is not None for other in needed):
+            needed.append(part)
+    reasons = (first.why_before(part) for part in needed)
+    found = next((reason for reason in reasons if reason is not None), None)
+    return found or "what stands between them may raise, or needs several others"
+
+
+def is_deep(parts: Sequence[Part]) -> bool:
+    """Whether statements wait for more than what has been recorded before them: a value that was
+    recorded before is computed whenever anything is."""
+    own = {v for part in parts for v in all_assigned(part.statement)}
+    for part in parts:
+        if not part.effects.waits:
+            continue
+        for item in walk((part.statement,)):
+            if isinstance(item, Call) or (isinstance(item, Read) and item.tensor in own):
+                return True
+    return False
+
+
+@dataclass(slots=True)
+class _Region:
+    """Statements while each gets a place: before the fork, in one of its bodies, behind it."""
+
+    parts: list[Part] = field(default_factory=list[Part])
+    places: list[int] = field(default_factory=list[int])
+    bodies: int = 0
+
+    def takes(self, part: Part) -> bool:
+        """Gives the next statement a place; False where there is none."""
+        if part.stays:
+            return False
+        for place in self._choices(part):
+            if all(self._in_order(n, part, place) for n in range(len(self.parts))):
+                self.parts.append(part)
+                self.places.append(place)
+                self.bodies = max(self.bodies, place + 1 if place != _AFTER else 0)
+                return True
+        return False
+
+    def _choices(self, part: Part) -> list[int]:
+        needed = {
+            place
+            for other, place in zip(self.parts, self.places, strict=True)
+            if place != _BEFORE and other.why_before(part) is not None
+        }
+        is_open = bool(self.bodies) and not self._waits(self.bodies - 1)
+        if part.effects.waits:
+            if needed:
+                return list(needed) if len(needed) == 1 and _AFTER not in needed else []
+            return [self.bodies - 1 if is_open else self.bodies]
+        if not needed:
+            return [_BEFORE, self.bodies - 1 if is_open else self.bodies]
+        return [*needed, _AFTER] if len(needed) == 1 else [_AFTER]
+
+    def _waits(self, body: int) -> bool:
+        return any(
+            part.effects.waits
+            for part, place in zip(self.parts, self.places, strict=True)
+            if place == body
+        )
+
+    def _in_order(self, number: int, part: Part, place: int) -> bool:
+        """Whether an earlier statement and this one, in this place, happen as in the program."""
+        return _is_in_order(self.parts[number], self.places[number], part, place)
+
+    def finished(self) -> list[Statement] | None:
+        """The statements with the fork; None where it would be worth nothing."""
+        self._move_tails()
+        found: dict[int, list[Part]] = {}
+        for part, place in zip(self.parts, self.places, strict=True):
+            found.setdefault(place, []).append(part)
+        before, after = found.pop(_BEFORE, []), found.pop(_AFTER, [])
+        if sum(is_deep(body) for body in found.values()) < 2:
+            return None
+        several = [_statements(found[place]) for place in sorted(found)]
+        return [*_statements(before), Fork(tuple(several)), *_statements(after)]
+
+    def _move_tails(self) -> None:
+        """What nothing in its body needs stands behind the fork, where more is with it."""
+        for number in reversed(range(len(self.parts))):
+            part = self.parts[number]
+            if part.effects.waits or self.places[number] in (_BEFORE, _AFTER):
+                continue
+            later = zip(self.parts[number + 1 :], self.places[number + 1 :], strict=True)
+            if all(_is_in_order(part, _AFTER, other, place) for other, place in later):
+                self.places[number] = _AFTER
+
+
+def _is_in_order(first: Part, place: int, second: Part, other: int) -> bool:
+    """Whether two statements, of which the first came first, may have these places."""
+    if first.effects.fails and second.effects.fails and place > other:
+        return False
+    if place == other or (place == _BEFORE or other == _AFTER):
+        return True
+    return first.why_before(second) is None
+
+
+def _statements(parts: Iterable[Part]) -> Body:
+    return tuple(part.statement for part in parts)

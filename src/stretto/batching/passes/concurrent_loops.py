@@ -1,0 +1,178 @@
+"""Concurrent loops: the iterations of a loop wait at the same time.
+
+    loop:                                   fork loop:
+      %more = lt(%index, %n)                  %more = lt(%index, %n)
+      if not %more: break                     if not %more: break
+      %i = copy(%index)                       %i = copy(%index)
+      %index = add(%index, 1)       =>        %index = add(%index, 1)
+      %item = at(%items, %i)                fork:
+      %y = call 1 f(%item)                    %item = at(%items, %i)
+      append(%list, %y)                       %y = call 1 f(%item)
+                                            then:
+                                              append(%list, %y)
+
+The *head* decides whether there is an iteration, the *tail* has what iterations do one after the
+other; all else is the *body*. Changes: a `Loop` whose bodies wait and do not depend on each other
+becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. All heads run before
+all tails, so neither may raise: the exception of the first body that raises is the first in the
+order of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stretto.batching.apart import Touched, why_not_loop
+from stretto.batching.passes.effects import Effects
+from stretto.batching.passes.exposed import exposed
+from stretto.batching.passes.uses import (
+    leaves,
+    renamed,
+)
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Call,
+    ForkLoop,
+    Loop,
+    Remark,
+    Return,
+    Variable,
+    place_of,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from stretto.batching.passes.concurrent import Part
+
+_HEAD, _BODY, _TAIL = range(3)
+
+
+def concurrent_loop(
+    loop: Loop, parts: Sequence[Part], within: Sequence[Effects], later: Set[Variable]
+) -> Loop | ForkLoop | Remark:
+    """The loop with concurrent iterations; the loop itself where there is nothing to gain; a remark
+    where something hinders it.
+
+    parts: the statements of its body. within: the effects of each as others see them who are not
+    in the same iteration. later: variables that something outside of the loop reads.
+    """
+    if not any(part.effects.waits for part in parts):
+        return loop
+    made = _Split(parts, within, later).made()
+    if isinstance(made, ForkLoop):
+        return made
+    if not any(isinstance(item, Call | Loop) for item in walk(loop.body)):
+        return loop  # a decision in each step, as in a search: nothing that anybody expects
+    return Remark("iterations of a loop, one after the other", made, place_of(loop.body))
+
+
+@dataclass(slots=True)
+class _Split:
+    parts: Sequence[Part]
+    within: Sequence[Effects]
+    later: Set[Variable]
+
+    def made(self) -> ForkLoop | str:
+        """The concurrent loop, or why there is none."""
+        statements = tuple(part.statement for part in self.parts)
+        if any(isinstance(item, Return) for item in walk(statements)):
+            return "a `return` is in it"
+        if any(part.effects.phases for part in self.parts):
+            return "a phase begins in it"
+        head = self._head()
+        tail = self._tail(head)
+        places = [
+            _HEAD if n in head else _TAIL if n in tail else _BODY for n in range(len(statements))
+        ]
+        reason = self._why_not(places)
+        if reason is not None:
+            return reason
+        split = [
+            tuple(s for s, at in zip(statements, places, strict=True) if at == place)
+            for place in (_HEAD, _BODY, _TAIL)
+        ]
+        return self._loop(*split)
+
+    def _head(self) -> set[int]:
+        """What decides whether there is an iteration, what this needs, and what has to come before
+        either."""
+        found = {n for n, part in enumerate(self.parts) if leaves(part.statement)}
+        return self._closed(
+            found,
+            set(range(len(self.parts))) - found,
+            lambda n, head: (
+                bool(self._assigned(n) & self._touched(head))
+                or (n < head and self.parts[n].why_before(self.parts[head]) is not None)
+            ),
+        )
+
+    def _tail(self, head: set[int]) -> set[int]:
+        """What needs what an earlier iteration has made, and all that needs this."""
+        carried = exposed(tuple(part.statement for part in self.parts))
+        rest = set(range(len(self.parts))) - head
+        kept = carried | self.later
+        found = {n for n in rest if kept & self._assigned(n) or self.within[n].writes}
+        changing = frozenset(v for n in found for v in self._assigned(n)) & carried
+        found |= {n for n in rest if self._touched(n) & changing}
+        return self._closed(
+            found,
+            rest - found,
+            lambda n, tail: n > tail and self.parts[tail].why_before(self.parts[n]) is not None,
+        )
+
+    def _assigned(self, number: int) -> frozenset[Variable]:
+        return self.parts[number].touched.assigned
+
+    def _touched(self, number: int) -> frozenset[Variable]:
+        return self.parts[number].touched.all
+
+    @staticmethod
+    def _closed(found: set[int], rest: set[int], follows: Callable[[int, int], bool]) -> set[int]:
+        """Some statements, and those of the rest that follow from them."""
+        changed = True
+        while changed:
+            new = {n for n in rest if any(follows(n, m) for m in found)}
+            found, rest, changed = found | new, rest - new, bool(new)
+        return found
+
+    def _why_not(self, places: list[int]) -> str | None:
+        effects = [
+            Effects.join(e for e, at in zip(self.within, places, strict=True) if at == place)
+            for place in (_HEAD, _BODY, _TAIL)
+        ]
+        head, body, tail = effects
+        if head.waits:
+            return "whether there is another iteration depends on a tensor"
+        if any(effects.waits and effects.writes for effects in self.within):
+            return "an iteration changes a list or an object that others may use"
+        if tail.waits or not body.waits:
+            return "an iteration that waits needs what the one before it has made"
+        if head.fails or tail.fails:
+            return "what the iterations do one after the other may raise"
+        if body.writes or body.disturbs(tail) or head.disturbs(Effects.join((body, tail))):
+            return "an iteration changes a list or an object that another one uses"
+        for n, part in enumerate(self.parts):
+            for m in range(n):
+                if places[m] > places[n] and self.parts[m].why_before(part) is not None:
+                    return "what the iterations do one after the other stands before what waits"
+        return None
+
+    def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoop | str:
+        """The loop, with a variable of each iteration for what its head hands on."""
+        handed = Touched.of(head).assigned & (Touched.of(body).all | Touched.of(tail).all)
+        if handed & (Touched.of(body).assigned | Touched.of(tail).assigned):
+            return "an iteration assigns what decides whether there is another one"
+        names = {v: Variable(f"{v.name}'own", v.type) for v in sorted(handed, key=lambda v: v.name)}
+        head = (*head, *(Assign(own, "copy", (v,)) for v, own in names.items()))
+        body, tail = renamed(body, names), renamed(tail, names)
+        carried = exposed((*body, *tail))
+        private = list(names.values())
+        for variable in sorted(Touched.of(body).assigned, key=lambda v: v.name):
+            if variable in carried or variable in self.later:
+                return f"%{variable.name} is used after the iteration that assigns it"
+            private.append(variable)
+        made = ForkLoop(head, body, tail, tuple(private))
+        return why_not_loop(made) or made

@@ -1,0 +1,346 @@
+"""What statements do besides assigning variables: memory they touch, waits, exceptions, phases.
+
+Two calls may run concurrently only if neither changes what the other one touches. Memory is told
+apart by *cells* (`types.py`): the items of lists made in one place, a field of a class. A callee
+that builds a list and appends to it changes a cell, and yet nobody else can see it: an object that
+is made within a part of the program can be reached from outside of this part only through what
+the part assigns or through what it stores elsewhere, and both count by themselves. So accesses to
+objects that a part has made do not count for it. Which object a variable holds is found from its
+assignments, without regard to their order; what is loaded from memory may be anybody's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from stretto.batching.passes.exposed import exposed
+from stretto.batching.passes.recurrences import Cell, Flow
+from stretto.batching.passes.uses import FunctionUses, assigned
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Call,
+    Function,
+    InstanceProgram,
+    Literal,
+    Operand,
+    Phase,
+    Raise,
+    Read,
+    Return,
+    Statement,
+    Variable,
+    walk,
+)
+from stretto.batching.types import Scalar, TensorType, Type, alternatives
+
+Root = int | str | Variable
+"""Where an object comes from: the number of a parameter; a variable that a statement of the
+function, but not of the part, gave a new object; or one of the following."""
+MADE, OTHER = "made here", "anywhere"
+Access = tuple[Root, Cell]
+
+
+def may_be_one(first: Access, second: Access) -> bool:
+    """Whether two accesses may touch the same memory."""
+    (root, cell), (other, same) = first, second
+    if cell != same:
+        return False
+    if isinstance(root, Variable) or isinstance(other, Variable):
+        # What one statement makes is nothing that another one makes, nor what was there before.
+        return root is other or OTHER in (root, other)
+    return True
+
+
+_MAKING = frozenset(
+    ("record", "list", "dict", "slice", "concat", "repeat", "to_list", "keys", "values",
+     "sorted_ints", "rows", "tuple", "shared", "join_str")
+)  # fmt: skip
+_SAME = frozenset(("copy", "cast", "expect"))
+_CHANGING = frozenset(
+    ("set", "put", "append", "insert", "extend", "store", "pop", "remove", "reverse", "clear")
+)
+_DEEP = frozenset(("eq", "ne", "contains", "index"))
+"""These look at all that can be reached from their arguments."""
+_SAFE = frozenset(
+    ("copy", "shared", "record", "tuple", "list", "dict", "is", "not", "truth", "has_type", "cast",
+     "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
+     "join_str", "item")
+)  # fmt: skip
+"""Primitives that raise nothing on operands that the verifier lets through."""
+_SAFE_ON_NUMBERS = frozenset(
+    ("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "to_float", "and", "or", "xor", "invert")
+)
+_SMALL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a part of a program does.
+
+    reads, writes: accesses to objects that it has not made itself. waits: it may wait for the value
+    of a tensor. fails: it may raise. phases: it may begin a phase.
+    """
+
+    reads: frozenset[Access] = frozenset()
+    writes: frozenset[Access] = frozenset()
+    waits: bool = False
+    fails: bool = False
+    phases: bool = False
+
+    def disturbs(self, other: Effects) -> bool:
+        """Whether one of the two changes memory that the other one touches."""
+        mine, theirs = self.reads | self.writes, other.reads | other.writes
+        pairs = (*product(self.writes, theirs), *product(other.writes, mine))
+        return any(may_be_one(*pair) for pair in pairs)
+
+    @staticmethod
+    def join(several: Iterable[Effects]) -> Effects:
+        """Those of all of some parts."""
+        found = list(several)
+        return Effects(
+            frozenset[Access]().union(*(item.reads for item in found)),
+            frozenset[Access]().union(*(item.writes for item in found)),
+            any(item.waits for item in found),
+            any(item.fails for item in found),
+            any(item.phases for item in found),
+        )
+
+
+@dataclass(slots=True)
+class _Summary:
+    """What a call of a function does: cells by the root of the object that is touched."""
+
+    reads: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
+    writes: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
+    results: set[Root] = field(default_factory=set["Root"])
+    waits: bool = False
+    fails: bool = False
+    phases: bool = False
+
+    def size(self) -> tuple[int, ...]:
+        sets = (self.reads, self.writes, self.results)
+        return (*map(len, sets), self.waits, self.fails, self.phases)
+
+
+class AllEffects:
+    """The effects of the parts of a program; those of calls are found once."""
+
+    def __init__(self, program: InstanceProgram) -> None:
+        self._program = program
+        self._flow = Flow(program)
+        self._summaries = [_Summary() for _ in program.functions]
+        changed = True
+        while changed:
+            changed = False
+            for number, function in enumerate(program.functions):
+                before = self._summaries[number].size()
+                self._summarise(number, function)
+                changed = changed or self._summaries[number].size() != before
+
+    def of(self, part: Body, around: Body, function: FunctionObjects) -> Effects:
+        """The effects of some statements of a function, as others see them: who is outside of them
+        and of `around`, a body that they are in, where it is not empty."""
+        found = _Part(self._program, self._flow, self._summaries, _Summary(), function.roots)
+        found.find_roots(around or part, function.assignments)
+        found.add(part)
+        made = found.summary
+        return Effects(
+            frozenset(made.reads),
+            frozenset(made.writes),
+            made.waits,
+            made.fails,
+            made.phases,
+        )
+
+    def objects(self, function: Function) -> FunctionObjects:
+        """What `of` has to know of the function that a part is in."""
+        part = _Part(self._program, self._flow, self._summaries, _Summary())
+        part.find_roots(function.body, {}, sites=True)
+        return FunctionObjects(part.roots, FunctionUses.of(function).assignments)
+
+    def _summarise(self, number: int, function: Function) -> None:
+        parameters: _Roots = {v: {place} for place, v in enumerate(function.parameters)}
+        summaries = self._summaries
+        part = _Part(self._program, self._flow, summaries, summaries[number], parameters)
+        part.find_roots(function.body, {})
+        part.add(function.body)
+
+
+_Roots = dict[Variable, set[Root]]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionObjects:
+    """Where the objects come from that the variables of a function hold, and how often each
+    variable is assigned."""
+
+    roots: _Roots
+    assignments: Mapping[Variable, int]
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of a program, whose effects are gathered in `summary`. outside: roots of what
+    variables hold that are assigned elsewhere."""
+
+    program: InstanceProgram
+    flow: Flow
+    summaries: list[_Summary]
+    summary: _Summary
+    outside: _Roots = field(default_factory=_Roots)
+    roots: _Roots = field(default_factory=_Roots)
+
+    def add(self, part: Body) -> None:
+        for statement in walk(part):
+            self._statement(statement)
+
+    def find_roots(
+        self, part: Body, assignments: Mapping[Variable, int], sites: bool = False
+    ) -> None:
+        """assignments: how often variables are assigned in all of the function, as far as that is
+        more than in the part. sites: whether what the part makes is told apart."""
+        statements = list(walk(part))
+        carried = exposed(part)
+        inside = Counter(variable for item in statements for variable in assigned(item))
+        for variable, count in inside.items():
+            elsewhere = variable in carried or assignments.get(variable, 0) > count
+            self.roots[variable] = set(self._elsewhere(variable)) if elsewhere else set()
+        changed = True
+        while changed:
+            changed = False
+            for statement in statements:
+                for variable in assigned(statement):
+                    before = len(self.roots[variable])
+                    made = self._made(statement)
+                    if sites and MADE in made:
+                        made = made - {MADE} | {variable}
+                    self.roots[variable] |= made
+                    changed = changed or len(self.roots[variable]) != before
+
+    def _elsewhere(self, variable: Variable) -> set[Root]:
+        return self.outside.get(variable, {OTHER})
+
+    def _made(self, statement: Statement) -> set[Root]:
+        """The roots of what a statement assigns."""
+        match statement:
+            case Assign(op=op, args=args):
+                if op in _MAKING:
+                    return {MADE}
+                return self._roots(args[0]) if op in _SAME else {OTHER}
+            case Call(function=number, args=args):
+                return self._translated(self.summaries[number].results, args)
+            case _:
+                return {MADE}  # tensors and numbers
+
+    def _roots(self, operand: Operand) -> set[Root]:
+        if isinstance(operand, Literal):
+            return set()
+        return self.roots[operand] if operand in self.roots else self._elsewhere(operand)
+
+    def _translated(self, roots: Iterable[Root], args: tuple[Operand, ...]) -> set[Root]:
+        """Roots in a callee as roots here."""
+        found: set[Root] = set()
+        for root in roots:
+            found |= self._roots(args[root]) if isinstance(root, int) else {root}
+        return found
+
+    def _statement(self, statement: Statement) -> None:
+        summary = self.summary
+        match statement:
+            case Assign():
+                self._assign(statement)
+            case Call(function=number, args=args):
+                callee = self.summaries[number]
+                for mine, theirs in (
+                    (summary.reads, callee.reads),
+                    (summary.writes, callee.writes),
+                ):
+                    for root, cell in list(theirs):
+                        mine |= {(r, cell) for r in self._translated([root], args) if r != MADE}
+                summary.waits |= callee.waits
+                summary.fails |= callee.fails
+                summary.phases |= callee.phases
+            case Read(target, tensor):
+                summary.waits = True
+                summary.fails |= _read_fails(target.type, tensor)
+            case Raise(parts=parts):
+                summary.fails = True
+                for part in parts:
+                    if not isinstance(part, str):
+                        self._touch(part, summary.reads, deep=True)
+            case Return(value):
+                summary.results |= self._roots(value)
+            case Phase():
+                summary.phases = True
+            case _:
+                pass
+
+    def _assign(self, statement: Assign) -> None:
+        op, args = statement.op, statement.args
+        summary = self.summary
+        summary.fails |= may_raise(statement)
+        if op in ("get", "set"):
+            cells = self.flow.fields(args[0], statement.detail)
+            into = summary.reads if op == "get" else summary.writes
+            into |= {(r, c) for r in self._roots(args[0]) if r != MADE for c in cells}
+            return
+        if op in _SAME or op in ("tuple", "list", "record", "dict", "item", "is", "has_type"):
+            return
+        for place, arg in enumerate(args):
+            if op in _CHANGING and place == 0:
+                self._touch(arg, summary.writes, deep=False)
+            elif op in _CHANGING and op != "extend":
+                continue
+            else:
+                self._touch(arg, summary.reads, deep=op in _DEEP)
+
+    def _touch(self, operand: Operand, into: set[tuple[Root, Cell]], deep: bool) -> None:
+        if not isinstance(operand, Variable):
+            return
+        if deep:
+            # What an object of this part holds may be anybody's.
+            into |= {(OTHER, cell) for cell in self.flow.reachable_cells(operand.type)}
+            return
+        cells = self.flow.cells(operand)
+        into |= {(r, c) for r in self._roots(operand) if r != MADE for c in cells}
+
+
+def may_raise(statement: Assign) -> bool:
+    """Whether a primitive may raise, as far as the types of its operands show."""
+    op, args = statement.op, statement.args
+    if op in _SAFE:
+        return False
+    if op in _SAFE_ON_NUMBERS:
+        return not all(_is_number(arg) for arg in args)
+    if op == "len":
+        return not isinstance(args[0], Variable) or len(list(alternatives(args[0].type))) != 1
+    if op in ("add", "sub", "mul") and all(_is_kind(arg, Scalar.FLOAT) for arg in args):
+        return False
+    if op in ("add", "sub") and _is_kind(args[0], Scalar.INT):
+        # A counter of small steps comes to no end of 64 bits.
+        step = args[1].value if isinstance(args[1], Literal) else None
+        return not (isinstance(step, int) and abs(step) < _SMALL)
+    return True
+
+
+def _is_number(operand: Operand) -> bool:
+    return any(_is_kind(operand, kind) for kind in (Scalar.BOOL, Scalar.INT, Scalar.FLOAT))
+
+
+def _is_kind(operand: Operand, kind: Scalar) -> bool:
+    if isinstance(operand, Variable):
+        return operand.type == kind
+    names = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: float}
+    return type(operand.value) is names[kind]
+
+
+def _read_fails(type_: Type, tensor: Operand) -> bool:
+    """An int of a tensor of floats may be infinite or no number."""
+    given = tensor.type if isinstance(tensor, Variable) else None
+    return type_ == Scalar.INT and not (
+        isinstance(given, TensorType) and not given.dtype.torch.is_floating_point
+    )
