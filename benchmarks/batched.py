@@ -92,7 +92,12 @@ def _subject(entry: InstanceEntry, size: str, batch: int) -> Subject:
             results = [precise(one) for one in in_float64(instances)]
         del precise
         case = InstanceCase(entry.name, config, module, tuple(instances), threads, entry)
-        return Problem(case, as_arrays(results), entry.work(config, instances, results))
+        return Problem(
+            case,
+            as_arrays(results),
+            entry.work(config, instances, results),
+            lambda count: as_arrays(results[:count]),
+        )
 
     return Subject(f"{entry.name}:{size}", entry.summary, size, named, make)
 

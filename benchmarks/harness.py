@@ -69,11 +69,23 @@ def run(
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What systems are measured on: the case, what eager computes in float64, and the work that
-    no system can avoid."""
+    no system can avoid. `first(n)` is the reference of the first n instances, where there are
+    instances."""
 
     case: Case
     reference: list[np.ndarray]
     work: tuple[Phase, ...]
+    first: Callable[[int], list[np.ndarray]] | None = None
+
+    def reference_of(self, prepared: Prepared) -> list[np.ndarray]:
+        if prepared.instances is None:
+            return self.reference
+        assert self.first is not None
+        return self.first(prepared.instances)
+
+    def scale(self, prepared: Prepared) -> float:
+        """What the time of a call is to be multiplied by."""
+        return len(self.case.inputs) / prepared.instances if prepared.instances else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +189,17 @@ def _measure_subject(
 def _measure_systems(problem: Problem, settings: _Settings) -> tuple[SystemResult, ...]:
     results: dict[str, SystemResult] = {}
     calls: dict[str, Callable[[], object]] = {}
+    scales: dict[str, float] = {}
     for peer in settings.peers:
         settings.tell(f"preparing {peer.name}")
         results[peer.name], prepared = _prepare(peer, problem, settings.protocol)
         if prepared is not None:
             calls[peer.name] = prepared.call
+            scales[peer.name] = problem.scale(prepared)
     timings = interleave(calls, settings.protocol, lambda name: settings.tell(f"timing {name}"))
     for name, timing in timings.items():
         if isinstance(timing, Timing):
-            results[name] = replace(results[name], timing=timing)
+            results[name] = replace(results[name], timing=timing.scaled(scales[name]))
         else:
             results[name] = replace(results[name], status="failed", reason=_one_line(timing))
     return tuple(results.values())
@@ -203,7 +217,7 @@ def _prepare(
             prepared.call()
             spent = time.perf_counter() - start
             compile_s = max(0.0, spent - 2 * once(prepared.call))
-            error = relative_error(outputs, problem.reference)
+            error = relative_error(outputs, problem.reference_of(prepared))
     except Skipped as reason:
         return SystemResult(peer.name, "skipped", str(reason)), None
     except TimeLimitError as reason:

@@ -52,6 +52,11 @@ class Timing:
     def iqr_ms(self) -> float:
         return self.q3_ms - self.q1_ms
 
+    def scaled(self, factor: float) -> "Timing":
+        """The times of that many times the work."""
+        times = (self.median_ms, self.q1_ms, self.q3_ms, self.minimum_ms)
+        return Timing(*(factor * time for time in times), self.runs)
+
 
 def summarize(seconds: list[float]) -> Timing:
     """Median and quartiles of at least one run."""

@@ -30,11 +30,14 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A system ready to run. `call` is what is timed; `outputs` lists what it returned, outside
-    of the time. `note` says what a reader should know, such as a program adapted by hand."""
+    of the time. `note` says what a reader should know, such as a program adapted by hand.
+    `instances`: how many of the case's instances a call runs, from the first on, where preparing
+    all would take too long; its time is then scaled to all of them."""
 
     call: Callable[[], object]
     outputs: Callable[[Any], list[np.ndarray]]
     note: str = ""
+    instances: int | None = None
 
 
 class Peer(ABC):

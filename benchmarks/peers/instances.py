@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -111,13 +112,31 @@ class _Stretto(Peer):
 
 
 class StrettoInstances(_Stretto):
-    """`stretto.compile`, instance by instance: a program per structure."""
+    """`stretto.compile`, instance by instance: a program per structure. As many instances are
+    measured as are compiled within `limit_s` seconds, and one at least."""
 
     name: ClassVar[str] = "stretto_each"
     function: ClassVar[str] = "compile"
+    limit_s: ClassVar[float] = 15.0
 
     def prepare(self, case: Case) -> Prepared:
-        return _each(self.made(case), case)
+        compiled = self.made(case)
+        begin, count = time.perf_counter(), 0
+        with torch.no_grad():
+            for instance in case.inputs:
+                compiled(instance)
+                count += 1
+                if time.perf_counter() - begin > self.limit_s:
+                    break
+        seconds = time.perf_counter() - begin
+        prepared = _each(compiled, replace(case, inputs=case.inputs[:count]))
+        if count == len(case.inputs):
+            return prepared
+        note = (
+            f"the first {count} of {len(case.inputs)} instances, compiled in {seconds:.1f} s; "
+            "times are scaled to all"
+        )
+        return replace(prepared, note=note, instances=count)
 
 
 class StrettoBatch(_Stretto):

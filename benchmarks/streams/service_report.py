@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
@@ -78,8 +79,8 @@ class ServiceRecord:
     preset: str
     results: tuple[ServiceResult, ...]
 
-    def write_json(self, path: Path) -> None:
-        """Latencies are written sorted, on few lines, with what is derived from them."""
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data. Latencies are sorted, on few lines, with what is derived from them."""
         data = asdict(self)
         for result, entry in zip(self.results, data["results"], strict=True):
             entry["limit_ms"] = result.limit_ms
@@ -87,8 +88,23 @@ class ServiceRecord:
                 result.percentile_ms(percent) for percent in (50, 90, 99)
             )
             entry["latencies_ms"] = " ".join(f"{ms:g}" for ms in sorted(result.latencies_ms))
+        return data
+
+    def write_json(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+
+    @staticmethod
+    def of_dict(data: dict[str, Any]) -> ServiceRecord:
+        """What `as_dict` made."""
+        known = {item.name for item in fields(ServiceResult)}
+        results: list[ServiceResult] = []
+        for entry in data["results"]:
+            kept: dict[str, Any] = {name: entry[name] for name in known}
+            kept["latencies_ms"] = tuple(map(float, entry["latencies_ms"].split()))
+            results.append(ServiceResult(**kept))
+        whole: dict[str, Any] = {**data, "results": tuple(results)}
+        return ServiceRecord(**whole)
 
 
 def percentile_ms(seconds: Sequence[float], percent: float) -> float:

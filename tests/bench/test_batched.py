@@ -14,7 +14,7 @@ from benchmarks.floor import Rates
 from benchmarks.measure import Protocol
 from benchmarks.models.instances.trees import SHAPES_VARIABLE
 from benchmarks.peers import Case, Peer, Prepared
-from benchmarks.peers.instances import INSTANCE_PEERS
+from benchmarks.peers.instances import INSTANCE_PEERS, StrettoInstances
 from benchmarks.record import Record
 from stretto.tools.cli import app
 
@@ -92,6 +92,15 @@ def test_results_that_are_wrong_have_no_time(change: type[Changed]) -> None:
 def test_stretto_compiles_a_program_per_structure() -> None:
     record = measured("dagrnn", "eager", "stretto_each", batch=2)
     assert [system.status for system in record.models[0].systems] == ["ok", "ok"]
+
+
+def test_fewer_instances_are_measured_where_compiling_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StrettoInstances, "limit_s", 0.0)
+    (each,) = measured("dagrnn", "stretto_each", batch=4).models[0].systems
+    assert each.status == "ok" and each.timing is not None
+    assert each.note.startswith("the first 1 of 4 instances, compiled in ")
 
 
 def test_what_is_not_there_is_skipped_with_a_reason() -> None:

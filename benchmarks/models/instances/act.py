@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..entry import Phase, generator
+from ..entry import Phase
 from ..weights import seed_weights
 from .entry import InstanceEntry, ManyFunction, Wrap, chain_phase
+from .sentences import random_sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,6 @@ def make(config: ACTConfig, seed: int = 0) -> ACT:
     with torch.no_grad():
         model.halt.bias.fill_(config.bias)
     return model
-
-
-def instances(config: ACTConfig, count: int, seed: int = 0) -> list[list[Tensor]]:
-    source = generator(seed + 1)
-    lengths = torch.randint(config.shortest, config.longest + 1, (count,), generator=source)
-    return [
-        [torch.randn(config.hidden, generator=source) for _ in range(length)]
-        for length in lengths.tolist()
-    ]
 
 
 def work(
@@ -174,7 +166,7 @@ ENTRY = InstanceEntry(
         "512": ACTConfig(hidden=512),
     },
     make,
-    instances,
+    random_sentences,
     steps=lambda tokens, result: sum(result[1]) / len(result[1]),
     mean_steps=(3.0, 5.0),
     work=work,

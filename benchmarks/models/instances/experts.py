@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..entry import Phase, generator
+from ..entry import Phase
 from ..weights import seed_weights
 from .entry import InstanceEntry, ManyFunction, Wrap, chain_phase
+from .sentences import random_sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,6 @@ def make(config: ExpertsConfig, seed: int = 0) -> Experts:
     model = Experts(config)
     seed_weights(model, seed, gain=1.5)
     return model
-
-
-def instances(config: ExpertsConfig, count: int, seed: int = 0) -> list[list[Tensor]]:
-    source = generator(seed + 1)
-    lengths = torch.randint(config.shortest, config.longest + 1, (count,), generator=source)
-    return [
-        [torch.randn(config.hidden, generator=source) for _ in range(length)]
-        for length in lengths.tolist()
-    ]
 
 
 def work(
@@ -156,7 +148,7 @@ ENTRY = InstanceEntry(
         "512": ExpertsConfig(hidden=512),
     },
     make,
-    instances,
+    random_sentences,
     steps=lambda tokens, result: len(tokens),
     mean_steps=(22.0, 28.0),
     work=work,

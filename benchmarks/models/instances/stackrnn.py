@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..entry import Phase, generator
+from ..entry import Phase
 from ..weights import seed_weights
 from .entry import InstanceEntry, ManyFunction, Wrap, chain_phase
+from .sentences import random_sentences
 
 SHIFT, REDUCE_LEFT, REDUCE_RIGHT = range(3)
 
@@ -90,15 +91,6 @@ def make(config: StackRNNConfig, seed: int = 0) -> StackRNN:
     model = StackRNN(config)
     seed_weights(model, seed, gain=1.2)
     return model
-
-
-def instances(config: StackRNNConfig, count: int, seed: int = 0) -> list[list[Tensor]]:
-    source = generator(seed + 1)
-    lengths = torch.randint(config.shortest, config.longest + 1, (count,), generator=source)
-    return [
-        [torch.randn(config.hidden, generator=source) for _ in range(length)]
-        for length in lengths.tolist()
-    ]
 
 
 def work(
@@ -238,7 +230,7 @@ ENTRY = InstanceEntry(
         "512": StackRNNConfig(hidden=512),
     },
     make,
-    instances,
+    random_sentences,
     steps=lambda tokens, result: len(result.actions),
     mean_steps=(43.0, 55.0),
     work=work,
