@@ -163,6 +163,36 @@ def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
     check(many, first, [[5]])
 
 
+def test_parameters_that_get_other_memory_are_noticed() -> None:
+    class Model(nn.Module):
+        def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+            super().__init__()
+            self.cell = nn.Linear(4, 4, dtype=dtype)
+            self.weight = nn.Parameter(torch.randn(4, 4, dtype=dtype))
+            self.begin = nn.Parameter(torch.randn(4, dtype=dtype))
+
+        def forward(self, x: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+            state = self.begin
+            for _ in range(count):
+                state = torch.tanh((x.to(state.dtype) @ self.weight.t()) + self.cell(state))
+            return state, self.begin
+
+    model = Model().eval()
+    many = stretto.batch(model)
+    xs, counts = list(torch.randn(3, 4)), [0, 1, 3]
+    check(many, model, xs, counts)
+    for name in ("weight", "begin", "cell.weight", "cell.bias"):
+        parameter = model.get_parameter(name)
+        parameter.data = torch.randn_like(parameter)
+        check(many, model, xs, counts)
+    model.load_state_dict(Model().state_dict())
+    check(many, model, xs, counts)
+    model.double()
+    check(many, model, xs, counts)
+    model.weight.data = model.weight.data.t()
+    check(many, model, xs, counts)
+
+
 def test_changed_weights_and_settings_are_noticed() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.state.evaluation import Read
-from stretto.batching.frontend.state.guards import holds
+from stretto.batching.frontend.state.guards import TensorGuards, holds
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.level_program import LevelProgram
@@ -63,6 +63,7 @@ class CompiledBatch:
     device: torch.device
     reads: tuple[Read, ...]
     """What was static and must stay the same."""
+    tensors: TensorGuards
     seconds: dict[str, float]
     """How long each part of the compilation took."""
     pools: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
@@ -86,7 +87,7 @@ class CompiledBatch:
 
     def is_current(self) -> bool:
         """Whether what was static is the same, and the program is right for the parameters."""
-        if not holds(self.reads):
+        if not holds(self.reads) or not self.tensors.hold():
             return False
         return self.levels is None or self.levels.is_current()
 
@@ -176,4 +177,7 @@ def compile_batch(
         host = building.result()
         seconds["host"] = host.seconds_to_build
     reads = tuple(evaluation.reads.values())
-    return CompiledBatch(program, evaluation, host, levels, HOST, reads, seconds)
+    sources = () if levels is None else levels.code.sources
+    tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
+    guards = TensorGuards([*tensors, *host.shared, *(source.tensor for source in sources)])
+    return CompiledBatch(program, evaluation, host, levels, HOST, reads, guards, seconds)

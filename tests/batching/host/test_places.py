@@ -248,7 +248,8 @@ def test_places_of_fields() -> None:
     names = ("a", "b")
     assert [place for place, _ in places_of(Plain, names).fields] == [IN_VALUES] * 2
     assert [place for place, _ in places_of(Slots, names).fields] == [IN_OBJECT] * 2
-    assert [place for place, _ in places_of(Both, names).fields] == [IN_OBJECT, IN_VALUES]
+    in_dict = IN_VALUES if sys.version_info < (3, 13) else ASK  # values are beside no slots there
+    assert [place for place, _ in places_of(Both, names).fields] == [IN_OBJECT, in_dict]
     assert [place for place, _ in places_of(Computed, names).fields] == [IN_VALUES, ASK]
     assert places_of(WithEnd, names).version == 0
     assert WithEnd.ended == 0 or gc.collect() >= 0

@@ -56,6 +56,24 @@ def _found(read: Read) -> Any:
         return _MISSING
 
 
+class TensorGuards:
+    """Tensors that were the same for all instances, and must still lie where they did. `p.data =
+    other`, and with it `module.half()` and `module.to(device)`, change a tensor that stays the same
+    object. What is written into its memory changes nothing here."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        unique = {id(tensor): tensor for tensor in tensors}
+        self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
+
+    def hold(self) -> bool:
+        """Whether all are where they were, with the shapes and dtypes that they had."""
+        return all(_place(tensor) == place for tensor, place in self._known)
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
 def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) -> None:
     """Notes an attribute of a static object, where a later value of it can be compared."""
     if isinstance(owner, torch.Tensor):
