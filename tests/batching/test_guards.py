@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import stretto
 from stretto.batching.frontend import Evaluation, Observer, evaluate, holds
 
 SETTINGS: dict[str, Any] = {"scale": 2.0, "sizes": [1, 2]}
@@ -91,3 +92,65 @@ def test_a_changed_free_variable_is_noticed() -> None:
     assert holds(evaluation.reads.values())
     factor = 3
     assert not holds(evaluation.reads.values())
+
+
+class Called(nn.Module):
+    """Modules of torch that are called as a whole, parameters that are read, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.norm = nn.LayerNorm(3)
+        self.batch_norm = nn.BatchNorm1d(3)
+        self.lstm = nn.LSTMCell(3, 3)
+        self.table = nn.Embedding(4, 3)
+        self.free = nn.Linear(3, 3, bias=False)
+        self.register_buffer("shift", torch.zeros(3))
+
+    def forward(self, word: int) -> torch.Tensor:
+        x = self.norm(self.linear(self.table.weight[word])) + self.shift
+        h, c = self.lstm(x[None])
+        return self.free(self.batch_norm(h + c))
+
+
+def _data(pick: Callable[[Called], torch.Tensor]) -> Callable[[Called], None]:
+    def change(model: Called) -> None:
+        pick(model).data = torch.randn_like(pick(model))
+
+    return change
+
+
+def _in_place(pick: Callable[[Called], torch.Tensor]) -> Callable[[Called], None]:
+    def change(model: Called) -> None:
+        pick(model).data.add_(1.0)
+
+    return change
+
+
+PARTS: dict[str, Callable[[Called], torch.Tensor]] = {
+    "linear": lambda model: model.linear.weight,
+    "bias": lambda model: model.linear.bias,
+    "norm": lambda model: model.norm.weight,
+    "cell": lambda model: model.lstm.weight_hh,
+    "table": lambda model: model.table.weight,
+    "buffer": lambda model: model.get_buffer("shift"),
+    "statistics": lambda model: model.batch_norm.get_buffer("running_mean"),
+}
+UPDATES: dict[str, Callable[[Called], None]] = {
+    **{f"data of {name}": _data(PARTS[name]) for name in ("bias", "cell", "statistics")},
+    **{f"{name} in place": _in_place(pick) for name, pick in PARTS.items()},
+    "eps": lambda model: setattr(model.norm, "eps", 1.0),
+    "a bias that was none": lambda model: setattr(model.free, "bias", nn.Parameter(torch.ones(3))),
+    "no bias": lambda model: setattr(model.linear, "bias", None),
+}
+
+
+def test_results_follow_what_modules_hold() -> None:
+    torch.manual_seed(5)
+    model = Called().eval()
+    many = stretto.batch(model)
+    with torch.no_grad():
+        for change in (lambda _: None, *UPDATES.values()):
+            change(model)
+            for found, word in zip(many([0, 3, 1]), [0, 3, 1], strict=True):
+                torch.testing.assert_close(found, model(word), rtol=1e-4, atol=1e-5)

@@ -25,6 +25,7 @@ from stretto.frontends.python import (
     SizePlan,
     SizeRange,
     SizeSource,
+    Watch,
     capture,
     staging,
 )
@@ -50,12 +51,13 @@ _AS_WRITTEN: dict[Any, Callable[..., Any]] = {torch.Tensor.__getitem__: operator
 @dataclass(frozen=True, slots=True)
 class CapturedBlock:
     """A block as a Program of one instance: `program.main` takes the inputs in order (scalars as
-    tensors without dims) and yields the outputs. sources: the tensors that it relies on. groups:
-    which inputs have one length (`length_groups`)."""
+    tensors without dims) and yields the outputs. sources: the tensors that it relies on. watch:
+    notices what has changed since. groups: which inputs have one length (`length_groups`)."""
 
     block: Block
     program: Program
     sources: tuple[ConstantSource, ...]
+    watch: Watch
     groups: dict[int, int]
 
 
@@ -83,7 +85,8 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
         main.params[leaf.index] if isinstance(leaf, InputLeaf) else main.yields[leaf.index]
         for leaf in _leaves(captured)
     )
-    return CapturedBlock(block, program, captured.constants, length_groups(block))
+    watch = Watch.of(captured)
+    return CapturedBlock(block, program, captured.constants, watch, length_groups(block))
 
 
 def _captured(block: Block, with_rows: frozenset[int], options: Options) -> Captured:

@@ -79,9 +79,9 @@ class LevelProgram:
         return self.code.layout
 
     def is_current(self) -> bool:
-        """Whether the program is still right for what the parameters hold. Copies of parameters
-        that have changed are made anew."""
-        return self.weights.is_current()
+        """Whether the program is still right for what modules and parameters hold. Copies of
+        parameters that have changed are made anew."""
+        return all(watch.is_current() for watch in self.code.watches) and self.weights.is_current()
 
     def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the steps; the pools with the results, in the same order.

@@ -33,7 +33,7 @@ from stretto.batching.levels.tables import (
 )
 from stretto.batching.program import Block
 from stretto.batching.types import RowsType, Scalar, TensorType
-from stretto.frontends.python import ConstantSource
+from stretto.frontends.python import ConstantSource, Watch
 from stretto.ir import core
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, IfOp, SizeOp
@@ -49,12 +49,13 @@ from stretto.options import Options
 @dataclass(frozen=True, slots=True)
 class LevelCode:
     """The Program of some blocks. loops: by block, the operators that run once per row. sources:
-    the tensors that it relies on."""
+    the tensors that it relies on. watches: notice what of the user's has changed since."""
 
     layout: Layout
     program: Program
     loops: tuple[tuple[Loop, ...], ...]
     sources: tuple[ConstantSource, ...]
+    watches: tuple[Watch, ...]
 
 
 def level_code(
@@ -74,7 +75,8 @@ def level_code(
         program.folded.sources |= item.program.folded.sources
     verify(program)
     sources = {id(s.tensor): s for item in builder.captured for s in item.sources}
-    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()))
+    watches = tuple(item.watch for item in builder.captured)
+    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()), watches)
 
 
 @dataclass(slots=True)

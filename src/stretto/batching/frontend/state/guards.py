@@ -95,11 +95,14 @@ def note_items(evaluation: Evaluation, value: Any) -> None:
 
 
 def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
-    """Notes the parameters and the mode of a module that is called as a whole."""
+    """Notes what a module holds that is called as a whole: its parts, parameters and settings."""
     for part in module.modules():
-        note_attribute(evaluation, part, "training", part.training)
-        named = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
-        for name, value in named:
+        settings = {k: v for k, v in vars(part).items() if not k.startswith("_")}
+        for name, value in settings.items():
             note_attribute(evaluation, part, name, value)
-        for name, child in part.named_children():
-            evaluation.read("attribute", part, name, child)
+            note_items(evaluation, value)
+        tables: Any = (part._parameters, part._buffers, part._modules)  # pyright: ignore
+        for table in tables:
+            note_items(evaluation, table)
+            for name, value in table.items():
+                evaluation.read("item", table, name, value)
