@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stretto.api import Compiled, compile
     from stretto.batching.batched import Batched, batch
     from stretto.batching.flattened import flatten
+    from stretto.batching.markers import concurrent, phase
     from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
@@ -56,8 +57,10 @@ __all__ = [
     "VerifyError",
     "batch",
     "compile",
+    "concurrent",
     "flatten",
     "load",
+    "phase",
 ]
 
 
@@ -74,6 +77,11 @@ def __getattr__(name: str) -> Any:
 
         globals()["Batched"] = batched.Batched
         globals()["batch"] = batched.batch
+        return globals()[name]
+    if name in ("concurrent", "phase"):
+        from stretto.batching import markers
+
+        globals()[name] = getattr(markers, name)
         return globals()[name]
     if name == "flatten":
         from stretto.batching import flattened

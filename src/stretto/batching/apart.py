@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.batching.passes.uses import all_assigned, all_used
-from stretto.batching.program import Body, Continue, ForkLoop, Variable, walk
+from stretto.batching.passes.uses import all_assigned, all_used, ends
+from stretto.batching.program import Body, Continue, Fork, ForkLoop, Variable, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +49,11 @@ def why_not_loop(loop: ForkLoop) -> str | None:
     if (tail.assigned - private) & (head.all | body.all):
         return "an iteration uses what an earlier tail assigns"
     return None
+
+
+def forked(several: Sequence[Body]) -> Body:
+    """Bodies as a fork; one after the other where they do not keep apart, or one never ends."""
+    several = [body for body in several if body]
+    if len(several) < 2 or any(map(ends, several)) or why_not_apart(several) is not None:
+        return tuple(statement for body in several for statement in body)
+    return (Fork(tuple(several)),)

@@ -81,8 +81,8 @@ namespace {
 
 constexpr size_t kReserve = size_t{128} << 10;  // of a stack, for functions that do not check it
 constexpr size_t kOnlyStack = size_t{1} << 30, kFiberStack = size_t{32} << 20, kLeastStack = size_t{1} << 20;
-constexpr size_t kKept = size_t{64} << 10;      // of an unused stack, the memory that is kept
-constexpr size_t kMostUnused = 512;            // stacks of fibers that are kept, in address space only
+constexpr size_t kKept = size_t{16} << 10;      // of an unused stack, the memory that is kept
+constexpr size_t kMostUnused = 2048;           // stacks of fibers that are kept
 constexpr size_t kMostOnly = 4;                // of those that all instances of a program use
 constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run one after the other
 
@@ -119,10 +119,11 @@ bool take_stack(Stack& stack, size_t wanted) {
   return false;
 }
 
-void give_back(Stack stack) {
+// is_deep: whether more of it may be in use than what is kept.
+void give_back(Stack stack, bool is_deep) {
   auto& unused = unused_stacks->of_size(stack.size);
   if (unused.size() < (stack.size > kFiberStack ? kMostOnly : kMostUnused)) {
-    madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
+    if (is_deep) madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
     unused.push_back(stack);
     return;
   }
@@ -141,7 +142,7 @@ void resume(Run& run, Fiber* fiber) {
   Scheduler& scheduler = *run.scheduler;
   scheduler.current = fiber;
   run.phase = fiber->phase;
-  run.stack_limit = fiber->stack.low + kReserve;
+  run.stack_limit = fiber->stack.low + (fiber->is_deep ? kReserve : fiber->stack.size - kKept);
   starting = &run;
   stretto_switch(&scheduler.place, fiber->place);
   scheduler.current = nullptr;
@@ -326,9 +327,16 @@ int64_t now() {
 
 Scheduler::~Scheduler() {
   for (Fiber* fiber : fibers) {
-    give_back(fiber->stack);
+    give_back(fiber->stack, fiber->is_deep);
     delete fiber;
   }
+}
+
+void stack_is_low(Run& run, char* address) {
+  Fiber* fiber = run.scheduler->current;
+  run.stack_limit = fiber->stack.low + kReserve;
+  fiber->is_deep = true;
+  if (address < run.stack_limit) fail(run, -1, kRecursion);
 }
 
 void fail_with(Run& run, int32_t site, int32_t code, const Value* arguments, size_t count) {

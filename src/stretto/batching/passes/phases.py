@@ -8,9 +8,9 @@
 Without a phase the second loop's block runs at as many depths as the first loop has steps, for a
 few rows each; in a phase of its own all of its rows in a batch run as one. Changes: adds `Phase`
 to the main function, between its stages: where operators begin to need what a recurrence of the
-present phase has made. Needs: nothing; a program with a `Phase` of its own (`stretto.phase()`) is
-left as it is. Guarantees: the same values; the numbers of phases rise along every way.
-(ACRoBat, section B.3.)
+present phase has made. Needs: nothing; in a program with a `Phase` of its own (`stretto.phase()`)
+they are numbered in the order of the program, and no others are added. Guarantees: the same values;
+the numbers of phases rise along every way. (ACRoBat, section B.3.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stretto.batching.passes.recurrences import Flow, Node, recurrent
-from stretto.batching.passes.uses import all_assigned, all_used
+from stretto.batching.passes.uses import all_assigned, all_used, with_bodies
 from stretto.batching.program import (
+    Body,
+    Call,
     InstanceProgram,
     Phase,
     Return,
@@ -32,11 +34,18 @@ from stretto.batching.program import (
 
 @dataclass(frozen=True, slots=True)
 class FindPhases:
+    """finds: whether there are phases; otherwise those of the user are gone, too."""
+
+    finds: bool = True
     name: ClassVar[str] = "phases"
 
     def apply(self, program: InstanceProgram) -> None:
         if any(isinstance(item, Phase) for f in program.functions for item in walk(f.body)):
-            return
+            _number(program, self.finds)
+        elif self.finds:
+            self._find(program)
+
+    def _find(self, program: InstanceProgram) -> None:
         main = program.functions[0]
         found: list[Statement] = []
         stage: list[Statement] = []
@@ -49,6 +58,35 @@ class FindPhases:
             found.append(statement)
             stage.append(statement)
         main.body = tuple(found)
+
+
+def _number(program: InstanceProgram, keeps: bool) -> None:
+    """Numbers the phases of the user in the order of the program, functions where they are first
+    called; or takes them away."""
+    seen: set[int] = set()
+    count = 0
+
+    def function(number: int) -> None:
+        if number not in seen:
+            seen.add(number)
+            program.functions[number].body = body(program.functions[number].body)
+
+    def body(statements: Body) -> Body:
+        nonlocal count
+        found: list[Statement] = []
+        for statement in statements:
+            if isinstance(statement, Phase):
+                count += 1
+                if keeps:
+                    found.append(Phase(count))
+                continue
+            if isinstance(statement, Call):
+                function(statement.function)
+            found.append(with_bodies(statement, body))
+        return tuple(found)
+
+    for number in range(len(program.functions)):
+        function(number)
 
 
 def why_same_phase(

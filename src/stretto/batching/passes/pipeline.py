@@ -52,8 +52,7 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
         yield MoveAroundBranches()
         if options.tidy:
             yield Tidy()
-    if options.phases:
-        yield FindPhases()
+    yield FindPhases(finds=options.phases)
     if options.hoist:
         yield Hoist()
     yield Concurrent(finds=options.concurrent)

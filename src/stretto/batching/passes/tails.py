@@ -42,6 +42,7 @@ from stretto.batching.program import (
     If,
     InstanceProgram,
     Operate,
+    Phase,
     Return,
     Statement,
     Variable,
@@ -186,9 +187,12 @@ class _Sinking:
         kept: list[Statement] = []
         reads: set[Variable] = set()
         writes: set[Variable] = set()
+        same_phase = True
         for statement in reversed(before):
+            same_phase = same_phase and not isinstance(statement, Phase)
             if (
                 isinstance(statement, Operate)
+                and same_phase
                 and reads.isdisjoint(statement.targets)
                 and writes.isdisjoint(used(statement))
                 and why_not_into(statement, self.branch, self.rest, self.uses) is None

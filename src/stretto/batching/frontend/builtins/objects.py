@@ -11,7 +11,16 @@ from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant, is_static, python_of
-from stretto.batching.frontend.state.values import Dynamic, Native, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import (
+    NONE,
+    Dynamic,
+    Native,
+    Static,
+    TupleValue,
+    Value,
+)
+from stretto.batching.markers import concurrent, phase
+from stretto.batching.program import Phase
 from stretto.batching.types import RecordType, alternatives
 
 
@@ -81,6 +90,17 @@ def _partial(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value
         return apply(inner, function, [*first, *rest], kwargs | named)
 
     return Native("partial", call)
+
+
+@builtin(concurrent)
+def _concurrent(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return TupleValue(tuple(args))
+
+
+@builtin(phase)
+def _phase(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    frame.builder.emit(Phase(1))  # the pass on phases gives them their numbers
+    return NONE
 
 
 @builtin(print)

@@ -6,12 +6,14 @@ import ast
 import builtins
 from typing import NoReturn
 
+from stretto.batching.apart import forked
 from stretto.batching.frontend.control.choices import bound
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.iteration.lists import known_parts, listed
 from stretto.batching.frontend.iteration.sources import plan_of
+from stretto.batching.frontend.state.builder import Draft, PathEnds
 from stretto.batching.frontend.state.dispatch import apply, at, evaluate, evaluates
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant, is_static
@@ -32,6 +34,7 @@ from stretto.batching.frontend.syntax.displays import (
     known_comprehension,
     parts_of,
 )
+from stretto.batching.markers import concurrent
 from stretto.batching.types import TensorType
 
 
@@ -150,6 +153,8 @@ def closure(frame: Frame, node: ast.Lambda | ast.FunctionDef) -> Closure:
 @evaluates(ast.Call)
 def _call(frame: Frame, node: ast.Call) -> Value:
     function = evaluate(frame, node.func)
+    if isinstance(function, Static) and function.value is concurrent:
+        return _concurrent(frame, node)
     args: list[Value] = []
     for item in node.args:
         if isinstance(item, ast.Starred):
@@ -169,6 +174,27 @@ def _call(frame: Frame, node: ast.Call) -> Value:
             frame.refuse("** of a dict that differs from instance to instance, in a call")
         kwargs |= {name: Static(value) for name, value in given.value.items()}
     return apply(frame, function, args, kwargs)
+
+
+def _concurrent(frame: Frame, node: ast.Call) -> Value:
+    """`stretto.concurrent(...)`: each argument is a body of a fork."""
+    if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
+        frame.refuse(
+            "stretto.concurrent takes the values themselves",
+            "write each argument by itself; independent iterations of a loop are found",
+        )
+    values: list[Value] = []
+    drafts: list[Draft] = []
+    try:
+        for item in node.args:
+            drafts.append([])
+            with frame.builder.into(drafts[-1]):
+                values.append(argument(frame, item))
+    except PathEnds:
+        frame.builder.pend(lambda *several: sum(several, ()), *drafts)
+        raise
+    frame.builder.pend(lambda *several: forked(several), *drafts)
+    return TupleValue(tuple(values))
 
 
 def argument(frame: Frame, node: ast.expr) -> Value:

@@ -133,9 +133,11 @@ template <class... Values>
 }
 
 // An instance whose calls are nested too deeply ends; the stack of others is not touched.
+// The limit is near at first, and the end of the stack once it has been passed.
+void stack_is_low(Run& run, char* address);
 inline void check_stack(Run& run) {
-  if (__builtin_expect(static_cast<char*>(__builtin_frame_address(0)) < run.stack_limit, 0))
-    fail(run, -1, kRecursion);
+  auto* address = static_cast<char*>(__builtin_frame_address(0));
+  if (__builtin_expect(address < run.stack_limit, 0)) stack_is_low(run, address);
 }
 
 // The number in a tensor; the fiber waits until it is computed.

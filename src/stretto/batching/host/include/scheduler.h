@@ -23,6 +23,7 @@ struct Fiber {
   void (*body)(Run& run, void* frame) = nullptr;
   void* frame = nullptr;
   bool is_done = false;
+  bool is_deep = false;  // more of the stack was in use than the memory that an unused one keeps
 };
 
 // Blocks whose operands have these lengths.
