@@ -105,6 +105,8 @@ class CompiledBatch:
         """The same for instances that have been flattened before."""
         times = self.times
         begin = perf_counter()
+        if self.levels is not None:
+            self.levels.expect()
         self._grow(flat.rows)
         self.host.write_shared(self.pools)
         flat.copy_into(self.pools)

@@ -58,6 +58,10 @@ class Executable(ABC):
         are checked.
         """
 
+    def expect(self) -> None:
+        """Tells that a call is about to come, so that what sleeps between calls may wake up."""
+        return None
+
     def synchronize(self) -> None:
         """Waits for all calls. Raises RunError where one of them failed."""
         return None

@@ -83,6 +83,10 @@ class LevelProgram:
         parameters that have changed are made anew."""
         return all(watch.is_current() for watch in self.code.watches) and self.weights.is_current()
 
+    def expect(self) -> None:
+        """Tells that a run is about to come, so that threads wake up while tables are made."""
+        self._executable.expect()
+
     def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the steps; the pools with the results, in the same order.
 

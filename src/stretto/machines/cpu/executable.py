@@ -174,6 +174,9 @@ class CpuExecutable(Executable):
                 continue
             return self.shaped(memory, scalars, known)
 
+    def expect(self) -> None:
+        self.native.expect()
+
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]:
         """As a call, of a program built with Options(profile=True); tells when each task ran."""
         self(inputs)

@@ -177,7 +177,7 @@ class NativeProgram:
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         is_small = getattr(self._shared_object, "stretto_is_small", None)
         self._is_small = None if is_small is None else ctypes.cast(is_small, ctypes.c_void_p)
-        self._launch = launcher(options)
+        self._launch, self._expect = launcher(options)
         free = interface.buffers - len(constants)
         self._pack_words = struct.Struct(f"{interface.sizes}q{free}Q").pack_into
         self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
@@ -189,6 +189,10 @@ class NativeProgram:
     def arena_bytes(self) -> int:
         """Size of the arena of one call, as far as it had to grow until now."""
         return self._arena_bytes
+
+    def expect(self) -> None:
+        """Tells that a run is about to come: threads that sleep wake up meanwhile."""
+        self._expect(self.interface.units)
 
     def run(self, words: Sequence[int], limits: Sequence[int] = (), deadline: int = 0) -> list[int]:
         """Runs the program once; the GIL is released meanwhile.

@@ -197,6 +197,7 @@ int32_t library(Context* ctx, int, int64_t call, void** operands) {
 
 // ---- the pool ---------------------------------------------------------------------------------
 constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps when no launch came for so long
+constexpr int64_t EXPECTED_NS = 1'000'000;  // or when one that was announced did not come
 constexpr int END_SPINS = 1 << 14;  // looks at the workers' end before the caller sleeps between them
 
 thread_local int launches = 0;  // of this thread, that have not returned
@@ -285,7 +286,9 @@ struct Lock {
 };
 
 struct alignas(128) Worker {
-    std::atomic<uint64_t> ticket{0};  // grows by one per job
+    std::atomic<uint64_t> ticket{0};   // grows by one per job
+    std::atomic<int64_t> expected{0};  // until when it stays awake for a job that is announced
+    std::atomic<int> callers_core{-1};  // of whoever announced it
     std::atomic<bool> asleep{false};
     Lock lock;
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -297,23 +300,43 @@ struct alignas(128) Worker {
 
     void notify() {  // sequentially consistent, as is `next`: one of the two sees the other
         ticket.fetch_add(1);
+        wake_up();
+    }
+
+    void expect(int64_t until, int core) {
+        callers_core.store(core, std::memory_order_relaxed);
+        expected.store(until);
+        wake_up();
+    }
+
+    void wake_up() {
         if (!asleep.load()) return;
         lock.take();
         pthread_cond_signal(&wake);
         lock.release();
     }
 
-    void next(uint64_t seen, int64_t spin_ns) {  // returns when the ticket is not `seen`
-        for (int64_t start = stretto::now_ns(); stretto::now_ns() - start < spin_ns;)
-            for (int i = 0; i < 32; ++i) {
-                if (ticket.load(std::memory_order_acquire) != seen) return;
-                stretto::cpu_pause();
-            }
+    void next(uint64_t seen) {  // returns when the ticket is not `seen`
+        for (int64_t end = stretto::now_ns() + IDLE_SPIN_NS;; end = expected.load()) {
+            do
+                for (int i = 0; i < 32; ++i) {
+                    if (ticket.load(std::memory_order_acquire) != seen) return;
+                    stretto::cpu_pause();
+                }
+            while (stretto::now_ns() < end);
+            if (sleep(seen)) return;
+            leave_core(callers_core.load(std::memory_order_relaxed), unit);
+        }
+    }
+
+    bool sleep(uint64_t seen) {  // until there is a job, or one is announced; whether there is one
         lock.take();
         asleep.store(true);
-        while (ticket.load() == seen) pthread_cond_wait(&wake, &lock.mutex);
+        while (ticket.load() == seen && stretto::now_ns() >= expected.load())
+            pthread_cond_wait(&wake, &lock.mutex);
         asleep.store(false);
         lock.release();
+        return ticket.load(std::memory_order_acquire) != seen;
     }
 };
 
@@ -414,7 +437,7 @@ void* worker_main(void* argument) {
     uintptr_t limit = top - worker->stack_bytes + 2 * STACK_MARGIN;
     launches = 1;  // what a library call launches here must not wait for this very pool
     for (uint64_t seen = 0;; ++seen) {
-        worker->next(seen, IDLE_SPIN_NS);
+        worker->next(seen);
         pool->ctx->progress[worker->unit].stack_limit = limit;
         leave_core(pool->callers_core, worker->unit);
         pool->entry(pool->ctx, worker->unit);
@@ -563,6 +586,17 @@ extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
         for (void*& part : ctx->exception) part = nullptr;
     }
     return ctx->status.load(__ATOMIC_RELAXED);
+}
+
+// A launch of so many units is about to come: workers that sleep wake up meanwhile.
+extern "C" void stretto_pool_expect(int32_t units) {
+    Pool* pool = shared_pool;
+    if (units > cores || launches != 0 || pool->crowd.now() || !pool->busy.try_to_take()) return;
+    int64_t until = stretto::now_ns() + EXPECTED_NS;
+    int core = current_core();
+    for (int i = 0; i < units - 1 && i < int(pool->workers.size()); ++i)
+        pool->workers[i]->expect(until, core);
+    pool->busy.release();
 }
 
 // For the test that Python mirrors abi.h: sizes of Context, Progress and Event, then offsets.

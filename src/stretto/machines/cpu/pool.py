@@ -27,6 +27,9 @@ Launcher = Callable[[ctypes.c_void_p, ctypes.c_void_p], int]
 """`launch(entry, context)` runs a program's units and gives back the status of abi.h. It releases
 the GIL, and raises what a signal handler or a library call raised."""
 
+Herald = Callable[[int], object]
+"""`expect(units)` announces a launch: threads that sleep wake up, and stay awake for a while."""
+
 
 def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_pool_configure(python_functions(_PYTHON_FUNCTIONS))
@@ -36,7 +39,9 @@ SUPPORT = Support(Path(__file__).with_name("pool.cpp"), _prepare, HEADERS)
 built, load = SUPPORT.built, SUPPORT.load
 
 
-def launcher(options: Options) -> Launcher:
-    """The pool's launch function; the first call in a process builds and loads the pool."""
+def launcher(options: Options) -> tuple[Launcher, Herald]:
+    """The pool's launch function, and the one that announces a launch; the first call in a process
+    builds and loads the pool."""
     # No argtypes: the arguments are c_void_p objects made once, which need no conversion.
-    return load(options).stretto_pool_launch
+    library = load(options)
+    return library.stretto_pool_launch, library.stretto_pool_expect
