@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.batching.levels import LevelProgram, Tables, check_tables
-from stretto.batching.levels.tables import output_types, row_type, rows_inputs
+from stretto.batching.levels.tables import BASES, END, output_types, row_type, rows_inputs
 from stretto.batching.program import Block, Input, Operation, Step
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.ir.types import DType
@@ -93,9 +93,11 @@ def launch(
     low: int = 0,
     high: int = 2,
     lengths: Sequence[int] = (3, 0, 1, 7),
+    together: float = 0.5,
 ) -> Launch:
-    """Steps (block, n) on random rows, those of earlier steps among them. rows: how many tensors
-    each pool has before the first step."""
+    """Steps (block, n) on random rows, those of earlier levels among them. rows: how many tensors
+    each pool has before the first step. together: how likely a step is of the level of the one
+    before it."""
     layout = program.layout
     capacity = [rows] * len(layout.pools)
     for number, n in counts:
@@ -107,10 +109,16 @@ def launch(
     ]
     expected = [pool.clone() for pool in pools]
     known = [rows] * len(pools)
+    before = list(known)
     steps: list[list[int]] = []
     indices: list[int] = []
     numbers: list[float] = []
+    ends: list[int] = []
     for number, n in counts:
+        level = [row[0] for row in steps[len(ends) :]]
+        if steps and (number in level or rng.random() >= together):
+            ends += [len(steps)] * (len(steps) - len(ends))
+            before = list(known)
         block = layout.blocks[number]
         length = rng.choice(lengths)
         row = [number, n, len(indices), len(numbers)] + [0] * (layout.width - 4)
@@ -123,7 +131,7 @@ def launch(
                 continue
             pool = layout.pools.index(row_type(type_))
             each = length if isinstance(type_, RowsType) else 1
-            chosen = [[rng.randrange(known[pool]) for _ in range(each)] for _ in range(n)]
+            chosen = [[rng.randrange(before[pool]) for _ in range(each)] for _ in range(n)]
             if isinstance(type_, RowsType):
                 row[layout.lengths + rows_inputs(block).index(place)] = length
             indices.extend(item for items in chosen for item in items)
@@ -135,7 +143,7 @@ def launch(
                 made = [block() for _ in range(n)]
         for place, type_ in enumerate(output_types(block)):
             pool = layout.pools.index(row_type(type_))
-            row[4 + place] = known[pool]
+            row[BASES + place] = known[pool]
             for results in made:
                 several = isinstance(type_, RowsType)
                 parts = list(results[place]) if several else [results[place]]
@@ -143,6 +151,9 @@ def launch(
                     expected[pool][known[pool]] = part
                     known[pool] += 1
         steps.append(row)
+    ends += [len(steps)] * (len(steps) - len(ends))
+    for row, end in zip(steps, ends, strict=True):
+        row[END] = end
     tables = Tables.of(
         layout,
         torch.tensor(steps, dtype=torch.int64).reshape(len(steps), layout.width),

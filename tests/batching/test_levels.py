@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from stretto.batching.levels import LevelProgram, Tables, check_tables
+from stretto.batching.levels.tables import BASES, END, INDICES
 from stretto.batching.program import Block
 from stretto.errors import CaptureError, VerifyError
 from stretto.options import Options
@@ -116,7 +117,7 @@ def test_an_operand_that_is_not_the_first_of_its_batch() -> None:
     program = LevelProgram([shift, minus])
     tables = Tables.of(
         program.layout,
-        torch.tensor([[0, 3, 0, 0, 2], [1, 4, 3, 3, 5]]),
+        torch.tensor([[0, 3, 0, 0, 1, 2], [1, 4, 3, 3, 2, 5]]),
         torch.tensor([0, 1, 0, 4, 2, 4, 0, 1, 3, 4, 2]),
         torch.tensor([10.0, 20.0, 30.0], dtype=torch.float64),
     )
@@ -179,7 +180,7 @@ def test_changes_of_operands_are_refused() -> None:
 @pytest.fixture(scope="module")
 def cells() -> tuple[LevelProgram, Tables, list[int]]:
     program = LevelProgram(tree_blocks(), backend="interpreter")
-    made = launch(program, [(0, 4), (1, 2), (1, 1)], random.Random(0))
+    made = launch(program, [(0, 4), (1, 2), (1, 1)], random.Random(0), together=0)
     return program, made.tables, [len(pool) for pool in made.pools]
 
 
@@ -189,9 +190,12 @@ def cells() -> tuple[LevelProgram, Tables, list[int]]:
         ("steps", (0, 0), 2, "there is no block 2"),
         ("steps", (1, 1), 5, "5 rows, and at most 4 were announced"),
         ("steps", (2, 2), 14, "operand 2 is not in its table"),
-        ("steps", (0, 4), 4, "result 0 is written over rows that hold a tensor"),
-        ("steps", (1, 4), 8, "result 0 is written over rows that hold a tensor"),
-        ("steps", (1, 4), 200, "the pool has"),
+        ("steps", (0, 5), 4, "result 0 is written over rows that hold a tensor"),
+        ("steps", (1, 5), 8, "result 0 is written over rows that hold a tensor"),
+        ("steps", (1, 5), 200, "the pool has"),
+        ("steps", (0, 4), 0, "the level of step 0 ends before step 0"),
+        ("steps", (2, 4), 4, "the level of step 2 ends before step 4"),
+        ("steps", (1, 4), 3, "the level of step 1 has two steps of one block"),
         ("indices", (0,), -1, "operand 0 is row -1"),
         ("indices", (0,), 1000, "operand 0 is row 1000"),
         ("indices", (0,), 5, "operand 0 is row 5, which nobody wrote before"),
@@ -209,5 +213,23 @@ def test_wrong_tables_are_found(
     check_tables(program.layout, tables, capacities, [5] * len(capacities))
     wrong = replace(tables, **{table: getattr(tables, table).clone()})
     getattr(wrong, table)[place] = value
+    with pytest.raises(VerifyError, match=message):
+        check_tables(program.layout, wrong, capacities, [5] * len(capacities))
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ((2, 2, 3), "operand 0 is row .*, which nobody wrote before"),
+        ((2, 3, 3), "step 1 is in two levels"),
+    ],
+)
+def test_wrong_levels_are_found(
+    cells: tuple[LevelProgram, Tables, list[int]], ends: tuple[int, ...], message: str
+) -> None:
+    program, tables, capacities = cells
+    wrong = replace(tables, steps=tables.steps.clone(), indices=tables.indices.clone())
+    wrong.steps[:, END] = torch.tensor(ends)
+    wrong.indices[wrong.steps[1, INDICES]] = wrong.steps[0, BASES]
     with pytest.raises(VerifyError, match=message):
         check_tables(program.layout, wrong, capacities, [5] * len(capacities))

@@ -57,7 +57,41 @@ IN_PLACE = [
     + f"\n%g1 = aten.add.Tensor(%old, %g) : {ROW}\nyield %a1, %b, %g1",
 ]
 
+
+def inner(body: str, results: str = "%a1", inits: str = "%w = %a", types: str = POOL) -> str:
+    return f"{results} = for %j in (0, 3, 1) carry ({inits}) {{\n{body}\n}} : {types}"
+
+
+NESTED = [
+    inner(f"{update('%t', '%w', at='%j')}\nyield %t") + "\nyield %a1, %b, %g",
+    # In an arm, and followed by a further update.
+    branch(inner(f"{update('%t', '%w', at='%j')}\nyield %t", "%n") + "\nyield %n", "yield %a")
+    + f"\n{update('%a2', '%a1')}\nyield %a2, %b, %g",
+    # A branch in a loop in a loop, and what was there before.
+    f"%old = aten.select.int(%a, 0, %i) : {ROW}\n"
+    + inner(branch(f"{update('%t', '%w', at='%j')}\nyield %t", "yield %w", "%n") + "\nyield %n")
+    + f"\n{update('%a2', '%a1', at='4')}"
+    + f"\n%g1 = aten.add.Tensor(%old, %g) : {ROW}\nyield %a2, %b, %g1",
+    inner(
+        f"{update('%t', '%w', at='%j')}\n{update('%u', '%z', at='%i')}\nyield %t, %u",
+        "%a1, %b1",
+        "%w = %a, %z = %b",
+        f"{POOL}, {POOL}",
+    )
+    + "\nyield %a1, %b1, %g",
+]
+
 COPIED = [
+    # The inner loop changes what is wanted as it was, or carries one pool twice.
+    inner(f"{update('%t', '%w', at='%j')}\nyield %t")
+    + f"\n%e = aten.add.Tensor(%a, %a1) : {POOL}\nyield %a1, %e, %g",
+    inner(
+        f"{update('%t', '%w', at='%j')}\nyield %t, %z",
+        "%a1, %b1",
+        "%w = %a, %z = %a",
+        f"{POOL}, {POOL}",
+    )
+    + "\nyield %a1, %b1, %g",
     # The other arm's result, the old tensor, or both pools are wanted, too.
     branch(f"{update('%t', '%a')}\nyield %t", "yield %b") + "\nyield %a1, %b, %g",
     branch(f"{update('%t', '%a')}\nyield %t", "yield %a")
@@ -81,10 +115,19 @@ def test_arms_update_a_carried_tensor_in_its_buffer(body: str) -> None:
     check(loop(body))
 
 
+@pytest.mark.parametrize("body", NESTED)
+def test_loops_in_a_loop_update_a_carried_tensor_in_its_buffer(body: str) -> None:
+    result = lowered(loop(body))
+    assert all(buffer.shape == (2,) for node in nodes(result, For) for buffer, _ in node.rotate)
+    made = [name for name in operators(result) if name not in ("init", "p", "q", "r")]
+    assert set(made) <= {"update", "old", "g1"}
+    check(loop(body))
+
+
 @pytest.mark.parametrize("body", COPIED)
 def test_a_tensor_that_is_needed_once_more_is_not_updated_in_place(body: str) -> None:
-    (node,) = nodes(lowered(loop(body)), For)
-    assert any(buffer.shape == (5, 2) for buffer, _ in node.rotate)
+    found = nodes(lowered(loop(body)), For)
+    assert any(buffer.shape == (5, 2) for node in found for buffer, _ in node.rotate)
     check(loop(body))
 
 
@@ -131,7 +174,8 @@ class Writer:
                 now[place] = self.emit(f"stretto.narrow_scatter({base}, {part}, 0, {at})", POOL)
                 known.append(now[place])
             else:
-                now, row = self.branch(now, rows, depth - 1)
+                within = self.branch if rng.random() < 0.6 else self.inner
+                now, row = within(now, rows, depth - 1)
                 known, rows = [*known, *now], [*rows, row]
         return now, rows
 
@@ -149,6 +193,22 @@ class Writer:
         self.lines.append(f"{', '.join(results)} = if %c {text}")
         return results[:2], results[2]
 
+    def inner(self, pools: list[str], rows: list[str], depth: int) -> tuple[list[str], str]:
+        """A loop that carries both pools and a row."""
+        outer, self.lines = self.lines, []
+        inits = [*pools, rows[-1]]
+        params, results = ([self.name() for _ in range(3)] for _ in range(2))
+        ends, made = self.body(params[:2], [*rows, params[2]], depth)
+        self.lines.append(f"yield {', '.join([*ends, made[-1]])}")
+        text = "\n".join(self.lines)
+        carry = ", ".join(f"{a} = {b}" for a, b in zip(params, inits, strict=True))
+        self.lines = outer
+        self.lines.append(
+            f"{', '.join(results)} = for {self.name()} in (0, 2, 1) carry ({carry}) "
+            f"{{\n{text}\n}} : {POOL}, {POOL}, {ROW}"
+        )
+        return results[:2], results[2]
+
     def text(self) -> str:
         pools, rows = self.body(["%a", "%b"], ["%g"], 2)
         self.lines.append(f"yield {', '.join([*pools, rows[-1]])}")
@@ -156,5 +216,5 @@ class Writer:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_updates_in_branches(seed: int) -> None:
+def test_random_updates_in_branches_and_loops(seed: int) -> None:
     check(Writer(seed).text(), units=(1, 3), fuse=(True,), native=())

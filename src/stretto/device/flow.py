@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar, cast
 
+from stretto.device.expr import Buffer
 from stretto.device.tree import (
     Call,
     For,
@@ -57,6 +58,11 @@ class Flow(ABC, Generic[L, M, S]):
 
     def rotate(self, state: S, pairs: Rotation) -> S:
         """What holds when the buffers of each pair have traded places."""
+        return state
+
+    def again(self, state: S, independent: tuple[Buffer, ...]) -> S:
+        """What an iteration need know of those before it: nothing about what they do to buffers in
+        which they are independent of it."""
         return state
 
     def same(self, a: S, b: S) -> bool:
@@ -112,7 +118,8 @@ class Flow(ABC, Generic[L, M, S]):
     def _turns(self, node: Loop[L], start: S) -> tuple[Node[M], S]:
         while True:
             made, after, end = self._turn(node, start)
-            either = self.merge(start, self.rotate(end, node.rotate))
+            known = self.again(end, node.independent) if isinstance(node, For) else end
+            either = self.merge(start, self.rotate(known, node.rotate))
             if self.same(either, start):
                 return made, after
             start = either
@@ -124,6 +131,8 @@ class Flow(ABC, Generic[L, M, S]):
                 self.decide(node, start)
                 walked, end = self.visit(body, self.begin(node, start))
                 after = self.rotate(end, node.rotate) if trip_count(node) else start
+                if node.independent:  # then the state at the head has not all that was done
+                    after = self.merge(start, self.rotate(end, node.rotate))
                 return rebuilt(node, (walked,)), after, end
             case While(head=head, body=body):
                 tested, after = self.visit(head, start)

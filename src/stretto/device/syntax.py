@@ -222,7 +222,8 @@ def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
             Seq: record(Seq, "seq {children}", children=block(node)),
             For: record(
                 For,
-                "for {index} = {start} .. {stop} step {step}[ rotate {rotate}] {{\n{body}\n}}",
+                "for {index} = {start} .. {stop} step {step}[ rotate {rotate}]"
+                "[ independent {independent}] {{\n{body}\n}}",
                 body=node,
             ),
             While: record(

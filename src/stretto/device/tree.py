@@ -75,7 +75,8 @@ class Seq(Generic[L]):
 @dataclass(frozen=True, slots=True)
 class For(Generic[L]):
     """index = start, start + step, ... as Python's range. `index` is assigned before each
-    iteration.
+    iteration. independent: "updated" buffers of which no iteration accesses what another writes,
+    and local ones that one iteration alone accesses.
     """
 
     index: Reg
@@ -84,6 +85,7 @@ class For(Generic[L]):
     step: int
     body: Node[L]
     rotate: Rotation = ()
+    independent: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,8 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
     match node:
         case Seq():
             return Seq(tuple(parts))
-        case For(index, start, stop, step, _, rotate):
-            return For(index, start, stop, step, parts[0], rotate)
+        case For(index, start, stop, step, _, rotate, independent):
+            return For(index, start, stop, step, parts[0], rotate, independent)
         case While(_, condition, _, rotate):
             return While(parts[0], condition, parts[1], rotate)
         case If(condition):

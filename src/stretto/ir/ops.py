@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -325,6 +325,9 @@ class ForOp(Op):
     """`body` has the index as first parameter, then the carried values. Bounds as in `range`.
 
     `start` and `stop` are ints, sizes or i64 values without dims; `step` is an int other than 0.
+    independent: no iteration reads or writes an element of a carried tensor that another one
+    writes, and no two take the same way through the body's branches, so that each makes tensors of
+    its own. Whoever makes the op says so: it follows from the data that the program is given.
     """
 
     start: int | Size | Value
@@ -332,6 +335,7 @@ class ForOp(Op):
     step: int
     inits: tuple[Value, ...]
     body: Block
+    independent: bool = field(kw_only=True, default=False)
     name: ClassVar[str] = "for"
 
     @property

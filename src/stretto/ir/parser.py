@@ -312,6 +312,7 @@ def _for(parser: _FunctionParser) -> Op:
     if not isinstance(step, int):
         scan.fail("the step is an int")
     scan.expect(")")
+    independent = scan.take("word", "independent") is not None
     scan.keyword("carry")
     carried = _carried(parser)
 
@@ -319,7 +320,8 @@ def _for(parser: _FunctionParser) -> Op:
         first = parser.define(index, index_type or INDEX)
         return (first, *(parser.define(name, type) for name, type, _ in carried))
 
-    return ForOp(start, stop, step, tuple(init for *_, init in carried), parser.nested(params))
+    inits = tuple(init for *_, init in carried)
+    return ForOp(start, stop, step, inits, parser.nested(params), independent=independent)
 
 
 def _while(parser: _FunctionParser) -> Op:

@@ -206,7 +206,8 @@ def _for(op: ForOp, names: Names) -> tuple[str, ...]:
         return (f"for in ({start}, {stop}, {op.step})",)
     index = _typed(op.index, op.index.type != INDEX, names)
     carried = _carried(op.carried, op.inits, names)
-    return (f"for {index} in ({start}, {stop}, {op.step}) carry ({carried})",)
+    kind = "independent carry" if op.independent else "carry"
+    return (f"for {index} in ({start}, {stop}, {op.step}) {kind} ({carried})",)
 
 
 def _while(op: WhileOp, names: Names) -> tuple[str, ...]:

@@ -274,6 +274,11 @@ def for_bounds(_: Program, op: ForOp) -> str | None:
     return "the step is 0" if op.step == 0 else None
 
 
+def for_independent(_: Program, op: ForOp) -> str | None:
+    carries = all(isinstance(value.type, TensorType) and value.type.shape for value in op.inits)
+    return None if carries or not op.independent else "what iterations share are tensors with dims"
+
+
 def for_params(_: Program, op: ForOp) -> str | None:
     return _expect("parameters", _types(op.body.params), (INDEX, *_types(op.inits)))
 
@@ -352,7 +357,7 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     CheckOp: (check_operands, check_results),
     IfOp: (if_condition, if_params, if_yields),
     WhileOp: (while_params, while_condition, while_yields, while_results),
-    ForOp: (for_bounds, for_params, for_yields, for_results),
+    ForOp: (for_bounds, for_independent, for_params, for_yields, for_results),
     CallOp: (call_function, call_arguments, call_results),
 }
 """What each op class demands. A stage that has an op class of its own adds its rules here."""

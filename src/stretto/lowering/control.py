@@ -153,11 +153,14 @@ def _carry_tensor(
     return current, low.new_buffer(param.hint or "carried", kind.dtype, low.extents(kind.shape))
 
 
-def _behind(low: Lowering, op: ForOp | WhileOp, currents: list[Target]) -> None:
-    """What a loop has updated in place may be updated by what follows it."""
+def _behind(
+    low: Lowering, op: ForOp | WhileOp, currents: list[Target], before: dict[Buffer, set[Block]]
+) -> None:
+    """What a loop has updated in place may be updated by what follows it, and by who might do so
+    before it."""
     for target in currents:
         if isinstance(target, Buffer) and op.body in low.mutable.get(target, ()):
-            low.mutable[target] = {low.block}
+            low.mutable[target] = before.get(target, {low.block})
 
 
 def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget:
@@ -181,6 +184,15 @@ def _rotations(currents: list[Target], nexts: list[Target]) -> tuple[tuple[Buffe
     )
 
 
+def _independent(low: Lowering, op: ForOp, carried: list[Target], made: int) -> tuple[Buffer, ...]:
+    """The inputs among carried tensors, which a loop changes where they lie, and the local buffers
+    (from number `made` on) that branches of the body have made."""
+    found = (target for target in carried if isinstance(target, Buffer))
+    inputs = (buffer for buffer in found if buffer.kind == "updated")
+    inside = (buffer for buffer in low.locals[made:] if low.created.get(buffer) is not op.body)
+    return (*inputs, *(buffer for buffer in inside if buffer not in carried))
+
+
 def _read_from_outside(low: Lowering, op: ForOp | WhileOp) -> set[Value]:
     """What the loop's blocks read that is defined before it."""
     return {value for block in op.blocks for value in block_reads(block) if value in low.env}
@@ -189,6 +201,7 @@ def _read_from_outside(low: Lowering, op: ForOp | WhileOp) -> set[Value]:
 def _lower_for(low: Lowering, op: ForOp) -> None:
     start = _bound(low, op.start)
     stop = _bound(low, op.stop)
+    before, made = dict(low.mutable), len(low.locals)
     currents, nexts = _carry(low, op, op.carried)
     index = low.new_reg(op.index.hint or "i")
     _bound_index(low, op, index)
@@ -196,8 +209,9 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
         bind(low, op.index, index)
         bind_all(low, op.carried, currents)
         body, _ = region(low, op.body, tuple(nexts))
-    _behind(low, op, currents)
-    low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts)))
+    _behind(low, op, currents, before)
+    independent = _independent(low, op, currents, made) if op.independent else ()
+    low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts), independent))
     bind_all(low, op.results, currents)
 
 
@@ -228,6 +242,7 @@ def _bound(low: Lowering, bound: int | Size | Value) -> Expr:
 
 
 def _lower_while(low: Lowering, op: WhileOp) -> None:
+    before = dict(low.mutable)
     currents, nexts = _carry(low, op, op.body.params)
     condition = low.new_reg("while", DType.BOOL)
     carried_lists = [v for v in op.condition.params if isinstance(v.type, ListType)]
@@ -237,6 +252,6 @@ def _lower_while(low: Lowering, op: WhileOp) -> None:
             head, _ = region(low, op.condition, (condition,))
         bind_all(low, op.body.params, currents)
         body, _ = region(low, op.body, tuple(nexts))
-    _behind(low, op, currents)
+    _behind(low, op, currents, before)
     low.emit_node(While(head, condition, body, _rotations(currents, nexts)))
     bind_all(low, op.results, currents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import IfOp, TensorOp
+from stretto.ir.ops import ForOp, IfOp, TensorOp, WhileOp
 from stretto.lowering.uses import block_reads
 from stretto.ops.properties import properties
 
@@ -22,7 +22,7 @@ class Updates:
 
 def updated_in_place(body: Block, number: int, offset: int) -> Updates | None:
     """How yield `number` comes from the carried value, if it does by updates alone, also in the
-    arms of branches. Each update must be the last use of its base.
+    arms of branches and in loops. Each update must be the last use of its base.
 
     `offset`: parameters before the carried ones.
     """
@@ -63,6 +63,11 @@ def _before(op: Op, result: Value, found: Updates) -> Value | None:
                 return None
             found.joined[result] = base
             return base
+        case ForOp() | WhileOp():
+            number = op.results.index(result)
+            base, offset = op.inits[number], len(op.body.params) - len(op.body.yields)
+            inside = updated_in_place(op.body, number, offset)
+            return None if inside is None or op.operands.count(base) > 1 else base
         case _:
             return None
 

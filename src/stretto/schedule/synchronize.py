@@ -169,6 +169,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             merged[key] = (touch, seen & merged[key][1]) if key in merged else (touch, seen)
         return merged
 
+    def again(self, state: Pending, independent: tuple[Buffer, ...]) -> Pending:
+        near = self._setting.memory.near
+        alone = {buffer.name for buffer in independent if len(near(buffer.name)) == 1}
+        return {key: one for key, one in state.items() if one[0].footprint.buffer.name not in alone}
+
     def rotate(self, state: Pending, pairs: Rotation) -> Pending:
         names = swaps(pairs)
         turned: dict[TouchKey, tuple[Touch, Mask]] = {}

@@ -48,7 +48,7 @@ class Executor:
             self.step(step, tables)
 
     def step(self, step: list[int], tables: Tables) -> None:
-        number, count, index, place = step[:FIRST_COLUMNS]
+        number, count, index, place, _ = step[:FIRST_COLUMNS]
         block = self.layout.blocks[number]
         outputs = FIRST_COLUMNS + self.layout.max_outputs
         lengths = iter(step[outputs:])

@@ -17,7 +17,7 @@ def test_pools_of_a_tree_lstm() -> None:
     assert made.pools == (f32(4),)
     assert made.blocks[0].pools == (None,)
     assert made.blocks[1].outputs == (BlockOutput(0), BlockOutput(0))
-    assert (made.max_outputs, made.max_rows, made.width) == (2, 0, 6)
+    assert (made.max_outputs, made.max_rows, made.width) == (2, 0, 7)
 
 
 def test_shared_tensors_have_permanent_rows() -> None:

@@ -56,7 +56,7 @@ void place_results(Run& run, const uint32_t* records, int64_t count, const Block
   const BlockInfo& block = run.program->blocks[kind.block];
   const size_t at = scheduler.steps.size();
   const int32_t outputs = run.program->max_outputs;
-  scheduler.steps.resize(at + 4 + static_cast<size_t>(outputs + run.program->max_rows), 0);
+  scheduler.steps.resize(at + static_cast<size_t>(width_of(*run.program)), 0);
   int64_t* step = scheduler.steps.data() + at;
   step[0] = kind.block;
   step[1] = count;
@@ -66,14 +66,22 @@ void place_results(Run& run, const uint32_t* records, int64_t count, const Block
   for (int32_t k = 0; k < block.output_count; ++k) {
     const BlockOutput& output = block.outputs[k];
     const uint32_t length = output.length_of < 0 ? 1 : length_of(kind, block, output.length_of);
-    int64_t row = step[4 + k] = scheduler.next_row[static_cast<size_t>(output.pool)];
+    int64_t row = step[FIRST_COLUMNS + k] = scheduler.next_row[static_cast<size_t>(output.pool)];
     scheduler.next_row[static_cast<size_t>(output.pool)] += count * length;
     for (int64_t n = 0; n < count; ++n)
       for (uint32_t i = 0; i < length; ++i)
         run.tensors[run.noted[records[n]].first + before + i].row = static_cast<int32_t>(row++);
     before += length;
   }
-  for (size_t i = 0; i < kind.lengths.size(); ++i) step[4 + outputs + static_cast<int32_t>(i)] = kind.lengths[i];
+  for (size_t i = 0; i < kind.lengths.size(); ++i) step[FIRST_COLUMNS + outputs + static_cast<int32_t>(i)] = kind.lengths[i];
+}
+
+// Writes into the steps from `first` on, a level, where it ends.
+int64_t end_level(Run& run, int64_t first) {
+  auto& steps = run.scheduler->steps;
+  const int64_t width = width_of(*run.program), end = static_cast<int64_t>(steps.size()) / width;
+  for (int64_t step = first; step < end; ++step) steps[static_cast<size_t>(step * width + 4)] = end;
+  return end;
 }
 
 void write_operands(Run& run, const uint32_t* records, int64_t count, const BlockKind& kind) {
@@ -163,18 +171,25 @@ void flush(Run& run) {
   scheduler.numbers.clear();
   scheduler.largest = scheduler.longest = 0;
   const std::vector<uint32_t> order = sorted(run);
+  int64_t level = 0;  // its first step
+  std::vector<int64_t> last(static_cast<size_t>(run.program->block_count), -1);  // level of each block
   for (uint32_t first = 0, end; first < run.noted_count; first = end) {
     const Noted& noted = run.noted[order[first]];
+    const BlockKind& kind = scheduler.kinds[noted.kind];
+    // A level has each block once: its steps must not share intermediate values.
+    if (first && (run.noted[order[first - 1]].level != noted.level || last[kind.block] == level))
+      level = end_level(run, level);
+    last[kind.block] = level;
     end = first + 1;
     while (end < run.noted_count && run.noted[order[end]].kind == noted.kind &&
            run.noted[order[end]].level == noted.level)
       ++end;
-    const BlockKind& kind = scheduler.kinds[noted.kind];
     scheduler.largest = std::max<int64_t>(scheduler.largest, end - first);
     for (uint32_t length : kind.lengths) scheduler.longest = std::max<int64_t>(scheduler.longest, length);
     place_results(run, &order[first], end - first, kind);
     write_operands(run, &order[first], end - first, kind);
   }
+  end_level(run, level);
   for (int64_t rows : scheduler.next_row)
     if (rows > 0x7fffffff) throw std::bad_alloc();
   for (uint32_t i = scheduler.flushed; i < run.tensor_count; ++i) run.tensors[i].level = 0;

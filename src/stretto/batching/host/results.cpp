@@ -368,7 +368,7 @@ int32_t stretto_host_advance(Batch* batch, const void* const* pools, TableView* 
                     scheduler.longest};
   if (!python.tensor_object) return 1;
   const ProgramInfo& info = *batch->run.program;
-  Py made[] = {shown(steps.data(), count(steps), 4 + info.max_outputs + info.max_rows, kInt64),
+  Py made[] = {shown(steps.data(), count(steps), width_of(info), kInt64),
                shown(indices.data(), count(indices), 0, kInt64), shown(numbers.data(), count(numbers), 0, kFloat64)};
   for (intptr_t i = 0; i < 3; ++i) {
     if (!made[i]) return -1;

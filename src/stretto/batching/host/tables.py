@@ -6,7 +6,8 @@ follow the tensors of the instances, then what blocks make. `Layout` says which 
 number, and what the columns of the tables mean:
 
 - `steps`: i64 `[S, width]`. Columns: block number; number of rows n; first position in `indices`;
-  first position in `numbers`; for each output of the block the first row in its pool
+  first position in `numbers`; the step behind the last one of its level (those of one phase and
+  depth, each of another block); for each output of the block the first row in its pool
   (`max_outputs` columns; n consecutive rows, for rows of length L n * L); for each RowsType input
   its length L (`max_rows` columns), which is the same for all n instances of a step.
 - `indices`: i64. Of a step, for each input but floats, in order: n row numbers, n * L row numbers
@@ -34,8 +35,8 @@ from stretto.batching.types import (
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 
-FIRST_COLUMNS = 4
-"""Block, rows, position in indices, position in numbers."""
+FIRST_COLUMNS = 5
+"""Block, rows, position in indices, position in numbers, end of the level."""
 
 
 @dataclass(frozen=True, slots=True)

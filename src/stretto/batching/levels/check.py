@@ -10,6 +10,7 @@ from stretto.batching.lengths import length_groups
 from stretto.batching.levels.tables import (
     BASES,
     BLOCK,
+    END,
     INDICES,
     NUMBERS,
     ROWS,
@@ -26,8 +27,8 @@ from stretto.errors import VerifyError
 def check_tables(
     layout: Layout, tables: Tables, capacities: Sequence[int], known: Sequence[int | torch.Tensor]
 ) -> None:
-    """Raises VerifyError where the tables are not in form, or a step reads rows that nobody has
-    written before, or writes rows that have been read or written.
+    """Raises VerifyError where the tables are not in form, or a step reads rows that no earlier
+    level has written, or writes rows that have been read or written.
 
     capacities: the rows of each pool. known: the rows of each pool that hold a tensor before the
     launch: how many, from the first one on, or which ones as a bool tensor [capacity].
@@ -37,8 +38,14 @@ def check_tables(
         raise VerifyError(f"the steps have shape {found}, and should have {layout.width} columns")
     written = [_flags(count, rows) for count, rows in zip(capacities, known, strict=True)]
     checker = _Checker(layout, tables, written)
-    for number, step in enumerate(tables.steps.tolist()):
-        checker.step(number, step)
+    steps: list[list[int]] = tables.steps.tolist()
+    first = 0
+    while first < len(steps):
+        end = steps[first][END]
+        if not first < end <= len(steps):
+            raise VerifyError(f"the level of step {first} ends before step {end}")
+        checker.level(first, steps[first:end])
+        first = end
 
 
 def _flags(capacity: int, known: int | torch.Tensor) -> torch.Tensor:
@@ -48,12 +55,23 @@ def _flags(capacity: int, known: int | torch.Tensor) -> torch.Tensor:
 
 
 class _Checker:
-    """written: per pool, which rows hold a tensor."""
+    """written: per pool, which rows hold a tensor. readable: those that did before the level."""
 
     def __init__(self, layout: Layout, tables: Tables, written: list[torch.Tensor]) -> None:
         self.layout = layout
         self.tables = tables
         self.written = written
+        self.readable = [flags.clone() for flags in written]
+
+    def level(self, first: int, steps: list[list[int]]) -> None:
+        if len({step[BLOCK] for step in steps}) < len(steps):
+            raise VerifyError(f"the level of step {first} has two steps of one block")
+        for number, step in enumerate(steps, first):
+            if step[END] != first + len(steps):
+                raise VerifyError(f"step {number} is in two levels")
+            self.step(number, step)
+        for readable, written in zip(self.readable, self.written, strict=True):
+            readable.copy_(written)
 
     def step(self, number: int, step: list[int]) -> None:
         if not 0 <= step[BLOCK] < len(self.layout.blocks):
@@ -88,7 +106,7 @@ class _Checker:
             self.writes(where, place, pool, step[BASES + place], n * length)
 
     def reads(self, where: str, place: int, pool: int, rows: torch.Tensor) -> None:
-        written = self.written[pool]
+        written = self.readable[pool]
         wrong = (rows < 0) | (rows >= len(written))
         if bool(wrong.any()):
             row = int(rows[wrong][0])

@@ -1,13 +1,16 @@
 """The level program: one Program that runs a table of steps, each a block for n rows of pools.
 
 main(steps, indices, numbers, largest, *pools):
-    for s in range(steps.shape[0]):
-        block, n, first, ... = steps[s]
-        if block < 2:                                 # a balanced tree of branches
-            if block < 1:
-                rows = indices[first : first + n]     # gathers, then the block for n rows
-                ...
-                pool[base : base + n] = result
+    next = 0
+    while next < steps.shape[0]:                          # a level
+        first, next = next, steps[next, END]
+        for s in range(first, next):                      # its steps, independent: no waits
+            block, n, begin, ... = steps[s]
+            if block < 2:                                 # a balanced tree of branches
+                if block < 1:
+                    rows = indices[begin : begin + n]     # gathers, then the block for n rows
+                    ...
+                    pool[base : base + n] = result
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from stretto.batching.levels.capture import CapturedBlock, capture_block, naming
 from stretto.batching.levels.tables import (
     BASES,
     BLOCK,
+    END,
     INDICES,
     LIMITS,
     NUMBERS,
@@ -36,7 +40,7 @@ from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.frontends.python import ConstantSource, Watch
 from stretto.ir import core
 from stretto.ir.core import Function, Op, Program, Value
-from stretto.ir.ops import Argument, ForOp, IfOp, SizeOp
+from stretto.ir.ops import Argument, ForOp, IfOp, LiteralOp, SizeOp, WhileOp
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, symbols_of_types
 from stretto.ir.types import DType
@@ -99,38 +103,65 @@ class _Builder:
             Value(Type(type_.dtype, (_size(f"pool{n}"), *type_.shape)), f"pool{n}")
             for n, type_ in enumerate(self.layout.pools)
         )
-        written = self.layout.written
-        carried = tuple(Value(pools[n].type, pools[n].hint) for n in written)
-        index = Value(Type(DType.I64), "step")
-        env = dict(enumerate(pools)) | dict(zip(written, carried, strict=True))
+        tables = _Tables(steps, indices, numbers, limits)
         emitter = _Emitter()
-        row = emitter.emit("aten.select.int", steps, 0, index)
-        tables = _Tables(emitter.column(row, BLOCK), row, indices, numbers, limits)
-        after = self.tree(emitter, tables, 0, len(self.captured), env)
-        body = core.Block((index, *carried), emitter.ops, tuple(after[n] for n in written))
-        results = tuple(Value(value.type, value.hint) for value in carried)
-        inits = tuple(pools[n] for n in written)
-        loop = ForOp(0, steps.tensor.shape[0], 1, inits, body, results=results)
-        ends = dict(enumerate(pools)) | dict(zip(written, results, strict=True))
-        main = core.Block(
-            (steps, indices, numbers, *limits, *pools),
-            [*self.prologue.ops, loop],
-            tuple(ends[n] for n in written),
-        )
+        results = self.levels(emitter, tables, pools)
+        params = (steps, indices, numbers, *limits, *pools)
+        main = core.Block(params, [*self.prologue.ops, *emitter.ops], results)
         return Program({"main": Function("main", main)}, self.constants)
 
+    def levels(
+        self, emitter: _Emitter, tables: _Tables, pools: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """A loop over the levels; the pools that are written, behind it."""
+        zero = Value(Type(DType.I64))
+        emitter.ops.append(LiteralOp(0, results=(zero,)))
+        inits = (zero, *(pools[n] for n in self.layout.written))
+        head, test = _fresh(inits), _Emitter()
+        going = test.emit("aten.lt.Scalar", head[0], tables.steps.tensor.shape[0])
+        condition = core.Block(head, test.ops, (going,))
+        params, inside = _fresh(inits), _Emitter()
+        end = inside.column(inside.emit("aten.select.int", tables.steps, 0, params[0]), END)
+        after = self.steps(inside, tables, pools, (params[0], end), params[1:])
+        body = core.Block(params, inside.ops, (end, *after))
+        results = _fresh(inits)
+        emitter.ops.append(WhileOp(inits, condition, body, results=results))
+        return results[1:]
+
+    def steps(
+        self,
+        emitter: _Emitter,
+        tables: _Tables,
+        pools: tuple[Value, ...],
+        bounds: tuple[Value, Value],
+        inits: tuple[Value, ...],
+    ) -> tuple[Value, ...]:
+        """A loop over the steps of a level; the pools that are written, behind it."""
+        written = self.layout.written
+        carried = _fresh(inits)
+        index = Value(Type(DType.I64), "step")
+        env = dict(enumerate(pools)) | dict(zip(written, carried, strict=True))
+        inside = _Emitter()
+        row = inside.emit("aten.select.int", tables.steps, 0, index)
+        step = _Step(tables, row, inside.column(row, BLOCK))
+        after = self.tree(inside, step, 0, len(self.captured), env)
+        body = core.Block((index, *carried), inside.ops, tuple(after[n] for n in written))
+        results = _fresh(inits)
+        emitter.ops.append(ForOp(*bounds, 1, inits, body, results=results, independent=True))
+        return results
+
     def tree(
-        self, emitter: _Emitter, tables: _Tables, first: int, last: int, env: dict[int, Value]
+        self, emitter: _Emitter, step: _Step, first: int, last: int, env: dict[int, Value]
     ) -> dict[int, Value]:
         """The pools after the block of a step, which is one from `first` to before `last`."""
         if last - first == 1:
-            return self.block(emitter, tables, first, env)
+            return self.block(emitter, step, first, env)
         middle = (first + last) // 2
-        condition = emitter.emit("aten.lt.Scalar", tables.block, middle)
+        condition = emitter.emit("aten.lt.Scalar", step.block, middle)
         arms = [_Emitter(), _Emitter()]
         ends = [
-            self.tree(arms[0], tables, first, middle, env),
-            self.tree(arms[1], tables, middle, last, env),
+            self.tree(arms[0], step, first, middle, env),
+            self.tree(arms[1], step, middle, last, env),
         ]
         changed = [n for n in env if any(end[n] is not env[n] for end in ends)]
         then, orelse = (
@@ -142,14 +173,14 @@ class _Builder:
         return env | dict(zip(changed, results, strict=True))
 
     def block(
-        self, emitter: _Emitter, tables: _Tables, number: int, env: dict[int, Value]
+        self, emitter: _Emitter, step: _Step, number: int, env: dict[int, Value]
     ) -> dict[int, Value]:
         """Gathers the operands, computes the block for n rows, and writes its results."""
         captured = self.captured[number]
         block = captured.block
         n = Size.of(Symbol(f"n{number}", 0))
-        count = emitter.size(tables.row, ROWS, n, tables.most(0))
-        gather = _Gather(self.layout, captured, number, emitter, tables, env, n, count)
+        count = emitter.size(step.row, ROWS, n, step.tables.most(0))
+        gather = _Gather(self.layout, captured, number, emitter, step, env, n, count)
         operands = [gather.operand(place, type_) for place, type_ in enumerate(block.inputs)]
         lengths: Renaming = {}
         for param, value in zip(captured.program.main.params, operands, strict=True):
@@ -167,7 +198,7 @@ class _Builder:
             zip(output_types(block), batched.outputs, strict=True)
         ):
             pool = self.layout.pools.index(row_type(type_))
-            base = emitter.column(tables.row, BASES + place)
+            base = emitter.column(step.row, BASES + place)
             shape = value.tensor.shape
             if isinstance(type_, RowsType):
                 rows = (Size.of(shape[0]) * shape[1]).dim
@@ -187,6 +218,10 @@ class _Builder:
                 self.constants[name] = tensor
             found[key] = self.names[id(tensor)]
         return found
+
+
+def _fresh(values: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(Value(value.type, value.hint) for value in values)
 
 
 def _size(name: str, low: int = 0) -> Size:
@@ -217,17 +252,24 @@ class _Emitter:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What a step of the loop has at hand: its block number, its row, the other tables, and empty
-    tensors with as many rows as the limits are."""
+    """The tables, and empty tensors with as many rows as the limits are."""
 
-    block: Value
-    row: Value
+    steps: Value
     indices: Value
     numbers: Value
     limits: tuple[Value, ...]
 
     def most(self, limit: int) -> Size:
         return Size.of(self.limits[limit].tensor.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a step has at hand: the tables, its row, and its block number."""
+
+    tables: _Tables
+    row: Value
+    block: Value
 
 
 @dataclass(slots=True)
@@ -239,7 +281,7 @@ class _Gather:
     captured: CapturedBlock
     number: int
     emitter: _Emitter
-    tables: _Tables
+    step: _Step
     env: dict[int, Value]
     n: Size
     count: Value
@@ -254,7 +296,7 @@ class _Gather:
         match type_:
             case Scalar.FLOAT:
                 self.next_number = self.next_number or self.column(NUMBERS)
-                found = self.part(self.tables.numbers, self.next_number, self.n)
+                found = self.part(self.step.tables.numbers, self.next_number, self.n)
                 self.next_number = emit("aten.add.Tensor", self.next_number, self.count)
                 return found
             case TensorType():
@@ -278,7 +320,7 @@ class _Gather:
             of_one = Size.of(self.captured.program.main.params[place].tensor.shape[0]).symbol
             low = of_one.low if of_one is not None else 0
             size = Size.of(Symbol(f"rows{self.number}_{len(self.lengths)}", low))
-            number = self.emitter.size(self.tables.row, column, size, self.tables.most(1))
+            number = self.emitter.size(self.step.row, column, size, self.step.tables.most(1))
             self.lengths[group] = size, number
         return self.lengths[group]
 
@@ -289,12 +331,12 @@ class _Gather:
     def values(self, size: Size, count: Value) -> Value:
         """The next values of `indices`."""
         self.next_index = self.next_index or self.column(INDICES)
-        found = self.part(self.tables.indices, self.next_index, size)
+        found = self.part(self.step.tables.indices, self.next_index, size)
         self.next_index = self.emitter.emit("aten.add.Tensor", self.next_index, count)
         return found
 
     def column(self, number: int) -> Value:
-        return self.emitter.column(self.tables.row, number)
+        return self.emitter.column(self.step.row, number)
 
     def part(self, table: Value, first: Value, size: Size) -> Value:
         return self.emitter.emit("stretto.narrow", table, 0, first, size)

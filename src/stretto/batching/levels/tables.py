@@ -1,14 +1,16 @@
 """The tables that a level program runs, and what must hold of them.
 
     steps    i64 [S, width], a row per step: block number, number of rows n, first position in
-             `indices`, first position in `numbers`, then a base per output of the block, then, from
-             the same column in all steps, a length per input of the block that is rows
+             `indices`, first position in `numbers`, the step behind the last one of its level, then
+             a base per output of the block, then, from the same column in all steps, a length per
+             input of the block that is rows
     indices  i64: for each input of the block in order but floats: n row numbers (a tensor), n * L
              row numbers (rows, one instance after the other), or n values (int, bool)
     numbers  f64: n values for each input that is a float
 
-A base is the first of n rows (n * L for rows) of the pool of the output's type. A step may read
-rows that earlier steps wrote, never rows that it or a later step writes.
+A base is the first of n rows (n * L for rows) of the pool of the output's type. A level is some
+steps in a row, each of another block, which run in any order: a step may read rows that steps of
+earlier levels wrote, never rows that a step of its own or of a later level writes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from stretto.batching.program import Block
 from stretto.batching.types import RowsType, Scalar, TensorType
 
-BLOCK, ROWS, INDICES, NUMBERS, BASES = range(5)
+BLOCK, ROWS, INDICES, NUMBERS, END, BASES = range(6)
 """The columns that all steps have."""
 
 LIMITS = ("largest", "longest")

@@ -82,6 +82,10 @@ def check_form(program: DeviceProgram) -> None:
                     _check_buffers((a.buffer for _, a in node.tensors), scope, function)
                 case For(step=0):
                     raise VerifyError("a loop has step 0")
+                case For(independent=(_, *_) as shared):
+                    if any(b.kind != "updated" and b not in function.locals for b in shared):
+                        raise VerifyError("a loop is independent in memory that it does not change")
+                    _check_buffers(shared, scope, function)
                 case _:
                     pass
 

@@ -254,6 +254,12 @@ class RaceFinder(Facts[Schedule, Pending]):
             self._met[key] = a, b, met
         return self._met[key][2]
 
+    def again(self, state: Pending, independent: tuple[Buffer, ...]) -> Pending:
+        """Takes the loop at its word: what iterations access, only data say. What lies at the same
+        place as other buffers they may access as those."""
+        alone = {buffer.name for buffer in independent if len(self._places.near(buffer.name)) == 1}
+        return {key: found for key, found in state.items() if found[0].name not in alone}
+
     def rotate(self, state: Pending, pairs: Rotation) -> Pending:
         """The accesses under the names that their buffers have in the next iteration."""
         names = swaps(pairs)

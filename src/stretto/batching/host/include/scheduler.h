@@ -61,6 +61,10 @@ struct Scheduler {
   ~Scheduler();
 };
 
+// The columns that all steps have, and all columns of a step (tables.py).
+constexpr int32_t FIRST_COLUMNS = 5;
+inline int64_t width_of(const ProgramInfo& program) { return FIRST_COLUMNS + program.max_outputs + program.max_rows; }
+
 int64_t now();
 void go_on(Run& run);  // runs all fibers until each has ended or waits
 void flush(Run& run);
