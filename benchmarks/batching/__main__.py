@@ -110,7 +110,7 @@ def first(model: str, batch: int) -> dict[str, object]:
             found = cache / f"{name}.json"
             command = [sys.executable, "-m", "benchmarks.batching", "part", "once", model]
             command += [str(batch), "--json", str(found), "--cache", str(cache)]
-            subprocess.run(command, check=True, timeout=40.0)
+            subprocess.run(command, check=True, timeout=60.0)
             record[name] = json.loads(found.read_text())
         record["activities"] = parts.activities(model, batch, cache)
     return record

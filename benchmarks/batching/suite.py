@@ -64,7 +64,7 @@ def all_jobs(runs: int = 3) -> Iterator[Job]:
             yield _peers(model, batch, run, systems, "full", 100.0)
     for name in INSTANCE_ZOO:
         model = first_size(name)
-        yield Job(_file("first", model), ("first", model, str(batch_of(name))), 90.0)
+        yield Job(_file("first", model), ("first", model, str(batch_of(name))), 120.0)
     yield Job("service", ("service",), 90.0)
     for name in INSTANCE_ZOO:
         for batch in (64, 8):

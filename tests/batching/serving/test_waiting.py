@@ -35,6 +35,29 @@ def test_a_batch_is_due_when_it_is_full_or_the_oldest_has_waited() -> None:
     assert waiting.seconds_until_due(2.5) == 0.0
 
 
+def test_the_time_of_batches_is_taken_from_the_wait_up_to_half_of_it() -> None:
+    waiting = Waiting(max_batch=3, max_wait_s=2.0, max_waiting=8)
+    admitted(waiting, request(entered=1.0))
+    waiting.took(0.4)
+    assert 2.8 < 1.0 + waiting.wait_s < 3.0
+    for _ in range(100):
+        waiting.took(0.4)
+    assert waiting.seconds_until_due(1.0) == pytest.approx(1.6)
+    waiting.took(1e9)  # as of a batch that compiles
+    assert waiting.wait_s > 1.5
+    for _ in range(100):
+        waiting.took(10.0)
+    assert waiting.seconds_until_due(1.0) == pytest.approx(1.0)
+    assert waiting.seconds_until_due(9.0) == 0.0
+
+
+def test_without_a_wait_no_time_is_taken_from_it() -> None:
+    waiting = Waiting(max_batch=3, max_wait_s=0.0, max_waiting=8)
+    admitted(waiting, request(entered=1.0))
+    waiting.took(5.0)
+    assert waiting.wait_s == 0.0 and waiting.seconds_until_due(1.0) == 0.0
+
+
 def test_requests_with_other_keywords_form_another_batch() -> None:
     waiting = Waiting(max_batch=8, max_wait_s=0.0, max_waiting=8)
     first, second, third = request("a", 0), request("b", 1), request("c", 0)

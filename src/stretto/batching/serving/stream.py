@@ -41,8 +41,10 @@ class StreamOptions:
 
     max_batch: requests in one batch at most.
     max_wait_ms: a request waits no longer than this for others to share its batch, in
-        milliseconds, unless the batch before it still runs. 0 begins a batch whenever the one
-        before has ended; batches then form while others run.
+        milliseconds, unless the batch before it still runs. The time that batches took lately is
+        taken from the wait, up to half of it, so that where batches are short a request is answered
+        about this long after it came. 0 begins a batch whenever the one before has ended; batches
+        then form while others run.
     max_waiting: requests that may wait for their batch, at least `max_batch`.
     when_full: what `submit` does when so many wait: "wait" until there is room, or "raise"
         StreamFull.

@@ -8,14 +8,19 @@ from itertools import count
 
 from stretto.batching.serving.requests import Request
 
+_KEPT = 7 / 8  # of the estimate of a batch's time, when a further batch has run
+
 
 class Waiting:
     """Requests in the order in which they came; those for which there is no room stand behind the
     others, in `blocked`, and move up as room is made.
 
-    A batch is due when `max_batch` requests wait, or the oldest has waited for `max_wait_s`. It has
-    the oldest request and those behind it that may share its batch. A request that may not is
-    passed over, and then all later ones of its caller are, too: so those are not reordered.
+    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that is
+    `max_wait_s` less the time that batches took lately, and half of it at least. So a request is
+    answered about `max_wait_s` after it came where batches are short and the stream has time for
+    them, and requests still gather where batches are long. A batch has the oldest request and those
+    behind it that may share it. A request that may not is passed over, and then all later ones of
+    its caller are, too: so those are not reordered.
 
     The garbage collector may run at any allocation, also inside these methods, and what it frees
     may withdraw requests. So no method iterates over what it then changes.
@@ -28,6 +33,17 @@ class Waiting:
         self.admitted: OrderedDict[int, Request] = OrderedDict()
         self.blocked: OrderedDict[int, Request] = OrderedDict()
         self._numbers = count()
+        self._batch_s = 0.0  # mean of late batches; none counts for more than half of max_wait_s
+
+    @property
+    def wait_s(self) -> float:
+        """How long a request waits for others, in seconds."""
+        return self.max_wait_s - self._batch_s
+
+    def took(self, seconds: float) -> None:
+        """Tells how long a batch has run."""
+        counted = min(seconds, self.max_wait_s / 2)
+        self._batch_s = _KEPT * self._batch_s + (1 - _KEPT) * counted
 
     @property
     def is_full(self) -> bool:
@@ -50,7 +66,7 @@ class Waiting:
         if len(self.admitted) >= self.max_batch:
             return 0.0
         oldest = self.admitted[next(iter(self.admitted))]
-        return max(0.0, oldest.entered + self.max_wait_s - now)
+        return max(0.0, oldest.entered + self.wait_s - now)
 
     def take(self) -> list[Request]:
         """Removes and returns the next batch, the oldest request first; empty if nothing waits."""

@@ -273,7 +273,9 @@ class Worker:
             with first.modes.applied():
                 outcomes = outcomes_of(first.run, [request.call for request in batch])
             with self._lock:
-                self._counts.batches.add(self._clock.now() - now)
+                took = self._clock.now() - now
+                self._counts.batches.add(took)
+                self._waiting.took(took)
             for request, outcome in zip(batch, outcomes, strict=True):
                 self._finish(request, outcome)
         self._batch = []
