@@ -1233,6 +1233,48 @@ def concatenated(items):
     return found, found.mean(0), torch.stack([t[0] for t in items]).max(0).values
 
 
+@dataclass
+class Holder:
+    value: Any
+
+
+@case(torch.ones(2, 3), -torch.ones(4, 3), torch.zeros(0, 3), torch.ones(1, 3))
+def rows_or_a_matrix(x):
+    """One variable may hold a tensor of known size, or one whose first size the instance has."""
+    y = torch.ones(2, 3) if float(x.sum()) > 0 else x
+    box = Holder(y)
+    total = torch.zeros(3)
+    for row in box.value:
+        total = total + row
+    return y * 2, total, box.value + 1, y.shape[0], len(box.value)
+
+
+@case(torch.ones(2, 3), torch.ones(2, 2), torch.ones(3), [1, 2.5], (1, 2), torch.ones(0), 3, None)
+def loop_over_several_kinds(x):
+    total = 0.0
+    for item in x:
+        total = total + (item.sum() if isinstance(item, torch.Tensor) else item)
+    return total
+
+
+@case(torch.ones(2, 3), torch.ones(4, 3), torch.ones(1, 3), torch.ones(0, 3))
+def rows_of_several_lengths(x):
+    first, rest = x[:1], x[1:]
+    return x + first, x - x.mean(1, keepdim=True), torch.cat([x, x * 2], 1), x.unbind()
+
+
+@case(torch.ones(2, 3), torch.ones(4, 3), torch.ones(3, 3))
+def rows_that_do_not_fit(x):
+    return x[1:] * x[:2]
+
+
+@case(0, 2, -3, 3, -4)
+def position_outside(i):
+    x = torch.arange(6.0).view(3, 2)
+    y = x * 2
+    return y[i], y[:, 0][i], y[i, 1], y[1:, i]
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",

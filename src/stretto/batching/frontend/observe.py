@@ -41,13 +41,18 @@ _DEEPEST = 3
 within as many lists is one of them."""
 
 
+_PLAIN = (list, tuple, dict, str, int, float)
+"""Classes of Python whose objects are data; those of classes derived from them are not."""
+
+
 class Observer:
     """Adds the types of instances to an evaluation."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
         self._seen: dict[tuple[int, Hashable], Any] = {}
-        """Objects by identity and place, kept so that identities stay theirs."""
+        """Objects by identity and place, kept while they are walked so that identities stay
+        theirs."""
         self._pending: list[tuple[Any, Hashable, int, str]] = []
 
     def observe(self, column: Sequence[Any], place: Hashable, title: str) -> Type:
@@ -55,7 +60,11 @@ class Observer:
         cell = self._evaluation.cell(("parameter", place))
         for number, value in enumerate(column):
             self._pending.append((value, place, cell, f"{title}[{number}]"))
-        self._drain()
+        try:
+            self._drain()
+        finally:
+            self._pending.clear()
+            self._seen.clear()
         return self._evaluation.cells[self._evaluation.cell_now(cell)]
 
     def _drain(self) -> None:
@@ -90,11 +99,20 @@ class Observer:
                 return tensor_type(value)
             except KeyError:
                 raise CaptureError(f"{path} is a tensor of dtype {value.dtype}") from None
-        if isinstance(value, list):
+        plain = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
+        is_other = plain is not None and type(value) is not plain
+        if is_other and not hasattr(value, "_fields") and not isinstance(value, enum.Enum):
+            assert plain is not None
+            raise CaptureError(
+                f"{path} is an object of class {type(value).__name__}, a kind of {plain.__name__} "
+                "that a batch does not understand",
+                remedy=f"pass a plain {plain.__name__}: {plain.__name__}(x)",
+            )
+        if type(value) is list:
             return self._list(value, place, path, is_tuple=False)
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if type(value) is tuple:
             return self._tuple(value, place, path)
-        if isinstance(value, dict):
+        if type(value) is dict:
             return self._dict(value, place, path)
         return self._record(value, path)
 

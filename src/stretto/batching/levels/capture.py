@@ -146,7 +146,13 @@ def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
 
     operation = replace(step.operation, function=call)
     made = call_operation(operation, [values[number] for number in step.operands])
-    return [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+    leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+    # A float of an instance is a tensor of f64 here, and makes results of f64 where a Python
+    # number would make them of the default dtype.
+    return [
+        leaf if leaf.dtype == wanted.dtype else staging.call(torch.Tensor.to, leaf, wanted.dtype)
+        for leaf, wanted in zip(leaves, map(_example, step.operation.results), strict=True)
+    ]
 
 
 def _leaves(captured: Captured) -> list[ResultLeaf | InputLeaf]:

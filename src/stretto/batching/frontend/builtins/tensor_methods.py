@@ -73,7 +73,9 @@ def rows_method(
         case "unbind" if not args or constant(args[0]) == 0:
             cell = frame.evaluation.cell(frame.site("unbind"))
             frame.evaluation.grow(cell, item_type(frame, owner.type))
-            return frame.assign("to_list", ListType(cell), owner.operand, detail=False)
+            return frame.assign(
+                "to_list", ListType(cell, is_tuple=True), owner.operand, detail=True
+            )
         case "dim" | "ndimension":
             assert isinstance(owner.type, RowsType)
             return Static(len(owner.type.row.shape) + 1)

@@ -11,7 +11,7 @@ from stretto.batching.frontend.state.sameness import same
 from stretto.batching.frontend.state.statics import is_data
 from stretto.batching.frontend.state.values import Dynamic, TupleValue, Unbound, Value
 from stretto.batching.program import Assign, If, Leave, Operand, Return
-from stretto.batching.types import NEVER, TupleType, union
+from stretto.batching.types import NEVER, Scalar, TupleType, union
 
 
 def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
@@ -136,3 +136,20 @@ def stop_where(
 ) -> None:
     """Ends the instance with an exception where the condition holds."""
     branch(frame, condition, (lambda: frame.stop(exception, *parts), lambda: None))
+
+
+def stop_outside(
+    frame: Frame,
+    position: Operand,
+    length: Operand,
+    exception: type[BaseException],
+    *parts: str | Operand,
+) -> None:
+    """Ends the instance with an exception where there is no item at a position, which may count
+    from the end."""
+    least = frame.assign("neg", Scalar.INT, length)
+    above = frame.assign("ge", Scalar.BOOL, position, least.operand)
+    below = frame.assign("lt", Scalar.BOOL, position, length)
+    inside = frame.assign("and", Scalar.BOOL, above.operand, below.operand)
+    outside = frame.assign("not", Scalar.BOOL, inside.operand)
+    stop_where(frame, outside.operand, exception, *parts)

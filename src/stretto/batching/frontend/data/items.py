@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from stretto.batching.frontend.control.choices import chosen
-from stretto.batching.frontend.control.joins import either
+from stretto.batching.frontend.control.joins import either, stop_outside
 from stretto.batching.frontend.control.kinds import each_type, unpacked
 from stretto.batching.frontend.control.tuples import is_tuple, known_items
 from stretto.batching.frontend.data.attributes import read_field
@@ -138,10 +139,24 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
             return found
         case RecordType() as kind:
             return _record_item(frame, value, kind, index)
-        case TensorType():
+        case TensorType(_, shape):
+            _check_positions(frame, shape, known_items(frame, index) or (index,))
             return getitem(frame, value, index)
         case _:
             frame.stop(TypeError, f"'{frame.show(value.type)}' object is not subscriptable")
+
+
+def _check_positions(frame: Frame, shape: tuple[int, ...], parts: Sequence[Value]) -> None:
+    """Ends the instance with an error where a position that it decides is outside of the tensor.
+    The operator would end with it as one of a batch, whose dims are others."""
+    for dim, (size, part) in enumerate(zip(shape, parts, strict=False)):
+        is_slice = isinstance(part, SliceValue) or isinstance(constant(part), slice)
+        if isinstance(part, Dynamic) and part.type is Scalar.INT:
+            message = f" is out of bounds for dimension {dim} with size {size}"
+            given = part.operand
+            stop_outside(frame, given, Literal(size), IndexError, "index ", given, message)
+        elif not is_int(part) and not is_slice:
+            return
 
 
 def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:

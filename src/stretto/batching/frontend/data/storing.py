@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.batching.frontend.control.joins import stop_where
+from stretto.batching.frontend.control.joins import stop_outside
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant, is_int
 from stretto.batching.frontend.state.values import Dynamic, SliceValue, Value
@@ -62,13 +62,8 @@ def delete_item(frame: Frame, owner: Value, index: Value) -> None:
     if isinstance(index, SliceValue) or not is_int(index):
         frame.refuse("del of a slice", "make a new list of the items that stay")
     position = frame.operand(index)
-    length = frame.assign("len", Scalar.INT, owner.operand)
-    least = frame.assign("neg", Scalar.INT, length.operand)
-    above = frame.assign("ge", Scalar.BOOL, position, least.operand)
-    below = frame.assign("lt", Scalar.BOOL, position, length.operand)
-    inside = frame.assign("and", Scalar.BOOL, above.operand, below.operand)
-    outside = frame.assign("not", Scalar.BOOL, inside.operand)
-    stop_where(frame, outside.operand, IndexError, "list assignment index out of range")
+    length = frame.assign("len", Scalar.INT, owner.operand).operand
+    stop_outside(frame, position, length, IndexError, "list assignment index out of range")
     frame.do("pop", owner.operand, position)
 
 

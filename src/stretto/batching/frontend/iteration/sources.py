@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.batching.frontend.control.kinds import unpacked
+from stretto.batching.frontend.control.kinds import each_type, python_class, unpacked
 from stretto.batching.frontend.data.items import subscript
+from stretto.batching.frontend.data.lists import new_list
 from stretto.batching.frontend.iteration.plans import Items, Known, Plan, Range
 from stretto.batching.frontend.state.dispatch import impossible
 from stretto.batching.frontend.state.frame import Frame
@@ -13,16 +14,16 @@ from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.operators import getitem
 from stretto.batching.types import (
-    NEVER,
     DictType,
     ListType,
     RecordType,
     RowsType,
+    Scalar,
     TensorType,
     TupleType,
+    Type,
     UnionType,
     alternatives,
-    union,
 )
 
 
@@ -49,22 +50,21 @@ def _static_plan(frame: Frame, item: Any) -> Plan:
         items = list(item)
     except TypeError as error:
         frame.stop(TypeError, str(error))
-
     note_items(frame.evaluation, item)
     return Known([Static(part) for part in items])
 
 
-def _dynamic_plan(frame: Frame, value: Dynamic, type_: Any) -> Plan:
-    kinds = list(alternatives(type_))
-    if type_ == NEVER:
-        impossible(frame, type_)
-    if all(isinstance(kind, ListType | RowsType) for kind in kinds):
+def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
+    impossible(frame, type_)
+    if all(isinstance(kind, ListType | RowsType) for kind in alternatives(type_)):
         return Items(value)
     match type_:
         case TupleType():
             return Known(unpacked(frame, value, type_))
         case TensorType(_, shape) if shape:
             return Known([getitem(frame, value, Static(i)) for i in range(shape[0])])
+        case TensorType():
+            frame.stop(TypeError, "iteration over a 0-d tensor")
         case DictType(key, _):
             cell = frame.evaluation.cell(frame.site("keys"))
             frame.evaluation.grow(cell, key)
@@ -72,14 +72,23 @@ def _dynamic_plan(frame: Frame, value: Dynamic, type_: Any) -> Plan:
         case RecordType() as kind:
             return _record_plan(frame, value, kind)
         case UnionType():
-            wanted = [kind for kind in kinds if isinstance(kind, ListType | RowsType)]
-            if wanted and len(wanted) < len(kinds):
-                message = "'NoneType' object is not iterable"
-                known = union(wanted)
-                return Items(frame.assign("expect", known, value.operand, detail=(known, message)))
-            return frame.refuse(f"a loop goes through {frame.show(type_)}")
+            made = each_type(frame, value, lambda one: _as_items(frame, one))
+            return plan_of(frame, made)
+        case Scalar.STR:
+            return frame.refuse("a loop goes through a string", "make a list of its characters")
         case _:
-            return frame.refuse(f"a loop goes through {frame.show(type_)}")
+            name = python_class(frame, type_).__name__
+            frame.stop(TypeError, f"'{name}' object is not iterable")
+
+
+def _as_items(frame: Frame, value: Dynamic) -> Dynamic:
+    """What is gone through where a value is of this type: a list or rows."""
+    plan = _dynamic_plan(frame, value, value.type)
+    if isinstance(plan, Items):
+        return plan.source
+    assert plan.known is not None
+    cell = frame.evaluation.cell(frame.site("items", str(value.type)))
+    return new_list(frame, cell, plan.known)
 
 
 def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
@@ -89,7 +98,9 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     if info.kind == "namedtuple":
         names = range(len(info.python._fields))  # type: ignore[attr-defined]
         return Known([subscript(frame, value, Static(i)) for i in names])
+    name = info.python.__name__
+    if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
+        frame.stop(TypeError, f"'{name}' object is not iterable")
     return frame.refuse(
-        f"a loop goes through an object of class {info.python.__name__}",
-        "give it a method that returns a list",
+        f"a loop goes through an object of class {name}", "give it a method that returns a list"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.batching.frontend.state.builder import Builder
-from stretto.batching.program import ClassInfo, Function, InstanceProgram
+from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
 from stretto.batching.types import (
     NEVER,
     DictType,
@@ -90,6 +90,8 @@ class Evaluation:
     """What torch functions make of arguments of some types."""
     deep_tuples: set[Hashable] = field(default_factory=set[Hashable])
     """Places that make tuples of tuples of any depth."""
+    _lengths: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
+    """Rows that are surely as many as others, of this round."""
     statements: int = 0
     """How many statements this round has made."""
     changed: bool = False
@@ -248,6 +250,16 @@ class Evaluation:
         """The type of the dicts of a cell."""
         return DictType(self.keys.get(self.cell_now(cell), Scalar.INT), self.cell_now(cell))
 
+    # ---- how many rows there are
+
+    def has_length_of(self, rows: Variable, other: Variable) -> None:
+        """Notes that a variable has as many rows as another."""
+        self._lengths[rows] = self.length_of(other)
+
+    def length_of(self, rows: Variable) -> Variable:
+        """The variable that stands for all those with as many rows as one."""
+        return self._lengths.get(rows, rows)
+
     # ---- static data that is read
 
     def read(self, kind: str, owner: Any, name: Any, value: Any) -> None:
@@ -269,7 +281,7 @@ class Evaluation:
                     remedy="annotate its data, or keep values of fewer types in one place",
                 )
             self.changed = False
-            self.outlined, self.functions, self.reads = {}, [], {}
+            self.outlined, self.functions, self.reads, self._lengths = {}, [], {}, {}
             self.statements = 0
             try:
                 body()

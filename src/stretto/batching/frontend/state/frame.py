@@ -27,10 +27,11 @@ from stretto.batching.frontend.state.values import (
     literal,
     scalar_type,
 )
-from stretto.batching.program import Assign, Operand, Raise
+from stretto.batching.program import Assign, Operand, Raise, Variable
 from stretto.batching.types import (
     NEVER,
     ListType,
+    RowsType,
     Scalar,
     TensorType,
     TupleType,
@@ -256,11 +257,15 @@ class Frame:
     # ---- types
 
     def cast(self, value: Dynamic, type_: Type) -> Dynamic:
-        """The same value, known to be of a type; in a register where that type has one."""
+        """The same value, known to be of a type; in a variable of its own where operators take it
+        or a register holds it."""
         if value.type == type_:
             return value
-        if isinstance(type_, (TensorType, Scalar)):
-            return self.assign("cast", type_, value.operand, detail=type_)
+        if isinstance(type_, TensorType | RowsType | Scalar):
+            made = self.assign("cast", type_, value.operand, detail=type_)
+            if isinstance(made.operand, Variable) and isinstance(value.operand, Variable):
+                self.evaluation.has_length_of(made.operand, value.operand)
+            return made
         return Dynamic(value.operand, type_)
 
     def expect(self, value: Value, types: tuple[Type, ...] | type, what: str) -> Dynamic:

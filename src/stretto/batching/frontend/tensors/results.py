@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,10 +54,10 @@ def results_of(
     """Calls the function with two values for each number that the instance decides: what it
     returns may not depend on them."""
     try:
-        made = _called(function, args, kwargs, types, 0, _LENGTH)
+        made = _called(function, args, kwargs, types, 0, LENGTH)
         if any(type_ in NUMBERS for type_ in types):
             try:
-                other = _called(function, args, kwargs, types, 1, _LENGTH)
+                other = _called(function, args, kwargs, types, 1, LENGTH)
             except IndexError:
                 other = made  # the only position of a dim of size 1
             if other.leaves != made.leaves:
@@ -76,7 +76,7 @@ def results_of(
     return made
 
 
-_LENGTH, _OTHER_LENGTH = 1009, 1013
+LENGTH, OTHER_LENGTH = 1009, 1013
 """Lengths of rows that are tried. They are no sizes of anything else."""
 
 
@@ -84,8 +84,15 @@ def _of_any_length(made: Results, call: Callable[[int], Results]) -> Results:
     """The results where the length of rows is not known: those whose first dim follows it are
     rows. Raises CaptureError where something else depends on it."""
     found = replace(made, leaves=tuple(_rows_or_tensor(leaf) for leaf in made.leaves))
-    for length in (_OTHER_LENGTH, 1):
-        _check_length(call(length), found, length)
+    _check_length(call(OTHER_LENGTH), found, OTHER_LENGTH)
+    try:
+        single = call(1)
+    except TORCH_ERRORS as error:
+        raise CaptureError(
+            "an operator works for some numbers of rows only, which instances decide",
+            remedy="go through the rows in a loop",
+        ) from error
+    _check_length(single, found, 1)
     return found
 
 
@@ -98,7 +105,7 @@ def _check_length(found: Results, made: Results, length: int) -> None:
 
 
 def _rows_or_tensor(leaf: Any) -> Any:
-    if isinstance(leaf, TensorType) and leaf.shape and leaf.shape[0] == _LENGTH:
+    if isinstance(leaf, TensorType) and leaf.shape and leaf.shape[0] == LENGTH:
         return RowsType(TensorType(leaf.dtype, leaf.shape[1:]))
     return leaf
 
@@ -109,16 +116,36 @@ def _with_length(leaf: Any, length: int) -> Any:
     return leaf
 
 
+def error_of_lengths(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    types: Sequence[Type],
+    other: int,
+) -> BaseException | None:
+    """What is raised where one operand has another number of rows than the others, found with real
+    tensors: the messages of fake ones are others."""
+    lengths = dict.fromkeys(range(len(types)), LENGTH) | {other: OTHER_LENGTH}
+    given = [_stand_in(type_, torch.zeros, 0, lengths[n]) for n, type_ in enumerate(types)]
+    try:
+        with torch.no_grad():
+            call_operation(Operation(function, args, kwargs, ()), given)
+    except TRIED_ERRORS as error:
+        return error
+    return None
+
+
 def _called(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: tuple[tuple[str, Any], ...],
-    types: tuple[Type, ...],
+    types: Sequence[Type],
     number: int,
     length: int,
 ) -> Results:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = [_stand_in(type_, mode, number, length) for type_ in types]
+    with mode:
+        given = [_stand_in(type_, torch.empty, number, length) for type_ in types]
     operation = Operation(function, args, kwargs, ())
     with torch.no_grad(), mode, Purity():
         result = call_operation(operation, given)
@@ -126,14 +153,13 @@ def _called(
     return Results(tuple(map(_leaf, leaves)), structure)
 
 
-def _stand_in(type_: Type, mode: FakeTensorMode, number: int, length: int) -> Any:
+def _stand_in(type_: Type, make: Callable[..., torch.Tensor], number: int, length: int) -> Any:
+    """An operand of a type; `make` makes a tensor of a shape."""
     match type_:
         case TensorType(dtype, shape):
-            with mode:
-                return torch.empty(shape, dtype=dtype.torch)
+            return make(shape, dtype=dtype.torch)
         case RowsType(row):
-            with mode:
-                return torch.empty((length, *row.shape), dtype=row.dtype.torch)
+            return make((length, *row.shape), dtype=row.dtype.torch)
         case Scalar.INT:
             return number
         case Scalar.BOOL:
