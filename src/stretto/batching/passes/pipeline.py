@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from stretto.batching.passes.coarsen import Coarsen
 from stretto.batching.passes.concurrent import Concurrent
+from stretto.batching.passes.gathered import GatherParameters
 from stretto.batching.passes.hoist import Hoist
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
@@ -27,16 +28,18 @@ class BatchPasses:
     """Which optimisations of programs for one instance are on; each can be turned off to see what
     it is worth.
 
-    tidy: equal operators are computed once, tensors that all instances share are read once per
-    batch. branches: operators move into the arms of branches. phases: stages of the main function
+    tidy: equal operators are computed once, tensors that all instances share are found. reuse:
+    such tensors, parameters among them, are read once per batch; otherwise they are gathered per
+    row. branches: operators move into the arms of branches. phases: stages of the main function
     run one after the other for the whole batch. hoist: products that need no recurrent value run
     at depth 0; it is off, because what it saves in products is less than what its results cost to
     write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
-    not depend on each other wait for values at the same time. coarsen: operators between decisions
-    are one block.
+    not depend on each other wait for values at the same time. coarsen: operators between
+    decisions are one block.
     """
 
     tidy: bool = True
+    reuse: bool = True
     branches: bool = True
     phases: bool = True
     hoist: bool = False
@@ -47,14 +50,16 @@ class BatchPasses:
 def passes(options: BatchPasses) -> Iterator[Pass]:
     """The passes that are on, in order. Blocks are formed in any case."""
     if options.tidy:
-        yield Tidy()
+        yield Tidy(shares=options.reuse)
     if options.branches:
         yield MoveAroundBranches()
         if options.tidy:
-            yield Tidy()
+            yield Tidy(shares=options.reuse)
     yield FindPhases(finds=options.phases)
     if options.hoist:
         yield Hoist()
+    if not options.reuse:
+        yield GatherParameters()
     yield Concurrent(finds=options.concurrent)
     yield Coarsen(joins=options.coarsen)
 

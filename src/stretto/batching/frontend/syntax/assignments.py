@@ -25,7 +25,11 @@ from stretto.batching.types import ListType, Scalar, TupleType, alternatives
 
 @executes(ast.Assign)
 def _assign(frame: Frame, node: ast.Assign) -> None:
-    value = _assigned(frame, node.targets[0], node.value)
+    if all(isinstance(target, ast.Tuple | ast.List) for target in node.targets):
+        # Nothing else can hold the list that is unpacked.
+        value = argument(frame, node.value)
+    else:
+        value = _assigned(frame, node.targets[0], node.value)
     for target in node.targets:
         assign_to(frame, target, value)
 

@@ -1,0 +1,109 @@
+"""The opposite of parameter reuse: parameters are operands of each instance, as others are.
+
+    %y = Linear(%x)        =>        %weight = shared() <f32[4, 4]>
+                                     %bias = shared() <f32[4]>
+                                     %y = Linear(%x, %weight, %bias)
+
+What an operator is called with then comes from a row per instance, and is gathered with the rest:
+what a batcher does that does not know which tensors all instances share. It is there to see what
+parameter reuse is worth (ACRoBat, section 5.1 and figure 5). Changes: tensors among the arguments
+of operators, and the parameters of modules, become `shared` operands. Needs: `Tidy(shares=False)`
+before. Guarantees: the same values up to rounding. Parameters of a dtype that is no element of a
+pool, and modules without parameters, are left as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from stretto.batching.passes.uses import with_bodies
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Input,
+    InstanceProgram,
+    Operate,
+    Statement,
+    Variable,
+)
+from stretto.batching.types import TensorType
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class GatherParameters:
+    name: ClassVar[str] = "gathered"
+
+    def apply(self, program: InstanceProgram) -> None:
+        gatherer = _Gatherer()
+        for function in program.functions:
+            function.body = gatherer.body(function.body)
+
+
+@dataclass(frozen=True, eq=False)
+class _Called:
+    """A module as a function of its arguments and, behind these, of its parameters."""
+
+    module: nn.Module
+    names: tuple[str, ...]
+
+    @property
+    def __name__(self) -> str:
+        return type(self.module).__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        count = len(args) - len(self.names)
+        given = dict(zip(self.names, args[count:], strict=True))
+        return torch.func.functional_call(self.module, given, args[:count], kwargs)
+
+
+@dataclass(slots=True)
+class _Gatherer:
+    called: dict[nn.Module, _Called] = field(default_factory=dict[nn.Module, _Called])
+
+    def body(self, body: Body) -> Body:
+        found: list[Statement] = []
+        for statement in body:
+            statement = with_bodies(statement, self.body)
+            if isinstance(statement, Operate) and statement.operands:
+                shared, statement = self.gathered(statement)
+                found += shared
+            found.append(statement)
+        return tuple(found)
+
+    def gathered(self, operate: Operate) -> tuple[list[Assign], Operate]:
+        """The operator with its tensors as operands, and what gives these."""
+        operation = operate.operation
+        operands = list(operate.operands)
+        shared: list[Assign] = []
+
+        def operand(tensor: torch.Tensor) -> Input:
+            dtype = DType.from_torch(tensor.dtype)
+            variable = Variable("parameter", TensorType(dtype, tuple(tensor.shape)))
+            shared.append(Assign(variable, "shared", (), tensor, operation.location))
+            operands.append(variable)
+            return Input(len(operands) - 1)
+
+        def change(item: Any) -> Any:
+            match item:
+                case torch.Tensor():
+                    return operand(item)
+                case tuple() if type(item) is tuple:
+                    return tuple(map(change, item))
+                case list():
+                    return list(map(change, item))
+                case _:
+                    return item
+
+        function, args = operation.function, change(operation.args)
+        if isinstance(function, nn.Module):
+            names = tuple(name for name, _ in function.named_parameters())
+            if names:
+                args = (*args, *(operand(p) for _, p in function.named_parameters()))
+                function = self.called.setdefault(function, _Called(function, names))
+        changed = replace(operation, function=function, args=args)
+        return shared, Operate(operate.targets, changed, tuple(operands))
