@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import stretto
-from stretto.errors import CaptureError
+from stretto.errors import BuildError, CaptureError
 from tests.batching.test_frontend import (
     Generator,
     Halting,
@@ -162,6 +162,23 @@ def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
     check(many, first, [[5]])
 
 
+def test_other_devices_are_refused() -> None:
+    layer = nn.Linear(3, 3)
+    with pytest.raises(BuildError, match=r"cannot run on cuda \(backend 'cuda'\)"):
+        stretto.batch(layer.forward, backend="cuda")([torch.ones(3)])
+    many = stretto.batch(layer)
+    items = list(torch.randn(2, 3))
+    check(many, layer, items)
+    with pytest.raises(CaptureError, match=r"expected f32\[3\], found f32\[3\] on meta"):
+        many([items[0], items[1].to("meta")])
+    layer.to("meta")
+    with pytest.raises(CaptureError, match="at least two devices, cpu and meta"):
+        many(items)
+    first, second = torch.ones(3, device="meta"), torch.zeros(3, device="meta")
+    with pytest.raises(BuildError, match="a tensor on meta, but batches run on cpu"):
+        stretto.batch(lambda flag: (first if flag else second) * 2)([True, False])
+
+
 def test_parameters_that_get_other_memory_are_noticed() -> None:
     class Model(nn.Module):
         def __init__(self, dtype: torch.dtype = torch.float32) -> None:
@@ -292,7 +309,7 @@ def test_tensors_of_different_shapes_in_one_place_are_grouped() -> None:
 def test_another_dtype_extends_the_program() -> None:
     def steps(x: torch.Tensor, position: torch.Tensor, count: int) -> torch.Tensor:
         for _ in range(count):
-            x = x * 2 + x[position.item()]
+            x = x * 2 + x[position.item()]  # pyright: ignore[reportArgumentType]
         return x
 
     many = stretto.batch(steps)

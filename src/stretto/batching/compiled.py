@@ -23,8 +23,9 @@ from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.types import Type
-from stretto.machines.machine import HOST
-from stretto.machines.registry import default_machine
+from stretto.errors import BuildError
+from stretto.machines.machine import HOST, Machine
+from stretto.machines.registry import default_machine, find_machine
 from stretto.options import Options
 from stretto.placement import AUTO
 
@@ -170,11 +171,15 @@ def compile_batch(
     run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
     pools = layout(program).pools
-    machine = default_machine().name if backend == AUTO else backend
+    machine = default_machine() if backend == AUTO else find_machine(backend)
+    shared = [read.value for read in evaluation.reads.values()]
+    _require_main_memory(machine, [item for item in shared if isinstance(item, torch.Tensor)])
     with ThreadPoolExecutor(1) as beside:
         begin = perf_counter()
         building = beside.submit(HostProgram, program, options)
-        levels = LevelProgram(program.blocks, pools, options, machine) if program.blocks else None
+        levels = (
+            LevelProgram(program.blocks, pools, options, machine.name) if program.blocks else None
+        )
         seconds["levels"] = perf_counter() - begin
         host = building.result()
         seconds["host"] = host.seconds_to_build
@@ -183,3 +188,20 @@ def compile_batch(
     tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
     guards = TensorGuards([*tensors, *host.shared, *(source.tensor for source in sources)])
     return CompiledBatch(program, evaluation, host, levels, HOST, reads, guards, seconds)
+
+
+def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> None:
+    """Raises BuildError for a machine, or for tensors of the function, on another device: instances
+    are walked, and their values decided on, in main memory."""
+    remedy = 'move the model and the instances to the CPU; backend "cuda-emulated" runs there'
+    if machine.device_type != HOST.type:
+        raise BuildError(
+            f"a batch of instances cannot run on {machine.device_type} (backend {machine.name!r})",
+            remedy=remedy,
+        )
+    for tensor in shared:
+        if tensor.device.type != HOST.type:
+            raise BuildError(
+                f"the function has a tensor on {tensor.device}, but batches run on {HOST}",
+                remedy=remedy,
+            )

@@ -43,7 +43,7 @@ def test_products_without_a_term_and_without_an_element() -> None:
 
 def test_batches() -> None:
     ops, choose = Operators(), random.Random(2)
-    for _ in range(5):
+    for _ in range(3):
         g = choose.choice((1, 2, 3, 8))
         m, n, k = (choose.choice((1, 2, 5, 7, 16, 17, 33, 64)) for _ in range(3))
         a, at = ops.x(g, m, k), ops("transpose.int", ops.x(g, k, m), 1, 2)
