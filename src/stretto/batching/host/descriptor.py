@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from stretto.batching.host.frozen import Frozen
 from stretto.batching.host.tables import BlockLayout, Layout
 from stretto.batching.host.terms import form_of
 from stretto.batching.program import ClassInfo, InstanceProgram
@@ -46,6 +47,7 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
     types = _Types(program, layout)
     parameters = [types.number(x.type) for x in program.functions[0].parameters]
     classes = [[types.number(program.cells[cell]) for cell in x.cells] for x in program.classes]
+    frozen = Frozen(program)
     shown_types = types.text()
     lines = [*shown_types]
     for number, (info, cells) in enumerate(zip(program.classes, classes, strict=True)):
@@ -56,7 +58,7 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
             "classes",
             [
                 f"{{{_CLASS_KINDS[info.kind]}, {len(info.fields)}, {int(is_by_value(info))}, "
-                f"cells{number}}}"
+                f"{int(number in frozen.classes)}, cells{number}}}"
                 for number, info in enumerate(program.classes)
             ],
         )
@@ -90,6 +92,7 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
         layout.max_outputs,
         layout.max_rows,
         int(reads),
+        int(frozen.tuples),
     )
     lines.append(
         f"const ProgramInfo info = {{{', '.join(map(str, counts))}, parameters, types, classes, "

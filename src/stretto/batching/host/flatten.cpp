@@ -48,6 +48,9 @@ class Queue {
   size_t first_ = 0, last_ = 0;
 };
 
+// Of frozen objects: how many are kept at most, and if none of them is met again.
+constexpr size_t kMostKept = size_t{1} << 18, kMostIdle = size_t{1} << 16;
+
 size_t expected_objects = 0;  // as many as the last batch of this program had
 
 class Flattener {
@@ -59,6 +62,7 @@ class Flattener {
           cls.version && stored_at<uint32_t>(cls.type, python.version_at) == cls.version;
       is_direct_.push_back(is_same);
       if (!is_same && info_.classes[i].kind == kObject) asks_ = true;
+      any_frozen_ = any_frozen_ || info_.classes[i].is_frozen;
     }
   }
 
@@ -72,7 +76,7 @@ class Flattener {
         for (int32_t p = 0; p < parameters; ++p) {
           Py object = python.list_get(python.list_get(columns, p), i);
           Value* place = &flat_.arguments[static_cast<size_t>(i * parameters + p)];
-          if (!object || !add(object, place, info_.parameters[p], i)) fail(i);
+          if (!object || !add(object, place, info_.parameters[p], i, false)) fail(i);
         }
       while (!queue_.is_empty()) {
         look_ahead();
@@ -92,11 +96,11 @@ class Flattener {
   }
 
   // A value, which is read now if that needs no memory, else later. False: its type is another one.
-  bool add(Py object, Value* place, int32_t type, int64_t instance) {
-    const Task task{object, place, type, instance};
+  bool add(Py object, Value* place, int32_t type, int64_t instance, bool is_kept) {
+    const Task task{object, place, type, is_kept, instance};
     if (object == python.none) return scalar(task, info_.types[type], none());
     __builtin_prefetch(object, 1);
-    memo_.expect(object, Memo::kAnyType);
+    (any_frozen_ ? flat_.kept->memo : memo_).expect(object, Memo::kAnyType);
     if (asks_) keep(object);  // code of the user may run before it is read
     queue_.push(task);
     return true;
@@ -158,30 +162,34 @@ class Flattener {
     return type.scalars >> value.kind & 1;
   }
 
-  int32_t keep(Py object) {
+  void keep(Py object) {
     python.retain(object);
-    return own(object);
+    own(object);
   }
-  int32_t own(Py object) {
-    flat_.sources.push_back(object);
-    return static_cast<int32_t>(flat_.sources.size() - 1);
-  }
+  void own(Py object) { flat_.sources.push_back(object); }
 
-  // The object made of task.object, stored in task.place; `make` makes it where it is new. Whether
-  // its parts are to be visited: it is new, or was not met under this type.
-  template <class Make> bool visit(const Task& task, Object*& made, Make make) {
-    Memo::Item& item = memo_.at(task.object, Memo::kAnyType);
-    bool visits = memo_.is_new;
+  // The object made of task.object, stored in task.place; `make` makes it in an arena where it is
+  // new. Whether its parts are to be visited: it is new, or was not met under this type.
+  template <class Make> bool visit(const Task& task, Object*& made, bool is_kept, Make make) {
+    Kept& kept = *flat_.kept;
+    Memo& memo = is_kept ? kept.memo : memo_;
+    Memo::Item& item = memo.at(task.object, Memo::kAnyType);
+    bool visits = memo.is_new;
     if (visits) {
-      item.made = make();
-      item.made->source = keep(task.object);
+      auto& sources = is_kept ? kept.sources : flat_.sources;
+      item.made = make(is_kept ? kept.arena : flat_.arena);
+      item.made->source = static_cast<int32_t>(sources.size()) + (is_kept ? kKeptSources : 0);
+      python.retain(task.object);
+      sources.push_back(task.object);
       item.tensor = static_cast<uint32_t>(task.type);
       made = item.made;
+      kept.since_hit += is_kept;
     } else {
       made = item.made;
+      if (is_kept && !task.is_kept) kept.since_hit = 0;
       if (item.tensor != static_cast<uint32_t>(task.type)) {
-        memo_.at(task.object, task.type);
-        visits = memo_.is_new;
+        memo.at(task.object, task.type);
+        visits = memo.is_new;
       }
     }
     *task.place = box(made);
@@ -191,11 +199,11 @@ class Flattener {
   bool text(const Task& task) {
     Object* made;
     bool is_right = true;
-    visit(task, made, [&]() -> Object* {
+    visit(task, made, task.is_kept, [&](Arena& arena) -> Object* {
       intptr_t bytes = 0;
       const char* text = python.text_of(task.object, &bytes);
       is_right = text != nullptr;
-      return new_str(flat_.arena, is_right ? text : "", static_cast<size_t>(bytes));
+      return new_str(arena, is_right ? text : "", static_cast<size_t>(bytes));
     });
     return is_right;
   }
@@ -224,8 +232,8 @@ class Flattener {
   bool record(const Task& task, int32_t number) {
     const ClassInfo& info = info_.classes[number];
     Object* object;
-    if (!visit(task, object, [&] {
-          return new_tuple(flat_.arena, kRecord, static_cast<uint32_t>(number), static_cast<size_t>(info.field_count));
+    if (!visit(task, object, info.is_frozen, [&](Arena& arena) {
+          return new_tuple(arena, kRecord, static_cast<uint32_t>(number), static_cast<size_t>(info.field_count));
         }))
       return object->type == static_cast<uint32_t>(number);
     auto* made = static_cast<Tuple*>(object);
@@ -245,7 +253,7 @@ class Flattener {
         if (values && at.place == kInValues) field = stored_at<Py>(values, at.offset);
         if (!field) field = asked(task.object, cls.fields[i]);
       }
-      if (!field || !add(field, &made->items[i], info.cells[i], task.instance)) return false;
+      if (!field || !add(field, &made->items[i], info.cells[i], task.instance, info.is_frozen)) return false;
     }
     return true;
   }
@@ -276,11 +284,15 @@ class Flattener {
 
   bool tuple(const Task& task, const Alternative& type) {
     const intptr_t count = python.tuple_size(task.object);
+    const bool is_kept = info_.frozen_tuples;
     Object* object;
-    if (!visit(task, object, [&] { return new_tuple(flat_.arena, kTuple, 0, static_cast<size_t>(count)); })) return true;
+    if (!visit(task, object, is_kept,
+               [&](Arena& arena) { return new_tuple(arena, kTuple, 0, static_cast<size_t>(count)); }))
+      return true;
     auto* made = static_cast<Tuple*>(object);
     for (intptr_t i = 0; i < count; ++i)
-      if (!add(python.tuple_get(task.object, i), &made->items[i], type.a < 0 ? type.b : type.items[i], task.instance))
+      if (!add(python.tuple_get(task.object, i), &made->items[i], type.a < 0 ? type.b : type.items[i], task.instance,
+               is_kept))
         return false;
     return true;
   }
@@ -288,17 +300,18 @@ class Flattener {
   bool list(const Task& task, int32_t item) {
     const intptr_t count = python.list_size(task.object);
     Object* object;
-    if (!visit(task, object, [&] { return new_list(flat_.arena, static_cast<size_t>(count)); })) return true;
+    if (!visit(task, object, false, [&](Arena& arena) { return new_list(arena, static_cast<size_t>(count)); }))
+      return true;
     auto* made = static_cast<List*>(object);
     if (made->length != count) return false;  // it was changed meanwhile
     for (intptr_t i = 0; i < count; ++i)
-      if (!add(python.list_get(task.object, i), &made->items[i], item, task.instance)) return false;
+      if (!add(python.list_get(task.object, i), &made->items[i], item, task.instance, false)) return false;
     return true;
   }
 
   bool dict(const Task& task, const Alternative& type) {
     Object* object;
-    if (!visit(task, object, [&] { return new_dict(flat_.arena); })) return true;
+    if (!visit(task, object, false, [](Arena& arena) { return new_dict(arena); })) return true;
     auto* made = static_cast<Dict*>(object);
     const TypeInfo keys{static_cast<uint32_t>(type.a), 0, nullptr};
     intptr_t place = 0;
@@ -316,7 +329,7 @@ class Flattener {
     }
     bool is_right = true;
     for (size_t i = 0; i < keys_.size() && is_right; ++i)  // places are fixed once all keys are in
-      is_right = add(items_[i], dict_find(made, keys_[i]), type.b, task.instance);
+      is_right = add(items_[i], dict_find(made, keys_[i]), type.b, task.instance, false);
     keys_.clear();
     items_.clear();
     return is_right;
@@ -329,7 +342,8 @@ class Flattener {
       const char* text = python.text_of(key, &bytes);
       if (!text) return false;
       Str* made = new_str(flat_.arena, text, static_cast<size_t>(bytes));
-      made->source = keep(key);
+      made->source = static_cast<int32_t>(flat_.sources.size());
+      keep(key);
       native = box(made);
     } else if (cls == python.int_type) {
       int overflow = 0;
@@ -362,6 +376,7 @@ class Flattener {
   const ProgramInfo& info_;
   Queue queue_;
   std::vector<char> is_direct_;           // of each class: whether its places hold
+  bool any_frozen_ = info_.frozen_tuples;
   bool asks_ = false;                     // whether Python is asked for fields
   const PythonClass* recent_ = nullptr;   // whose objects point to their values
   std::vector<Value> keys_;
@@ -386,27 +401,38 @@ extern "C" {
 
 void stretto_host_configure(const PythonApi* api) { python = *api; }
 
+// What is kept of a program's instances; each batch takes what there is.
+std::shared_ptr<Kept>* stretto_host_kept_new() { return new std::shared_ptr<Kept>(); }
+int64_t stretto_host_kept_count(const std::shared_ptr<Kept>* kept) {
+  return *kept ? static_cast<int64_t>((*kept)->sources.size()) : 0;
+}
+void stretto_host_kept_delete(std::shared_ptr<Kept>* kept) { delete kept; }
+
 // columns: a list of lists. Gives the instances as values, and in `rows` the rows that each pool needs.
 // Where an instance is of another type: null, and its number in `failed` (-1: no memory).
-Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, Py columns, int64_t instances,
-                           int64_t* rows, int64_t* failed) {
+Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, std::shared_ptr<Kept>* kept,
+                           Py columns, int64_t instances, int64_t* rows, int64_t* failed) {
   const int64_t start = now();
   *failed = -1;
   auto* flat = new Flat();
   flat->program = info;
   flat->classes = classes;
   flat->instances = instances;
+  const bool is_full = *kept && ((*kept)->memo.count() > kMostKept || (*kept)->since_hit > kMostIdle);
+  if (!*kept || is_full) *kept = std::make_shared<Kept>();
+  flat->kept = std::move(*kept);  // nobody else may add to it meanwhile
   try {
     Flattener flattener(*flat);
     *failed = flattener.run(columns) ? settle(*flat) : flattener.failed;
     if (*failed < 0) {
       std::copy(flat->next_row.begin(), flat->next_row.end(), rows);
       flat->time = now() - start;
+      *kept = flat->kept;
       return flat;
     }
   } catch (const std::bad_alloc&) {
   }
-  delete flat;
+  delete flat;  // with what it kept, of which some is unfinished
   return nullptr;
 }
 

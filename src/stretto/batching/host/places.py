@@ -50,7 +50,7 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
     try:
         trial = object.__new__(cls)
         for name, mark in zip(fields, marks, strict=True):
-            if _is_stored(cls, name):
+            if is_stored(cls, name):
                 object.__setattr__(trial, name, mark)
     except (TypeError, AttributeError):
         return unknown
@@ -67,7 +67,7 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
     return ClassPlaces(tuple(found), at, tag, valid_at, dict_at, keys, _version(cls))
 
 
-def _is_stored(cls: type, name: str) -> bool:
+def is_stored(cls: type, name: str) -> bool:
     """Whether an attribute of an object is what is stored in it: no property stands before it."""
     for base in cls.__mro__:
         if name in base.__dict__:

@@ -88,6 +88,8 @@ class HostProgram:
     Raises CodegenError for what cannot be printed, BuildError where it cannot be built.
     """
 
+    _kept: int = 0
+
     def __init__(self, program: InstanceProgram, options: Options | None = None) -> None:
         self.program = program
         self.layout = layout(program)
@@ -101,9 +103,20 @@ class HostProgram:
         self.info: int = self.native.stretto_host_program()
         self.classes = PythonClasses(program.classes)
         self.shared = [item.tensor for item in self.layout.shared]
+        self._kept: int = self.native.stretto_host_kept_new()
         self._addresses = ctypes.c_void_p * max(1, len(self.layout.pools))
         self.rows = ctypes.c_int64 * len(self.layout.pools)
         """The type of an array with a number for each pool."""
+
+    def __del__(self) -> None:
+        if self._kept:
+            self.native.stretto_host_kept_delete(self._kept)
+
+    @property
+    def kept(self) -> int:
+        """How many frozen objects are known, which are not read again (frozen.py). It drops all of
+        them when they are too many, or when none of many has been met again."""
+        return self.native.stretto_host_kept_count(self._kept)
 
     def addresses(self, pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
         """Where the pools lie."""
@@ -128,7 +141,7 @@ class HostProgram:
     def flatten(self, columns: Sequence[Sequence[Any]]) -> Flat:
         """Reads the instances once. columns: for each parameter of the program, a value for each
         instance; all have one length. Raises OtherInstance."""
-        return Flat(self, [list(column) for column in columns])
+        return Flat(self, [list(column) for column in columns], self._kept)
 
     def start(self, flat: Flat) -> Run:
         """A run of these instances. Nothing is done before `advance`."""
@@ -149,7 +162,7 @@ class Flat:
 
     handle: int = 0
 
-    def __init__(self, host: HostProgram, columns: list[list[Any]]) -> None:
+    def __init__(self, host: HostProgram, columns: list[list[Any]], kept: int) -> None:
         if len(columns) != len(host.program.functions[0].parameters):
             raise ValueError("flatten: there must be a column for each parameter")
         if len({len(column) for column in columns}) > 1:
@@ -159,7 +172,13 @@ class Flat:
         failed = ctypes.c_int64()
         rows = host.rows()
         handle = host.native.stretto_host_flatten(
-            host.info, host.classes.table, columns, self.instances, rows, ctypes.byref(failed)
+            host.info,
+            host.classes.table,
+            kept,
+            columns,
+            self.instances,
+            rows,
+            ctypes.byref(failed),
         )
         if not handle:
             raise self._other(columns, failed.value)

@@ -284,7 +284,7 @@ class Builder {
       default: break;
     }
     const Object* object = value.object;
-    if (object->source >= 0) return retained(batch_.flat->sources[static_cast<size_t>(object->source)]);
+    if (object->source >= 0) return retained(batch_.flat->source(object));
     if (value.kind == kStr) return python.text_new(as_str(value)->text, object->length);
     if (value.kind == kRows) {
       const auto& wanted = batch_.wanted[object->type];

@@ -1,8 +1,10 @@
 // Instances as native values.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "memo.h"
 #include "python.h"
 #include "run.h"
 
@@ -35,8 +37,22 @@ struct Task {
   Py object;  // borrowed
   Value* place;
   int32_t type;
+  bool is_kept;  // it belongs to an object that is Kept
   int64_t instance;
 };
+
+// Frozen objects, and what was made of them: they are read once for all batches. A Flat that has some
+// holds the whole.
+struct Kept {
+  Arena arena;
+  Memo memo{0};
+  std::vector<Py> sources;  // owned
+  size_t since_hit = 0;     // objects that came in since one was met again
+  ~Kept() {
+    for (Py object : sources) python.release(object);
+  }
+};
+constexpr int32_t kKeptSources = 1 << 30;  // where the numbers of their sources begin
 
 struct Flat {
   const ProgramInfo* program;
@@ -51,7 +67,14 @@ struct Flat {
   std::vector<TensorInfo> numbered;  // shared tensors, then those of instances
   std::vector<int32_t> tensor_of_number;  // of those of instances: number in `tensors`; -1: a row
   int64_t instances = 0, time = 0;
+  std::shared_ptr<Kept> kept;
   ~Flat();
+  // The Python object that an object came from.
+  Py source(const Object* object) const {
+    const int32_t number = object->source;
+    return number < kKeptSources ? sources[static_cast<size_t>(number)]
+                                 : kept->sources[static_cast<size_t>(number - kKeptSources)];
+  }
 };
 
 // Finds the pools of the tensors, and stores them in the values that they belong to. -1, or the first

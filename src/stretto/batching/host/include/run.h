@@ -34,7 +34,7 @@ struct TypeInfo {
 };
 enum ClassKind : int32_t { kObject, kNamedTuple, kFixedDict };
 struct ClassInfo {
-  int32_t kind, field_count, by_value;  // by_value: == compares the fields
+  int32_t kind, field_count, by_value, is_frozen;  // by_value: == compares the fields; frozen: frozen.py
   const int32_t* cells;  // types of the fields
 };
 struct PoolInfo {
@@ -44,7 +44,7 @@ struct PoolInfo {
 struct Run;
 struct ProgramInfo {
   int32_t parameter_count, type_count, class_count, pool_count, block_count, shared_count;
-  int32_t max_outputs, max_rows, reads;
+  int32_t max_outputs, max_rows, reads, frozen_tuples;
   const int32_t* parameters;  // types
   const TypeInfo* types;
   const ClassInfo* classes;

@@ -13,7 +13,8 @@ enum Kind : uint32_t {
   kNone, kBool, kInt, kFloat, kStr, kTensor, kUnset, kRows, kTuple, kList, kRecord, kDict
 };
 
-// source: of what came in with an instance, its number among the Python objects of the Flat;
+// source: of what came in with an instance, its number among the Python objects of the Flat, or
+// kKeptSources and more;
 // else -1, and once it has been made as a result -2 minus the number among the made objects.
 struct Object {
   uint32_t kind;
