@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.compiled import CompiledBatch, compile_batch
+from stretto.batching.compiled import CompiledBatch, compile_batch, tune_batch
 from stretto.batching.explain import explain_batch
 from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, Observer
@@ -19,6 +19,7 @@ from stretto.batching.host.program import OtherInstance
 from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.profile import Profile, profile_of
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
+from stretto.batching.tuning import Tuning
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
 from stretto.options import Options
@@ -184,16 +185,38 @@ class Batched(Streaming):
 
     def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
         """Time by activity for these instances: the medians of some runs. It can be printed."""
+        compiled, every = self._ready("profile", columns, shared)
+        with self._lock:
+            return profile_of(compiled, every, runs)
+
+    def tune(self, /, *columns: Any, runs: int = 10, **shared: Any) -> Tuning:
+        """Chooses the kernels of the tensor operators for batches like this one: by the numbers of
+        rows that its blocks run with, and by measuring some programs (the fastest of `runs` runs).
+
+        The choice is shown by `explain()` and kept in the build cache; batchers of this program
+        that are made later, in any process, begin with it. Results are the same but for rounding,
+        for any batch. It takes as long as compiling the tensor operators two or three times. Where
+        new kinds of data extend the program, kernels are chosen as usual until it is tuned again.
+        """
+        compiled, every = self._ready("tune", columns, shared)
+        with self._lock:
+            return tune_batch(compiled, every, self._options, self._backend, runs)
+
+    def _ready(
+        self, name: str, columns: Sequence[Any], shared: Mapping[str, Any]
+    ) -> tuple[CompiledBatch, list[Sequence[Any]]]:
+        """The program for these instances, and a column for each of its parameters. Raises what the
+        function raises for an instance."""
         given = _columns(columns)
         for outcome in self._run(given, shared):
             if isinstance(outcome, Failure):
                 raise outcome.error
         with self._lock:
             signature = self._signature(len(given), shared)
-            if signature.compiled is None:
-                raise ValueError("profile: there is no instance")
+            if signature.compiled is None or not given[0]:
+                raise ValueError(f"{name}: there is no instance")
             every = [*given, *([shared[n]] * len(given[0]) for n in signature.dynamic)]
-            return profile_of(signature.compiled, every, runs)
+            return signature.compiled, every
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batched, (self._function, self._backend, self._options, self._passes)

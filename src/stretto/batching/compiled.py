@@ -22,6 +22,7 @@ from stretto.batching.levels.tables import Tables
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
+from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
 from stretto.batching.types import Type
 from stretto.errors import BuildError
 from stretto.machines.machine import HOST, Machine
@@ -61,6 +62,8 @@ class CompiledBatch:
     evaluation: Evaluation
     host: HostProgram
     levels: LevelProgram | None
+    tuning: Tuning
+    """What the kernels of `levels` are chosen for."""
     device: torch.device
     reads: tuple[Read, ...]
     """What was static and must stay the same."""
@@ -170,16 +173,15 @@ def compile_batch(
     begin = perf_counter()
     run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
-    pools = layout(program).pools
     machine = default_machine() if backend == AUTO else find_machine(backend)
     shared = [read.value for read in evaluation.reads.values()]
     _require_main_memory(machine, [item for item in shared if isinstance(item, torch.Tensor)])
+    is_tuned = (passes or BatchPasses()).tuned
+    tuning = kept(program, options, machine.name) if is_tuned else Tuning()
     with ThreadPoolExecutor(1) as beside:
         begin = perf_counter()
         building = beside.submit(HostProgram, program, options)
-        levels = (
-            LevelProgram(program.blocks, pools, options, machine.name) if program.blocks else None
-        )
+        levels = _level_program(program, options, machine.name, tuning) if program.blocks else None
         seconds["levels"] = perf_counter() - begin
         host = building.result()
         seconds["host"] = host.seconds_to_build
@@ -187,7 +189,7 @@ def compile_batch(
     sources = () if levels is None else levels.code.sources
     tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
     guards = TensorGuards([*tensors, *host.shared, *(source.tensor for source in sources)])
-    return CompiledBatch(program, evaluation, host, levels, HOST, reads, guards, seconds)
+    return CompiledBatch(program, evaluation, host, levels, tuning, HOST, reads, guards, seconds)
 
 
 def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> None:
@@ -205,3 +207,45 @@ def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> No
                 f"the function has a tensor on {tensor.device}, but batches run on {HOST}",
                 remedy=remedy,
             )
+
+
+def _level_program(
+    program: InstanceProgram, options: Options, machine: str, tuning: Tuning
+) -> LevelProgram:
+    pools = layout(program).pools
+    given = tuning.options(options)
+    return LevelProgram(program.blocks, pools, given, machine, rows=tuning.rows)
+
+
+def tune_batch(
+    compiled: CompiledBatch,
+    columns: Sequence[Sequence[Any]],
+    options: Options,
+    backend: str,
+    runs: int,
+) -> Tuning:
+    """Takes the kernels that are fastest for these instances, and keeps the choice in the cache."""
+    if runs < 1:
+        raise ValueError(f"tune: runs must be at least 1, not {runs}")
+    compiled.run(columns)
+    if compiled.levels is None:
+        return compiled.tuning
+    machine = default_machine().name if backend == AUTO else backend
+    program, before = compiled.program, compiled.levels
+    rows = usual_rows(compiled.steps, len(program.blocks))
+    found = ways(rows, options, machine)
+    built = {way.name: _level_program(program, options, machine, way) for way in found}
+
+    def seconds(way: Tuning) -> float:
+        compiled.levels = built[way.name]
+        compiled.run(columns)
+        return compiled.times.execute
+
+    try:
+        best = fastest(found, seconds, len(columns[0]), runs)
+    except BaseException:
+        compiled.levels = before
+        raise
+    compiled.levels, compiled.tuning = built[best.name], best
+    keep(best, program, options, machine)
+    return best

@@ -30,6 +30,8 @@ def explain_batch(compiled: CompiledBatch) -> str:
         out.write("no decision depends on a tensor: a batch is one launch")
     times = ", ".join(f"{name} {value:.2f} s" for name, value in compiled.seconds.items())
     out.write(f"compiled in: {times}")
+    for line in str(compiled.tuning).splitlines():
+        out.write(line)
     _blocks(out, compiled)
     _rows_alone(out, compiled)
     _remarks(out, compiled)

@@ -56,7 +56,7 @@ class CostModel:
     taken: tuple[tuple[Symbol, int], ...] = ()
     """Sizes that symbols are taken to have; others are taken to be usual ones."""
     unknown_size: int = 64
-    """The size of a dim that data decide."""
+    """The size of a dim that data decide, where none was seen."""
     unknown_tiles: int = 8
     """The tiles of a grid dim."""
     unknown_trips: int = 16
@@ -134,7 +134,7 @@ class CostModel:
         if isinstance(extent, int):
             return extent
         if not isinstance(extent, Size):
-            return self.unknown_size
+            return extent.usual or self.unknown_size
         return max(usual_value(extent, dict(self.taken)), 1)
 
     def points(self, extents: Iterable[Extent]) -> int:

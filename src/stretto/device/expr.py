@@ -12,7 +12,7 @@ is simplified as if nothing wrapped around, so rules make one only where that ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
 
@@ -35,11 +35,16 @@ quantities are iteration variables, registers, elements read from memory, and sy
 
 @dataclass(frozen=True, slots=True)
 class Reg(Quantity):
-    """A scalar variable, the same on every unit. Names are unique in a function."""
+    """A scalar variable, the same on every unit. Names are unique in a function.
+
+    usual: of a size that the run decides, the one that was seen; kernels are chosen for it, and
+    nothing is proved by it. No text has it.
+    """
 
     is_any: ClassVar[bool] = True
     name: str
     dtype: DType = DType.I64
+    usual: int | None = field(default=None, compare=False, repr=False)
 
 
 LIMIT = "limit."

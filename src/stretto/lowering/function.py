@@ -10,7 +10,7 @@ rule becomes a library call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto.device.costs import CostModel, count_applies
 from stretto.device.expr import (
@@ -305,8 +305,8 @@ class Lowering:
             self.nodes.append(Leaf(tuple(self.items)))
             self.items = []
 
-    def let(self, value: Expr, hint: str = "r") -> Reg:
-        reg = self.new_reg(hint, value.dtype)
+    def let(self, value: Expr, hint: str = "r", usual: int | None = None) -> Reg:
+        reg = replace(self.new_reg(hint, value.dtype), usual=usual)
         self.emit(Let(reg, value))
         return reg
 

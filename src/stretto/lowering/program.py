@@ -263,7 +263,7 @@ def lower_op(low: Lowering, op: Op) -> None:
 
 def _size(low: Lowering, op: SizeOp) -> None:
     """A register of its own holds the size: what it was computed from may change in a loop."""
-    register = low.let(low.scalar(op.number), str(op.size))
+    register = low.let(low.scalar(op.number), str(op.size), op.symbol.usual)
     high = op.symbol.high
     most = Size.of(high) if high is not None else None
     if op.most is not None and low.has_symbols(op.most):

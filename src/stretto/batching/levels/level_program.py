@@ -37,17 +37,19 @@ class LevelProgram:
         options: Options | None = None,
         backend: str | None = None,
         device: torch.device = HOST,
+        rows: Sequence[int] = (),
     ) -> None:
         """backend: the machine's name; None is the default one. pools: the types of pools that come
-        first, in this order; types that are only in blocks follow. Raises CaptureError, with the
-        user's line, for a block that cannot be captured, and the error of the stage that fails."""
+        first, in this order; types that are only in blocks follow. rows: as for `level_code`.
+        Raises CaptureError, with the user's line, for a block that cannot be captured, and the
+        error of the stage that fails."""
         options = options or Options()
         machine = default_machine() if backend is None else find_machine(backend)
         machine.require_ready()
         machine.prepare(options)
         by_row = set[str]()
         while True:
-            self.code: LevelCode = level_code(blocks, options, pools, by_row)
+            self.code: LevelCode = level_code(blocks, options, pools, by_row, rows)
             try:
                 self.stages: Stages = build(
                     self.code.program, machine, options, device, _updates(self.code)

@@ -67,13 +67,15 @@ def level_code(
     options: Options,
     pools: Sequence[TensorType] = (),
     by_row: Collection[str] = (),
+    rows: Sequence[int] = (),
 ) -> LevelCode:
     """The level program of some blocks. pools: types whose pools come first, in this order; those
-    of other types that blocks read or write follow. by_row: operators that run once per row. Raises
-    CaptureError, with the user's line, for what cannot be captured or batched."""
+    of other types that blocks read or write follow. by_row: operators that run once per row. rows:
+    the usual number of rows of each block, for which kernels are chosen; 0 where it is not known.
+    Raises CaptureError, with the user's line, for what cannot be captured or batched."""
     types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
     layout = Layout(tuple(blocks), types)
-    builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row)
+    builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row, rows)
     program = builder.build()
     for item in builder.captured:
         program.folded.sources |= item.program.folded.sources
@@ -88,6 +90,7 @@ class _Builder:
     layout: Layout
     captured: list[CapturedBlock]
     by_row: Collection[str]
+    rows: Sequence[int]
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     names: dict[int, str] = field(default_factory=dict[int, str])
     """The key of each constant, by the identity of the tensor."""
@@ -178,7 +181,8 @@ class _Builder:
         """Gathers the operands, computes the block for n rows, and writes its results."""
         captured = self.captured[number]
         block = captured.block
-        n = Size.of(Symbol(f"n{number}", 0))
+        usual = self.rows[number] if self.rows else 0
+        n = Size.of(Symbol(f"n{number}", 0, usual=usual or None))
         count = emitter.size(step.row, ROWS, n, step.tables.most(0))
         gather = _Gather(self.layout, captured, number, emitter, step, env, n, count)
         operands = [gather.operand(place, type_) for place, type_ in enumerate(block.inputs)]

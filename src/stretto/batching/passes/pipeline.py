@@ -34,8 +34,8 @@ class BatchPasses:
     run one after the other for the whole batch. hoist: products that need no recurrent value run
     at depth 0; it is off, because what it saves in products is less than what its results cost to
     write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
-    not depend on each other wait for values at the same time. coarsen: operators between
-    decisions are one block.
+    not depend on each other wait for values at the same time. coarsen: operators between decisions
+    are one block. tuned: kernels are chosen as `Batched.tune` has found to be best.
     """
 
     tidy: bool = True
@@ -45,6 +45,7 @@ class BatchPasses:
     hoist: bool = False
     concurrent: bool = True
     coarsen: bool = True
+    tuned: bool = True
 
 
 def passes(options: BatchPasses) -> Iterator[Pass]:

@@ -131,19 +131,20 @@ class CpuSelector:
         decided = next((n for n, e in enumerate(group.grid) if e in self.steady), None)
         multiples = _multiples(group, found)
         if decided is not None and multiples[decided]:
-            parts = 1 if group.grid[decided] in self.scarce else self._parts
+            extent = group.grid[decided]
+            parts = 1 if extent in self.scarce else self._parts(extent)
             return [_decided_cut(group, found, multiples, decided, parts, self)]
         return _cuts(group, found, seconds, self.units, self.costs)
 
-    @property
-    def _parts(self) -> int:
-        """The parts of a dim whose size data decide."""
-        return max(min(self.units, self.costs.unknown_size // self.costs.unknown_tiles), 1)
+    def _parts(self, extent: Extent) -> int:
+        """The parts of a dim whose size data decide: each usually has more than a few rows."""
+        most = min(self.units, self.costs.unknown_size // self.costs.unknown_tiles)
+        return max(min(most, self.costs.size(extent) // (FEW_ROWS + 1)), 1)
 
     def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, CpuSelector] | None:
         """A unit with a row or two reads weights for as long as it would with more rows: so units
         share the columns, where that takes longer than the waits that this costs."""
-        if self._parts == 1 or register not in self.steady:
+        if self._parts(register) == 1 or register not in self.steady:
             return None
         products = ((operator, contraction_of(operator)) for operator in operators)
         weights = sum(
@@ -154,7 +155,7 @@ class CpuSelector:
         saved = weights / self.costs.bandwidth * (1 - 1 / self.units)
         if saved < FEW_WAITS * self.costs.wait_seconds:
             return None
-        return FEW_ROWS * self._parts, replace(self, scarce=self.scarce | {register})
+        return FEW_ROWS * self._parts(register), replace(self, scarce=self.scarce | {register})
 
     def variants(self, group: Group) -> list[Variant]:
         """One template per operator, in several tilings."""
@@ -226,8 +227,10 @@ def _grid_multiples(
     that starting them does not count.
     """
     usual = costs.unknown_size // costs.unknown_tiles
-    if sum(isinstance(extent, Reg) for extent in group.grid) == 1 and seconds:
-        usual = max(usual, min(int(costs.unknown_size * costs.whole_seconds / seconds), MOST_TILE))
+    registers = [extent for extent in group.grid if isinstance(extent, Reg)]
+    if len(registers) == 1 and seconds:
+        size = costs.size(registers[0])
+        usual = max(usual, min(int(size * costs.whole_seconds / seconds), MOST_TILE))
     return [
         -(-usual // max(multiple, 1)) * max(multiple, 1)
         if isinstance(extent, Reg)

@@ -31,7 +31,7 @@ LARGE = 1 << 18
 """From so many products of numbers on, an operator calls a shared instance."""
 LEFT_AGAIN = 8
 """Reading a left operand that no cache holds takes as long as so many columns."""
-LARGE_ROW, DEEP = 1 << 9, 16
+LARGE_ROW, DEEP = 1 << 11, 32
 """The same for each row, where the call or the run decides their number, and for each result."""
 
 
