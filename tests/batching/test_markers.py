@@ -175,11 +175,21 @@ def test_a_phase_runs_after_the_one_before_it_for_all_instances() -> None:
     assert [step[ROWS] for step in before] == [6, 5, 3, 2, 1]
 
 
+def test_phases_that_are_found_do_not_keep_calls_apart() -> None:
+    def between(x: Tensor) -> tuple[Tensor, Tensor]:
+        a = decide(x, [0])
+        y = torch.tanh(a)
+        b = decide(x + 1, [0])
+        return y, b
+
+    assert forks(check(between, (inputs(),), *ALL)) == 1
+
+
 def test_concurrent_end_to_end() -> None:
     def said(x: Tensor) -> tuple[Tensor, Tensor, int]:
         seen = [0]
         a, b = stretto.concurrent(decide(x, seen), decide(x + 1, seen))
-        return a, b, seen[0]
+        return decide(a + b, [0]), b, seen[0]
 
     many = Batched(said)
     for count in (0, 1, 7):
@@ -188,3 +198,6 @@ def test_concurrent_end_to_end() -> None:
             a, b, seen = said(x)
             assert torch.allclose(a, found[0], atol=1e-5) and torch.allclose(b, found[1], atol=1e-5)
             assert found[2] == seen
+    text = many.explain()
+    assert "fork:" in text
+    assert "left as it is" in text and "the second needs" in text

@@ -193,14 +193,14 @@ class _Finder:
 
 def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> str:
     """Why two statements that wait are not bodies of a fork."""
-    if any(part.stays for part in (first, *between, second)):
-        return "a `return`, `break` or `continue`, or the begin of a phase, comes before the second"
     needed = [second]
     for part in reversed(between):
         if any(part.why_before(other) is not None for other in needed):
             needed.append(part)
     reasons = (first.why_before(part) for part in needed)
     found = next((reason for reason in reasons if reason is not None), None)
+    if found is None and any(part.stays for part in (first, *between, second)):
+        return "a `return`, `break` or `continue`, or the begin of a phase, comes before the second"
     return found or "what stands between them may raise, or needs several others"
 
 

@@ -56,12 +56,13 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
         yield MoveAroundBranches()
         if options.tidy:
             yield Tidy(shares=options.reuse)
+    # Before phases are found: one that begins between two calls would keep them apart.
+    yield Concurrent(finds=options.concurrent)
     yield FindPhases(finds=options.phases)
     if options.hoist:
         yield Hoist()
     if not options.reuse:
         yield GatherParameters()
-    yield Concurrent(finds=options.concurrent)
     yield Coarsen(joins=options.coarsen)
 
 
