@@ -53,10 +53,16 @@ def rounded(call: Call, name: str) -> Expr:
 
 
 def unrounded(call: Call, name: str) -> Expr:
-    """An operand of a product or quotient, in which ATen does not round numbers to F16 or BF16."""
-    if call.is_number(name):
+    """An operand of a product or quotient, in which ATen does not round numbers to F16 or BF16:
+    neither Python's, nor a divisor or second factor of one element of another dtype."""
+    if call.is_number(name) or (name == "other" and _is_single(call)):
         return cast(spread(call, name).expr, compute_dtype(call.dtype))
     return element(call, name, call.dtype)
+
+
+def _is_single(call: Call) -> bool:
+    """Whether a divisor or second factor is a number, or a tensor of one element."""
+    return call.is_number("other") or set(call.tensor("other").shape) <= {1}
 
 
 def setting(call: Call, name: str) -> Expr:
@@ -203,7 +209,9 @@ def _div_mode(call: Call) -> Lazy:
     a, b = (unrounded(call, name) for name in ("self", "other"))
     quotient = apply("div", a, b)
     if mode == "trunc":
-        quotient = apply("trunc", cast(cast(quotient, call.dtype), a.dtype))
+        if not _is_single(call):  # ATen rounds quotients of tensors before
+            quotient = cast(cast(quotient, call.dtype), a.dtype)
+        quotient = apply("trunc", quotient)
     return finish(call, quotient)
 
 

@@ -75,7 +75,40 @@ def _element_by_element(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         if not isinstance(item, Value):
             raise Stays("a list of tensors differs from iteration to iteration")
         changed[parameter.name] = batch.aligned(item, rank)
-    return rebuilt(batch, op, _promoted(batch, op, changed))
+    wide = _wide(batch, op, changed)
+    if wide is None:
+        return rebuilt(batch, op, _promoted(batch, op, changed))
+    (result,) = rebuilt(batch, op, wide)
+    dtype = op.results[0].tensor.dtype.torch
+    return (batch.emit("aten._to_copy.default", result, dtype=dtype),)
+
+
+_BY_NUMBER = (
+    *("aten.mul.Tensor", "aten.div.Tensor", "aten.true_divide.Tensor"),
+    *("aten.div.Tensor_mode", "aten.floor_divide.default"),
+)
+
+
+def _wide(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str, Argument] | None:
+    """The arguments in F32 where ATen computes so: by a tensor of one element of another dtype,
+    products and quotients in F16 and BF16 take this element as it is. None otherwise."""
+    other, dtype = changed.get("other"), op.results[0].tensor.dtype
+    if op.target not in _BY_NUMBER or dtype not in (DType.F16, DType.BF16):
+        return None
+    own = value_argument(op, "other")
+    if not isinstance(other, Value) or own is None or other.tensor.dtype is dtype:
+        return None
+    if prod(own.tensor.shape) != 1:
+        return None
+    if op.target == "aten.div.Tensor_mode":
+        raise Stays("a divisor of another dtype differs from iteration to iteration")
+    value = value_argument(op, "self")
+    assert value is not None
+    first = changed.get("self", batch.operand(value))
+    return {
+        "self": batch.emit("aten._to_copy.default", first, dtype=torch.float32),
+        "other": batch.emit("aten._to_copy.default", other, dtype=torch.float32),
+    }
 
 
 def _promoted(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str, Argument]:
