@@ -180,6 +180,18 @@ class Operate:
     operation: Operation
     operands: tuple[Operand, ...]
 
+    @property
+    def may_raise(self) -> bool:
+        """Whether it may fail for what an instance holds: integers may be positions out of range or
+        divisors of 0, and rows may be none."""
+        types = (item.type for item in self.operands if isinstance(item, Variable))
+        return any(
+            isinstance(its, RowsType)
+            or its is Scalar.INT
+            or (isinstance(its, TensorType) and its.dtype.is_integer)
+            for its in types
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -7,9 +7,10 @@
     %c = add(%a, %b)                   %c = add(%a, %a)
 
 Changes: operands; tensors of constant content (`zeros_like`) become shared ones; copies, `shared`
-and operators that nothing reads are gone. Needs: nothing. Guarantees: the same values. A tensor
-that is the same for all instances becomes a static argument of the operators that use it: it is
-read once for a batch, not once per row (parameter reuse, ACRoBat, section 5.1).
+and operators that nothing reads are gone, but operators that may raise. Needs: nothing.
+Guarantees: the same values and exceptions. A tensor that is the same for all instances becomes a
+static argument of the operators that use it: it is read once for a batch, not once per row
+(parameter reuse, ACRoBat, section 5.1).
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ _PURE = frozenset(("copy", "shared", "cast"))
 
 
 def remove_unused(function: Function) -> None:
-    """Takes away operators and copies that nothing reads."""
+    """Takes away operators and copies that nothing reads; not those that may raise."""
     reads = FunctionUses.of(function).reads
     changed = True
 
@@ -242,9 +243,13 @@ def remove_unused(function: Function) -> None:
         # From the bottom: what only an unused operator reads is unused, too.
         for statement in reversed(body):
             statement = with_bodies(statement, visit)
-            pure = isinstance(statement, Operate) or (
-                isinstance(statement, Assign) and statement.op in _PURE
-            )
+            match statement:
+                case Operate():
+                    pure = not statement.may_raise
+                case Assign(op=op):
+                    pure = op in _PURE
+                case _:
+                    pure = False
             if pure and not any(reads[variable] for variable in assigned(statement)):
                 reads.subtract(used(statement))
                 changed = True

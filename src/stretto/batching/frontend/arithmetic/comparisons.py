@@ -70,6 +70,8 @@ def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
         case ast.Eq():
             return equal(frame, left, right)
         case ast.NotEq():
+            if is_static(left) and is_static(right):
+                return call_static(frame, operator.ne, [python_of(left), python_of(right)], {})
             if is_tensor_like(left) or is_tensor_like(right):
                 return call_torch(frame, operator.ne, [left, right], {})
             return negated(frame, equal(frame, left, right))

@@ -63,7 +63,9 @@ def _is_pure(statement: Statement) -> bool:
     match statement:
         case Assign(target, op):
             return target is not None and op in _CANNOT_FAIL
-        case Operate() | Record() | Read():
+        case Operate():
+            return not statement.may_raise
+        case Record() | Read():
             return True
         case _:
             return False
