@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import stretto
-from stretto.api import Compiled
 from stretto.machines.machine import Trial
 from stretto.machines.registry import default_machine, known_machines, registered
 from stretto.options import Options
@@ -28,7 +27,8 @@ class TrialMachine:
         seed: int,
         folder: str,
         dynamic: bool | None = None,
-    ) -> Compiled:
+        compiler: Callable[..., Any] = stretto.compile,
+    ) -> Callable[..., Any]:
         options = Options(
             threads=self.trial.units,
             units=self.trial.units,
@@ -37,7 +37,7 @@ class TrialMachine:
             check=False,  # the trial compares with eager
             cache_dir=folder,
         )
-        return stretto.compile(function, backend=self.backend, options=options, dynamic=dynamic)
+        return compiler(function, backend=self.backend, options=options, dynamic=dynamic)
 
 
 def _trial_machines() -> dict[str, TrialMachine]:

@@ -45,6 +45,8 @@ def observe(value: Any, seen: frozenset[int] = frozenset()) -> Any:
         return value
     if isinstance(value, torch.dtype | torch.device | torch.Size | type | slice):
         return repr(value)
+    if isinstance(value, Thing):
+        return value
     if id(value) in seen:
         return "..."
     seen = seen | {id(value)}

@@ -9,6 +9,7 @@ from typing import Any
 
 from stretto.tools.fuzz.exportdb import database, exportdb
 from stretto.tools.fuzz.functions import random_functions
+from stretto.tools.fuzz.instances import Instances, random_instances
 from stretto.tools.fuzz.journal import Journal
 from stretto.tools.fuzz.known import unknown_refusals
 from stretto.tools.fuzz.machines import NATIVE, STANDARD
@@ -76,6 +77,12 @@ def sizes_job(settings: Settings) -> Job[Any]:
     )
 
 
+def instances_job(settings: Settings) -> Job[Any]:
+    return random_instances(
+        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
+    )
+
+
 def operator_sizes_job(settings: Settings) -> Job[Any]:
     samples = sampled(sized_samples(max(1, settings.per_entry // 3)), settings)
     return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
@@ -109,7 +116,7 @@ def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
 DATABASES = ("operators", "modules", "exportdb")
 """The parts whose refusals are listed."""
 
-WRITTEN = ("functions", "sizes")
+WRITTEN = ("functions", "sizes", "instances")
 """The parts whose cases are Python text, which is cut down where it fails."""
 
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
@@ -117,6 +124,7 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "operators": operators_job,
     "special": special_job,
     "sizes": sizes_job,
+    "instances": instances_job,
     "operator-sizes": operator_sizes_job,
     "modules": modules_job,
     "exportdb": exportdb_job,
@@ -181,7 +189,9 @@ def reduced_source(part: str, outcome: Outcome, limit: float, seconds: float = 2
 
         def fails(text: str) -> bool:
             source = Source(outcome.name, text, seed, (outcome.backend,))
-            if part == "sizes":
+            if part == "instances":
+                source = Instances(outcome.name, text, seed, (outcome.backend,))
+            elif part == "sizes":
                 source = sized_source(seed, (outcome.backend,), text)
             (again,) = workers.run([source])
             same = again.verdict == outcome.verdict

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+import stretto
 from stretto.errors import RunError
 from stretto.tools.fuzz.compare import differences, within
 from stretto.tools.fuzz.machines import MACHINES, STANDARD, TrialMachine, spread
@@ -57,7 +58,7 @@ class Made:
 class Program:
     """How to make a program. `make` may write files into the folder it is given. dynamic: as
     `stretto.compile` takes it. goes_on: calls share nothing, so that those behind one that raises
-    are made, too."""
+    are made, too. compile: makes a compiled function of one, called as `stretto.compile` is."""
 
     name: str
     make: Callable[[Path], Made]
@@ -65,6 +66,7 @@ class Program:
     machines: tuple[str, ...] = STANDARD
     dynamic: bool | None = None
     goes_on: bool = False
+    compile: Callable[..., Callable[..., Any]] = stretto.compile
 
 
 def run_calls(made: Made, function: Callable[..., Any], *, goes_on: bool = False) -> list[Call]:
@@ -135,7 +137,9 @@ class _Trial:
                 made = self.program.make(self.folder)
                 cache = str(self.folder / "cache")
                 seed, dynamic = self.program.seed, self.program.dynamic
-                compiled = machine.compile(made.function, seed, cache, dynamic)
+                compiled = machine.compile(
+                    made.function, seed, cache, dynamic, self.program.compile
+                )
                 found = run_calls(made, compiled, goes_on=self.program.goes_on)
         except RefusedCall as refused:
             assert refused.__cause__ is not None
