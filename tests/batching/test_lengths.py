@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stretto
-from stretto.batching.lengths import groups_with_rows, length_groups
+from stretto.batching.lengths import least_lengths, length_groups
 from stretto.batching.levels.program import level_code
 from stretto.batching.program import Block, Input, Operation, Step
 from stretto.batching.types import RowsType, TensorType
@@ -75,6 +75,24 @@ class Recurrent(nn.Module):
         return every[:, 0], last
 
 
+def at_least_three(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    x = torch.stack(rows)
+    return x.narrow(0, 0, 3).sum(0), x.topk(2, 0).values
+
+
+def test_operators_that_need_several_rows() -> None:
+    many = stretto.batch(at_least_three)
+    check(many, at_least_three, lists((3, 4, 9)))
+    for length in (1, 2):
+        instances = lists((5, length, 3))
+        with pytest.raises(RuntimeError) as wanted:
+            at_least_three(instances[1])
+        with pytest.raises(RuntimeError) as found:
+            many(instances)
+        assert str(wanted.value).splitlines()[0] in str(found.value)
+    check(many, at_least_three, lists((3, 3)))
+
+
 @pytest.mark.parametrize("function", [Pooled(), reduced, ordered, Recurrent()])
 def test_operators_on_any_number_of_rows(function: Callable[..., Any]) -> None:
     if isinstance(function, nn.Module):
@@ -125,11 +143,11 @@ def test_groups_that_are_not_empty() -> None:
     largest = Step(Operation(torch.amax, (Input(0), 0), (), (VECTOR,)), (0,))
     total = Step(Operation(torch.sum, (Input(0), 0), (), (VECTOR,)), (1,))
     found = block(largest, total, inputs=(RowsType(VECTOR),) * 2, outputs=(2, 3))
-    assert groups_with_rows(found) == {0}
+    assert least_lengths(found) == {0: 1, 1: 0}
 
 
 def test_an_operator_for_some_numbers_of_rows_only_is_refused() -> None:
-    cut = Operation(torch.Tensor.__getitem__, (Input(0), 2), (), (VECTOR,))
+    cut = Operation(torch.Tensor.__getitem__, (Input(0), 20), (), (VECTOR,))
     found = block(Step(cut, (0,)), inputs=(RowsType(VECTOR),), outputs=(1,))
     with pytest.raises(CaptureError, match="some numbers of rows only"):
         level_code([found], Options())

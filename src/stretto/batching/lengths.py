@@ -1,4 +1,4 @@
-"""Which rows of a block have one length, and which are never empty.
+"""Which rows of a block have one length, and how many there are at least.
 
 All rows that one operation takes have one length, which its rows have, too; the front end has the
 instance program check that before. So the rows of a block fall into groups, whatever instances are.
@@ -34,39 +34,45 @@ def length_groups(block: Block) -> dict[int, int]:
     return found
 
 
-def groups_with_rows(block: Block) -> frozenset[int]:
-    """The groups whose length is at least one: an operation of theirs raises where there is no row,
-    so an instance without rows has ended before."""
+def least_lengths(block: Block) -> dict[int, int]:
+    """For groups that are never shorter, their least length: an operation of theirs raises where
+    there are fewer rows, so an instance with fewer has ended before."""
     groups = length_groups(block)
-    found = set[int]()
     types = block.types
+    found: dict[int, int] = {}
     for step in block.steps:
         rows = [n for n in step.operands if n in groups]
-        if not rows or groups[rows[0]] in found:
-            continue
-        given = [types[number] for number in step.operands]
-        if empty_error(step.operation, given) is not None:
-            found.add(groups[rows[0]])
-    return frozenset(found)
+        if rows:
+            errors = short_errors(step.operation, [types[number] for number in step.operands])
+            found[groups[rows[0]]] = max(found.get(groups[rows[0]], 0), len(errors))
+    return found
 
 
-def empty_error(operation: Operation, types: Sequence[Type]) -> Exception | None:
-    """What an operation raises where its rows have no row; None where it returns. It is called on
-    real tensors, since fake ones do not raise all that real ones do."""
+_MOST_SHORT = 8
+
+
+def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception, ...]:
+    """What an operation raises where its rows are 0, 1, ... rows, up to the least number for which
+    it returns; none where it raises for each that is tried. It is called on real tensors, since
+    fake ones do not raise all that real ones do."""
+    found = list[Exception]()
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-        try:
-            call_operation(operation, [_empty(type_) for type_ in types])
-        except (TypeError, RuntimeError, IndexError, ValueError) as error:
-            return error
-    return None
+        for length in range(_MOST_SHORT + 1):
+            try:
+                call_operation(operation, [_example(type_, length) for type_ in types])
+            except (TypeError, RuntimeError, IndexError, ValueError) as error:
+                found.append(error)
+            else:
+                return tuple(found)
+    return ()
 
 
-def _empty(type_: Type) -> Any:
+def _example(type_: Type, length: int) -> Any:
     match type_:
         case TensorType(dtype, shape):
             return torch.zeros(shape, dtype=dtype.torch)
         case RowsType(row):
-            return torch.zeros((0, *row.shape), dtype=row.dtype.torch)
+            return torch.zeros((length, *row.shape), dtype=row.dtype.torch)
         case Scalar.FLOAT:
             return 1.0
         case Scalar.BOOL:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.lengths import groups_with_rows, length_groups
+from stretto.batching.lengths import least_lengths, length_groups
 from stretto.batching.levels.filled_lists import FilledLists
 from stretto.batching.program import Block, Step, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType
@@ -31,6 +31,7 @@ from stretto.frontends.python import (
 )
 from stretto.frontends.python.tracing.locations import at
 from stretto.ir.core import Program
+from stretto.ir.sizes import Size
 from stretto.options import Options
 from stretto.passes.check_unused import CheckUnused
 from stretto.passes.cse import EliminateCommonSubexpressions
@@ -42,7 +43,8 @@ from stretto.passes.simplify import Simplify
 
 _SCALARS = {Scalar.BOOL: torch.bool, Scalar.INT: torch.int64, Scalar.FLOAT: torch.float64}
 _ROWS = 3
-"""The length that rows have while a block is captured; the Program holds for any."""
+"""The length that rows have while a block is captured, if they may be so few; the Program holds for
+any."""
 
 _AS_WRITTEN: dict[Any, Callable[..., Any]] = {torch.Tensor.__getitem__: operator.getitem}
 """What calls of a function are in the source of the user."""
@@ -60,6 +62,15 @@ class CapturedBlock:
     watch: Watch
     groups: dict[int, int]
 
+    @property
+    def least(self) -> int:
+        """The least length that is known of any rows."""
+        params = self.program.main.params
+        symbols = [
+            Size.of(params[n].tensor.shape[0]).symbol for n in self.groups if n < len(params)
+        ]
+        return max((symbol.low for symbol in symbols if symbol is not None), default=0)
+
 
 @contextmanager
 def naming(block: Block) -> Generator[None]:
@@ -75,9 +86,9 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
     """The Program of one instance. Raises CaptureError, with the user's line, for operators that
     cannot be captured."""
     with naming(block), torch.no_grad():
-        captured = _captured(block, frozenset(), options)
+        captured = _captured(block, {}, options)
         if captured.sizes is not None and captured.sizes.conditions:
-            captured = _captured(block, groups_with_rows(block), options)
+            captured = _captured(block, least_lengths(block), options)
         _check(captured)
         program = run_passes(captured.program, _passes(), verify=options.verify)
     main = program.main.body
@@ -89,14 +100,17 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
     return CapturedBlock(block, program, captured.constants, watch, length_groups(block))
 
 
-def _captured(block: Block, with_rows: frozenset[int], options: Options) -> Captured:
-    """The block as it was traced. with_rows: groups of rows that are not empty (lengths.py)."""
+def _captured(block: Block, least: Mapping[int, int], options: Options) -> Captured:
+    """The block as it was traced. least: the least length of groups of rows (lengths.py)."""
     groups = length_groups(block)
     places = [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
-    lengths = {SizeSource(n, 0): SizeRange(int(groups[n] in with_rows)) for n in places}
+    lengths = {SizeSource(n, 0): SizeRange(least.get(groups[n], 0)) for n in places}
     alike = {SizeSource(n, 0): SizeSource(groups[n], 0) for n in places}
     plan = SizePlan.of(lengths, alike) if lengths else None
-    examples = tuple(_example(type_) for type_ in block.inputs)
+    examples = tuple(
+        _example(type_, max(_ROWS, least.get(groups.get(n, n), 0)))
+        for n, type_ in enumerate(block.inputs)
+    )
     return capture(_instance(block), examples, {}, options, sizes=plan)
 
 
@@ -112,12 +126,12 @@ def _passes() -> tuple[Any, ...]:
     )
 
 
-def _example(type_: TensorType | RowsType | Scalar) -> torch.Tensor:
+def _example(type_: TensorType | RowsType | Scalar, length: int) -> torch.Tensor:
     match type_:
         case TensorType(dtype, shape):
             return torch.zeros(shape, dtype=dtype.torch)
         case RowsType(TensorType(dtype, shape)):
-            return torch.zeros((_ROWS, *shape), dtype=dtype.torch)
+            return torch.zeros((length, *shape), dtype=dtype.torch)
         case _:
             return torch.zeros((), dtype=_SCALARS[type_])
 
@@ -149,10 +163,15 @@ def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
     leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     # A float of an instance is a tensor of f64 here, and makes results of f64 where a Python
     # number would make them of the default dtype.
+    wanted = [_row(type_).dtype.torch for type_ in step.operation.results]
     return [
-        leaf if leaf.dtype == wanted.dtype else staging.call(torch.Tensor.to, leaf, wanted.dtype)
-        for leaf, wanted in zip(leaves, map(_example, step.operation.results), strict=True)
+        leaf if leaf.dtype == dtype else staging.call(torch.Tensor.to, leaf, dtype)
+        for leaf, dtype in zip(leaves, wanted, strict=True)
     ]
+
+
+def _row(type_: TensorType | RowsType) -> TensorType:
+    return type_.row if isinstance(type_, RowsType) else type_
 
 
 def _leaves(captured: Captured) -> list[ResultLeaf | InputLeaf]:

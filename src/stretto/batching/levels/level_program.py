@@ -104,11 +104,15 @@ class LevelProgram:
             results[number] = pool
         return results
 
+    def _limits(self, tables: Tables) -> tuple[int, int]:
+        rows, length = self.code.least
+        return max(rows, tables.largest), max(length, tables.longest)
+
     def _run_sized(self, tables: Tables, pools: list[torch.Tensor]) -> list[Result]:
         """Reads the sizes of the launch from its tensors."""
         limits = [
-            torch.empty((max(1, limit), 0), dtype=torch.uint8, device=tables.steps.device)
-            for limit in (tables.largest, tables.longest)
+            torch.empty((limit, 0), dtype=torch.uint8, device=tables.steps.device)
+            for limit in self._limits(tables)
         ]
         return self._executable([tables.steps, tables.indices, tables.numbers, *limits, *pools])
 
@@ -119,8 +123,7 @@ class LevelProgram:
             len(steps),
             len(indices),
             len(numbers),
-            max(1, tables.largest),
-            max(1, tables.longest),
+            *self._limits(tables),
             *map(len, pools),
         ]
         sizes = [known[place] for place in self._places]

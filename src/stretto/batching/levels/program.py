@@ -60,6 +60,8 @@ class LevelCode:
     loops: tuple[tuple[Loop, ...], ...]
     sources: tuple[ConstantSource, ...]
     watches: tuple[Watch, ...]
+    least: tuple[int, int]
+    """What the limits of a launch are at least."""
 
 
 def level_code(
@@ -82,7 +84,13 @@ def level_code(
     verify(program)
     sources = {id(s.tensor): s for item in builder.captured for s in item.sources}
     watches = tuple(item.watch for item in builder.captured)
-    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()), watches)
+    least = least_limits(builder.captured)
+    return LevelCode(layout, program, tuple(builder.loops), tuple(sources.values()), watches, least)
+
+
+def least_limits(captured: Sequence[CapturedBlock]) -> tuple[int, int]:
+    """The least values of LIMITS: of rows of a step, and of the length of rows."""
+    return 1, max(1, *(block.least for block in captured))
 
 
 @dataclass(slots=True)
@@ -101,7 +109,10 @@ class _Builder:
         steps = Value(Type(DType.I64, (_size("steps"), self.layout.width)), "steps")
         indices = Value(Type(DType.I64, (_size("indices"),)), "indices")
         numbers = Value(Type(DType.F64, (_size("numbers"),)), "numbers")
-        limits = tuple(Value(Type(DType.U8, (_size(name, 1), 0)), name) for name in LIMITS)
+        limits = tuple(
+            Value(Type(DType.U8, (_size(name, low), 0)), name)
+            for name, low in zip(LIMITS, least_limits(self.captured), strict=True)
+        )
         pools = tuple(
             Value(Type(type_.dtype, (_size(f"pool{n}"), *type_.shape)), f"pool{n}")
             for n, type_ in enumerate(self.layout.pools)

@@ -63,9 +63,9 @@ def results(frame: Frame, call: Called) -> Value:
     if made.error is not None:
         lengths = [(str(LENGTH), rows[0])] if rows else []
         fail(frame, call, made.error, lengths)
-    if made.empty is not None:
-        none = frame.assign("eq", Scalar.BOOL, length(frame, rows[0]), Literal(0))
-        stop_where(frame, none.operand, type(made.empty), str(made.empty))
+    for count, error in enumerate(made.short):
+        test = frame.assign("eq", Scalar.BOOL, length(frame, rows[0]), Literal(count))
+        stop_where(frame, test.operand, type(error), str(error))
     types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType | RowsType))
     name = call.name.strip("_").lower()
     targets = tuple(frame.builder.variable(name, type_) for type_ in types)

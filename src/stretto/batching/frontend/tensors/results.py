@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.batching.frontend.tensors.operands import NUMBERS
 from stretto.batching.frontend.tensors.purity import Purity
-from stretto.batching.lengths import empty_error
+from stretto.batching.lengths import short_errors
 from stretto.batching.program import Operation, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType, Type
 from stretto.errors import CaptureError
@@ -26,8 +26,8 @@ class Results:
     leaves: tuple[Any, ...]
     structure: Any
     error: BaseException | None = None
-    empty: BaseException | None = None
-    """What is raised where rows have no row."""
+    short: tuple[Exception, ...] = ()
+    """What is raised where rows are 0, 1, ... rows, too few for the function."""
 
 
 TORCH_ERRORS = (TypeError, RuntimeError, IndexError, ValueError)
@@ -53,61 +53,73 @@ def results_of(
 ) -> Results:
     """Calls the function with two values for each number that the instance decides: what it
     returns may not depend on them."""
+
+    def call(length: int, number: int = 0) -> Results:
+        return _called(function, args, kwargs, types, number, length)
+
+    has_rows = any(isinstance(type_, RowsType) for type_ in types)
     try:
-        made = _called(function, args, kwargs, types, 0, LENGTH)
+        short = short_errors(Operation(function, args, kwargs, ()), types) if has_rows else ()
+        length = max(len(short) + 2, _LEAST_LENGTH)
+        made = call(length) if not has_rows else _of_any_length(call, length, len(short))
         if any(type_ in NUMBERS for type_ in types):
             try:
-                other = _called(function, args, kwargs, types, 1, LENGTH)
+                other = call(length, 1)
             except IndexError:
-                other = made  # the only position of a dim of size 1
-            if other.leaves != made.leaves:
-                raise CaptureError(
-                    "the size of a tensor depends on a number of the instance",
-                    remedy="keep such a tensor as a list of its rows",
-                )
-        if any(isinstance(type_, RowsType) for type_ in types):
-            made = _of_any_length(made, lambda n: _called(function, args, kwargs, types, 0, n))
-            empty = empty_error(Operation(function, args, kwargs, ()), types)
-            if empty is None:
-                _check_length(_called(function, args, kwargs, types, 0, 0), made, 0)
-            made = replace(made, empty=empty)
+                pass  # there is but one position in a dim of size 1
+            else:
+                _check_length(other, made, length, _SIZE_OF_NUMBER)
     except (*TRIED_ERRORS, CaptureError) as error:
         return Results((), None, error)
-    return made
+    return replace(made, short=short)
 
 
 LENGTH, OTHER_LENGTH = 1009, 1013
-"""Lengths of rows that are tried. They are no sizes of anything else."""
+"""Lengths of rows that are tried for the messages of errors, where they are no other number."""
+_LEAST_LENGTH = 5
+"""Loops over rows are as long as they are when results are looked for."""
 
 
-def _of_any_length(made: Results, call: Callable[[int], Results]) -> Results:
+def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> Results:
     """The results where the length of rows is not known: those whose first dim follows it are
     rows. Raises CaptureError where something else depends on it."""
-    found = replace(made, leaves=tuple(_rows_or_tensor(leaf) for leaf in made.leaves))
-    _check_length(call(OTHER_LENGTH), found, OTHER_LENGTH)
     try:
-        single = call(1)
-    except TORCH_ERRORS as error:
+        made, longer = call(length), call(length + 2)
+    except TRIED_ERRORS as error:
+        call(LENGTH)  # raises the same, with numbers that can be told from others
         raise CaptureError(
             "an operator works for some numbers of rows only, which instances decide",
             remedy="go through the rows in a loop",
         ) from error
-    _check_length(single, found, 1)
+    if len(made.leaves) != len(longer.leaves):
+        raise CaptureError(_OTHER_SIZE[0], remedy=_OTHER_SIZE[1])
+    leaves = tuple(
+        RowsType(TensorType(one.dtype, one.shape[1:]))
+        if isinstance(one, TensorType) and one.shape and one != two and one.shape[0] == length
+        else one
+        for one, two in zip(made.leaves, longer.leaves, strict=True)
+    )
+    found = replace(made, leaves=leaves)
+    _check_length(longer, found, length + 2)
+    _check_length(call(least), found, least)
     return found
 
 
-def _check_length(found: Results, made: Results, length: int) -> None:
+_OTHER_SIZE = (
+    "a size that differs from instance to instance is not the first one of a tensor",
+    "go through the rows in a loop",
+)
+_SIZE_OF_NUMBER = (
+    "the size of a tensor depends on a number of the instance",
+    "keep such a tensor as a list of its rows",
+)
+
+
+def _check_length(
+    found: Results, made: Results, length: int, refusal: tuple[str, str] = _OTHER_SIZE
+) -> None:
     if found.leaves != tuple(_with_length(leaf, length) for leaf in made.leaves):
-        raise CaptureError(
-            "a size that differs from instance to instance is not the first one of a tensor",
-            remedy="go through the rows in a loop",
-        )
-
-
-def _rows_or_tensor(leaf: Any) -> Any:
-    if isinstance(leaf, TensorType) and leaf.shape and leaf.shape[0] == LENGTH:
-        return RowsType(TensorType(leaf.dtype, leaf.shape[1:]))
-    return leaf
+        raise CaptureError(refusal[0], remedy=refusal[1])
 
 
 def _with_length(leaf: Any, length: int) -> Any:
