@@ -13,12 +13,10 @@ from torch import nn
 
 import stretto
 from stretto.batching.lengths import least_lengths, length_groups
-from stretto.batching.levels.program import level_code
 from stretto.batching.program import Block, Input, Operation, Step
 from stretto.batching.types import RowsType, TensorType
 from stretto.errors import CaptureError
 from stretto.ir.types import DType
-from stretto.options import Options
 from tests.batching.test_batched import check
 
 VECTOR = TensorType(DType.F32, (4,))
@@ -147,7 +145,7 @@ def test_groups_that_are_not_empty() -> None:
 
 
 def test_an_operator_for_some_numbers_of_rows_only_is_refused() -> None:
-    cut = Operation(torch.Tensor.__getitem__, (Input(0), 20), (), (VECTOR,))
-    found = block(Step(cut, (0,)), inputs=(RowsType(VECTOR),), outputs=(1,))
-    with pytest.raises(CaptureError, match="some numbers of rows only"):
-        level_code([found], Options())
+    many = stretto.batch(lambda rows: torch.stack(rows).narrow(0, 0, 20))
+    with pytest.raises(CaptureError, match="some numbers of rows only") as found:
+        many(lists((21, 22)))
+    assert "narrow" in str(found.value)
