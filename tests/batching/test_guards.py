@@ -11,6 +11,7 @@ from torch import nn
 
 import stretto
 from stretto.batching.frontend import Evaluation, Observer, evaluate, holds
+from tests.batching.test_frontend import same
 
 SETTINGS: dict[str, Any] = {"scale": 2.0, "sizes": [1, 2]}
 SCALE = 3
@@ -154,3 +155,44 @@ def test_results_follow_what_modules_hold() -> None:
             change(model)
             for found, word in zip(many([0, 3, 1]), [0, 3, 1], strict=True):
                 torch.testing.assert_close(found, model(word), rtol=1e-4, atol=1e-5)
+
+
+COUNT, FACTORS = torch.tensor(2), torch.tensor([1.0, 2.0])
+MASK, PLACES = torch.tensor([True, False]), torch.tensor([1, 0])
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "int": lambda x: x * int(COUNT),
+    "item": lambda x: x * FACTORS[0].item(),
+    "tolist": lambda x: [x * v for v in FACTORS.tolist()],
+    "numpy": lambda x: x * float(FACTORS.numpy()[1]),
+    "range": lambda x: [x for _ in range(int(COUNT))],
+    "truth": lambda x: x if MASK[0] else -x,
+    "any": lambda x: x if MASK.any() else -x,
+    "operator": lambda x: x + FACTORS * 2,
+    "norm": lambda x: x * (FACTORS / FACTORS.norm()),
+    "result": lambda x: (FACTORS.softmax(0), x),
+    "equal": lambda x: x if torch.equal(PLACES, torch.tensor([1, 0])) else x * 2,
+    "slice": lambda x: x[: int(PLACES[0])],
+    "size": lambda x: x * len(FACTORS[MASK]),
+}
+
+
+def test_content_that_was_read_is_noticed() -> None:
+    many = {name: stretto.batch(function) for name, function in READS.items()}
+    instances = [torch.tensor([1.0, -1.0]), torch.tensor([3.0, 2.0])]
+    contents = [
+        (2, [1, 2], [1, 0], [1, 0]),
+        (3, [2, 1], [0, 0], [0, 1]),
+        (1, [5, 1], [1, 1], [1, 1]),
+    ]
+    for number, contents_now in enumerate((*contents, contents[0])):
+        for tensor, content in zip((COUNT, FACTORS, MASK, PLACES), contents_now, strict=True):
+            written = tensor.data if number % 2 else tensor  # without and with another version
+            written.copy_(torch.tensor(content))
+        for name, function in READS.items():
+            wanted = [function(instance) for instance in instances]
+            assert same(wanted, many[name](instances)), (name, number)
+
+
+def test_weights_that_are_operands_are_no_content() -> None:
+    evaluation = evaluated(Called().eval(), 1)
+    assert not evaluation.content

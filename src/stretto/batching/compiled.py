@@ -188,7 +188,11 @@ def compile_batch(
     reads = tuple(evaluation.reads.values())
     sources = () if levels is None else levels.code.sources
     tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
-    guards = TensorGuards([*tensors, *host.shared, *(source.tensor for source in sources)])
+    guards = TensorGuards(
+        [*tensors, *host.shared, *(source.tensor for source in sources)],
+        tuple(evaluation.content.values()),
+        native=machine.is_native,
+    )
     return CompiledBatch(program, evaluation, host, levels, tuning, HOST, reads, guards, seconds)
 
 

@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import _python_dispatch
 
 from stretto.batching.program import Block, Operation, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType, Type
+
+trial: Any = _python_dispatch._disable_current_modes  # pyright: ignore[reportPrivateUsage]
+"""Operators that are called within are no part of the program that is being made."""
 
 
 def length_groups(block: Block) -> dict[int, int]:
@@ -56,7 +60,7 @@ def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception
     it returns; none where it raises for each that is tried. It is called on real tensors, since
     fake ones do not raise all that real ones do."""
     found = list[Exception]()
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+    with trial(), torch.no_grad(), warnings.catch_warnings(action="ignore"):
         for length in range(_MOST_SHORT + 1):
             try:
                 call_operation(operation, [_example(type_, length) for type_ in types])

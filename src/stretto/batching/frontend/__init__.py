@@ -33,6 +33,7 @@ from stretto.batching.frontend.syntax import (
     statements,
     strings,
 )
+from stretto.batching.frontend.tensors.content import noting_content
 from stretto.batching.program import InstanceProgram, Return, Variable
 from stretto.batching.types import NEVER, Type
 from stretto.errors import CaptureError, SourceLocation
@@ -86,7 +87,8 @@ def evaluate(
         made.function.result = evaluation.results.get("main", NEVER)
 
     try:
-        program = evaluation.run(body)
+        with noting_content(evaluation.content):
+            program = evaluation.run(body)
     except CaptureError as error:
         if error.location is not None:
             raise

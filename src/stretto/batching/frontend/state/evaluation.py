@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stretto.batching.frontend.state.builder import Builder
 from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
 from stretto.batching.types import (
@@ -106,6 +108,8 @@ class Evaluation:
     """Syntax trees of functions, by their code or by the node of a lambda."""
     kept: list[Any] = field(default_factory=list[Any])
     """Objects whose identity is part of a key."""
+    content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    """Tensors whose content was read, by identity."""
 
     # ---- cells and classes
 

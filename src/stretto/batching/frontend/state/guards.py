@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import CellType
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from stretto.batching.frontend.state.evaluation import Evaluation, Read
 from stretto.batching.frontend.state.values import scalar_type
+from stretto.runtime.constants import Weights
 
 _MISSING = object()
 
@@ -59,15 +60,20 @@ def _found(read: Read) -> Any:
 class TensorGuards:
     """Tensors that were the same for all instances, and must still lie where they did. `p.data =
     other`, and with it `module.half()` and `module.to(device)`, change a tensor that stays the same
-    object. What is written into its memory changes nothing here."""
+    object. Where its content was read, as in `int(self.count)`, that must be the same, too."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        unique = {id(tensor): tensor for tensor in tensors}
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], content: Sequence[torch.Tensor], *, native: bool
+    ) -> None:
+        unique = {id(tensor): tensor for tensor in (*tensors, *content)}
         self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
+        self._content = Weights([item for item in content if item.is_cpu], (), native=native)
 
     def hold(self) -> bool:
-        """Whether all are where they were, with the shapes and dtypes that they had."""
-        return all(_place(tensor) == place for tensor, place in self._known)
+        """Whether all are where they were, with the shapes and dtypes that they had, and with the
+        content that was read."""
+        is_there = all(_place(tensor) == place for tensor, place in self._known)
+        return is_there and self._content.is_current()
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:

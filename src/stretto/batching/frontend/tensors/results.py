@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.batching.frontend.tensors.operands import NUMBERS
 from stretto.batching.frontend.tensors.purity import Purity
-from stretto.batching.lengths import short_errors
+from stretto.batching.lengths import short_errors, trial
 from stretto.batching.program import Operation, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType, Type
 from stretto.errors import CaptureError
@@ -140,7 +140,7 @@ def error_of_lengths(
     lengths = dict.fromkeys(range(len(types)), LENGTH) | {other: OTHER_LENGTH}
     given = [_stand_in(type_, torch.zeros, 0, lengths[n]) for n, type_ in enumerate(types)]
     try:
-        with torch.no_grad():
+        with trial(), torch.no_grad():
             call_operation(Operation(function, args, kwargs, ()), given)
     except TRIED_ERRORS as error:
         return error
