@@ -254,14 +254,23 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         return value._asdict()  # type: ignore[attr-defined]
     if isinstance(value, torch.nn.Module | type | types.ModuleType) or callable(value):
         return None
+    found = dict[str, Any]()
     if dataclasses.is_dataclass(value):
         names = [item.name for item in dataclasses.fields(value)]
         found = {name: getattr(value, name) for name in names if hasattr(value, name)}
-        return found | {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in found}
-    if hasattr(value, "__dict__"):
-        return dict(vars(value))
-    slots = getattr(type(value), "__slots__", None)
-    if slots is None:
+    slots = _slots(type(value))
+    if slots is None and not found and not hasattr(value, "__dict__"):
         return None
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    found |= {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
+    return found | {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in found}
+
+
+def _slots(python: type) -> list[str] | None:
+    """The fields in `__slots__` of a class and its bases; None where no class has any."""
+    bases = [base for base in reversed(python.__mro__) if "__slots__" in vars(base)]
+    slots = [n for base in bases for n, x in vars(base).items() if _is_slot(x)]
+    return slots if bases else None
+
+
+def _is_slot(found: Any) -> bool:
+    return isinstance(found, types.MemberDescriptorType)

@@ -10,6 +10,7 @@ from stretto.batching.frontend.control.kinds import each_type, has_type, is_inst
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.guards import ABSENT, note_class
 from stretto.batching.frontend.state.statics import constant, is_static, python_of
 from stretto.batching.frontend.state.values import (
     NONE,
@@ -76,7 +77,11 @@ def _has_attribute(frame: Frame, value: Value, name: str) -> bool:
     found: set[bool] = set()
     for kind in alternatives(frame.type_of(value)):
         fields = frame.evaluation.info(kind).fields if isinstance(kind, RecordType) else ()
-        found.add(name in fields or hasattr(python_class(frame, kind), name))
+        python = python_class(frame, kind)
+        known = name in fields or note_class(frame.evaluation, python, name) is not ABSENT
+        if not known and note_class(frame.evaluation, python, "__getattr__") is not ABSENT:
+            frame.refuse(f"whether {python.__name__}.__getattr__ has an attribute {name}")
+        found.add(known)
     if len(found) != 1:
         frame.refuse(f"only some of the values here have an attribute {name}", "use isinstance")
     return found.pop()

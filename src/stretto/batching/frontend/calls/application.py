@@ -18,7 +18,7 @@ from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.records import construct
 from stretto.batching.frontend.state.dispatch import applies, apply
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import note_module
+from stretto.batching.frontend.state.guards import note_attribute, note_module
 from stretto.batching.frontend.state.statics import is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
@@ -119,11 +119,13 @@ def _apply_module(
 ) -> Value:
     if vars(module).get("_forward_hooks") or vars(module).get("_forward_pre_hooks"):
         frame.refuse(f"a {type(module).__name__} has hooks", "remove them before batching")
-    forward = vars(module).get("forward", getattr(type(module), "forward", None))
+    note_attribute(frame.evaluation, module, "forward", module.forward)
+    own = vars(module).get("forward")
+    forward = own or getattr(type(module), "forward", None)
     is_torch = type(module).__module__.startswith("torch.")
     if not is_torch:
         assert isinstance(forward, FunctionType | MethodType)
-        given = args if isinstance(forward, MethodType) else [Static(module), *args]
+        given = args if own or isinstance(forward, MethodType) else [Static(module), *args]
         return _apply_static(frame, forward, given, kwargs)
     if module.training and any(
         "dropout" in type(part).__name__.lower() and getattr(part, "p", 0) > 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from stretto.batching.frontend.state.dispatch import at
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import note_cell
+from stretto.batching.frontend.state.guards import note_cell, note_function
 from stretto.batching.frontend.state.values import Closure, Static, Value
 from stretto.frontends.python.source.rewrite import definition_of
 
@@ -35,6 +35,7 @@ class Source:
 def source_of_function(frame: Frame, function: FunctionType) -> Source:
     function = inspect.unwrap(function)
     code = function.__code__
+    note_function(frame.evaluation, function)
     definitions = frame.evaluation.definitions
     if code not in definitions:
         definitions[code] = definition_of(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import is_dataclass
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from stretto.batching.frontend.control.kinds import each_type, python_class
 from stretto.batching.frontend.data.records import new_record
 from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import note_attribute
+from stretto.batching.frontend.state.guards import ABSENT, note_attribute, note_class
 from stretto.batching.frontend.state.values import (
     Choice,
     Dynamic,
@@ -109,11 +109,9 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
         return Static(info.python)
     if info.kind == "namedtuple" and name == "_replace":
         return Native(name, lambda f, _, changes: _replaced(f, value, kind, changes))
-    try:
-        found = inspect.getattr_static(info.python, name)
-    except AttributeError:
-        shown = info.python.__name__
-        frame.stop(AttributeError, f"'{shown}' object has no attribute '{name}'")
+    found = note_class(frame.evaluation, info.python, name)
+    if found is ABSENT:
+        return _asked(frame, value, info.python, name)
     match found:
         case FunctionType():
             return Method(found, value)
@@ -121,8 +119,22 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
             return apply(frame, Static(found.fget), [value])
         case staticmethod() | classmethod():
             return Static(getattr(info.python, name))
+        case MemberDescriptorType():
+            frame.stop(AttributeError, f"'{info.python.__name__}' object has no attribute '{name}'")
+        case _ if hasattr(type(found), "__get__"):
+            return frame.refuse(
+                f"{info.python.__name__}.{name} is a {type(found).__name__}", "use a property"
+            )
         case _:
             return Static(found)
+
+
+def _asked(frame: Frame, value: Dynamic, python: type, name: str) -> Value:
+    """An attribute that neither an object nor its class has, as `__getattr__` gives it."""
+    given = note_class(frame.evaluation, python, "__getattr__")
+    if given is ABSENT:
+        frame.stop(AttributeError, f"'{python.__name__}' object has no attribute '{name}'")
+    return apply(frame, Static(given), [value, Static(name)])
 
 
 def _replaced(frame: Frame, value: Dynamic, kind: RecordType, changes: dict[str, Value]) -> Value:

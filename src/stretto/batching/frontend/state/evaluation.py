@@ -44,7 +44,8 @@ class Again(Exception):
 class Read:
     """A static object that was read from `owner` by `name`, as a setting: a guard of the program.
 
-    kind: "attribute", "global" (owner is a dict), "cell", "item", or "items": all of a container.
+    kind: "attribute", "class" (what is stored in a class or its bases), "global" (owner is a dict),
+    "cell", "item", or "items": all of a container.
     """
 
     kind: str

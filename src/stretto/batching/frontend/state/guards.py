@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import CellType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -12,10 +12,12 @@ from stretto.batching.frontend.state.evaluation import Evaluation, Read
 from stretto.batching.frontend.state.values import scalar_type
 from stretto.runtime.constants import Weights
 
-_MISSING = object()
+ABSENT = object()
+"""What is found under a name that is not there."""
 
 
-_BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range)
+_BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range,
+             MethodType)  # fmt: skip
 
 
 def holds(reads: Iterable[Read]) -> bool:
@@ -47,6 +49,8 @@ def _found(read: Read) -> Any:
         match read.kind:
             case "attribute":
                 return getattr(read.owner, read.name)
+            case "class":
+                return in_class(read.owner, read.name)
             case "cell":
                 return read.owner.cell_contents
             case "items":
@@ -54,7 +58,7 @@ def _found(read: Read) -> Any:
             case _:
                 return read.owner[read.name]
     except (AttributeError, KeyError, IndexError, ValueError, TypeError):
-        return _MISSING
+        return ABSENT
 
 
 class TensorGuards:
@@ -89,6 +93,24 @@ def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) ->
         evaluation.read("attribute", owner, name, value)
 
 
+def in_class(python: type, name: str) -> Any:
+    """What a class or its bases have under a name, as it is stored; `ABSENT` where none has it."""
+    return next((vars(base)[name] for base in python.__mro__ if name in vars(base)), ABSENT)
+
+
+def note_class(evaluation: Evaluation, python: type, name: str) -> Any:
+    """Notes, and returns, what objects of a class find under a name that none of them stores."""
+    found = in_class(python, name)
+    evaluation.read("class", python, name, found)
+    return found
+
+
+def note_function(evaluation: Evaluation, function: FunctionType) -> None:
+    """Notes the code and the defaults of a function, which can be replaced in it."""
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        evaluation.read("attribute", function, name, getattr(function, name))
+
+
 def note_cell(evaluation: Evaluation, cell: CellType, value: Any) -> None:
     """Notes what a free variable of a function holds."""
     evaluation.read("cell", cell, None, value)
@@ -104,6 +126,7 @@ def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
     """Notes what a module holds that is called as a whole: its parts, parameters and settings."""
     for part in module.modules():
         settings = {k: v for k, v in vars(part).items() if not k.startswith("_")}
+        note_attribute(evaluation, part, "forward", part.forward)
         for name, value in settings.items():
             note_attribute(evaluation, part, name, value)
             note_items(evaluation, value)
