@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import stretto
+from stretto.errors import CaptureError
 from stretto.options import Options
+from tests.batching.test_frontend import same
 from tests.sampling import sampled
 
 ROWS = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 33, 255)
@@ -112,3 +114,16 @@ def test_every_number_of_rows(units: int) -> None:
                     atol=1e-5,
                     msg=lambda text, k=kind, n=rows: f"{k}, {n} rows: {text}",
                 )
+
+
+def test_attributes_are_those_of_a_tensor() -> None:
+    def function(x: torch.Tensor) -> Any:
+        sign = -1 if x.requires_grad or x.is_cuda or x.grad is not None else 1
+        return x.data * sign, x.ndim, x.real * 2, x.dtype == torch.float32, str(x.device)
+
+    for shapes in ((3, 1, 5, 0), (2, 2)):
+        items = [torch.rand(n) for n in shapes]
+        with torch.no_grad():
+            assert same([function(item) for item in items], stretto.batch(function)(items))
+        with pytest.raises(CaptureError, match="attribute is_leaf of a tensor"):
+            stretto.batch(lambda x: x if x.is_leaf else -x)(items)

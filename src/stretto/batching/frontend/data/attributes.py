@@ -165,6 +165,8 @@ def _tensor_attribute(frame: Frame, value: Dynamic, kind: TensorType, name: str)
         return call_torch(frame, getattr, [value, Static(name)], {})
     if not hasattr(torch.Tensor, name):
         frame.stop(AttributeError, f"'Tensor' object has no attribute '{name}'")
+    if not callable(getattr(torch.Tensor, name)):
+        frame.refuse(f"the attribute {name} of a tensor of the instance is read")
     return Method(name, value)
 
 
@@ -172,13 +174,8 @@ def _rows_attribute(frame: Frame, value: Dynamic, row: TensorType, name: str) ->
     if name == "shape":
         length = frame.assign("len", Scalar.INT, value.operand)
         return TupleValue((length, *map(Static, row.shape)))
-    if name == "ndim":
-        return Static(len(row.shape) + 1)
-    if name == "dtype":
-        return Static(row.dtype.torch)
-    if name == "device":
-        return Static(torch.device("cpu"))
-    return Method(name, value)
+    # No other attribute than the shape depends on how many rows there are.
+    return _tensor_attribute(frame, value, TensorType(row.dtype, (1, *row.shape)), name)
 
 
 def set_attribute(frame: Frame, owner: Value, name: str, value: Value) -> None:
