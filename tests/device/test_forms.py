@@ -64,7 +64,11 @@ def test_every_form_of_random_programs_is_read_back_and_correct(program: Program
     try:
         found = forms(program)
     except CodegenError as error:  # has no place in a frame
-        assert "is recursive, and makes a" in str(error)
+        known = (
+            "is recursive, and makes a",
+            "returns a tensor whose size is known only in the run",
+        )
+        assert any(text in str(error) for text in known)
         reject()
     for form in found:
         assert again(form) == form
