@@ -14,9 +14,10 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 INSTALLED := .venv/.installed
 INSTALLED_BENCH := .venv/.installed-bench
+INSTALLED_RAY := .venv/.installed-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test whole lint type golden fuzz bench gpu docs
+.PHONY: help setup demo test whole ray lint type golden fuzz bench gpu docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test: setup lint type ## lint, check types, run all tests
 
 whole: setup ## run all tests, with the cases that `make test` runs only a sample of
 	$(BIN)/pytest -n $(JOBS) --whole $(ARGS)
+
+ray: setup $(INSTALLED_RAY) ## run the tests of batchers on many machines, on a local cluster of Ray (installs it first)
+	$(BIN)/pytest tests/batching/serving/test_many_machines.py $(ARGS)
 
 lint: setup ## check style and format
 	$(BIN)/ruff check
@@ -61,4 +65,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(INSTALLED_BENCH): $(INSTALLED)
 	$(INSTALL) '.[bench,dev,models]'
+	@touch $@
+
+$(INSTALLED_RAY): $(INSTALLED)
+	$(INSTALL) '.[dev,models,ray]'
 	@touch $@
