@@ -18,6 +18,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("errors", "options"),
     ("deadline", "dumps", "locks", "progress", "remarks"),
+    ("garbage",),
     ("ir",),
     ("ops",),
     ("interp",),

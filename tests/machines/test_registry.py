@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +41,21 @@ def test_one_default_for_each_type_of_device() -> None:
     assert default_machine("cuda") is find_machine("cuda")
     with pytest.raises(KeyError):
         default_machine("mps")
+
+
+def test_machines_behind_the_one_that_is_looked_for_are_not_imported() -> None:
+    code = """
+import sys
+from stretto.machines.registry import default_machine, find_machine
+assert default_machine() is find_machine("cpu")
+names = "stretto.machines.cpu.machine", "stretto.machines.cuda.machine"
+print(*(name for name in names if name in sys.modules))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "stretto.machines.cpu.machine"
 
 
 def test_a_registered_machine_is_a_backend() -> None:

@@ -51,6 +51,38 @@ def test_types(target: str, args: tuple[object, ...], expected: str) -> None:
     assert ", ".join(map(str, found)) == expected
 
 
+@pytest.mark.parametrize("names", [("s0", "s1"), ("s1", "s0"), ("z", "a"), ("s1", "n")])
+@pytest.mark.parametrize(
+    ("target", "args", "expected"),
+    [
+        ("aten.cat.default", (("f32[X, 3]", "f32[Y, 3]", "f32[X, 3]"),), "f32[Y + 2*X, 3]"),
+        ("aten.view.default", ("f32[X, 4, Y]", (-1, 2)), "f32[2*X*Y, 2]"),
+        ("aten.mm.default", ("f32[Y, X]", "f32[X, 7]"), "f32[Y, 7]"),
+        ("aten.constant_pad_nd.default", ("f32[Y, X]", (1, 2)), "f32[Y, X + 3]"),
+    ],
+)
+def test_symbols_are_only_names(
+    target: str, args: tuple[object, ...], expected: str, names: tuple[str, str]
+) -> None:
+    """Types are found for other symbols and renamed; sums and products are in order again."""
+
+    def build(item: object) -> object:
+        if isinstance(item, tuple):
+            return tuple(build(part) for part in item)
+        return value(named(item)) if isinstance(item, str) else item
+
+    def named(text: str) -> str:
+        return text.replace("X", names[0]).replace("Y", names[1])
+
+    found = infer(target, tuple(build(item) for item in args))  # type: ignore
+    assert list(found) == [parse_type(named(expected))]
+
+
+def test_a_refusal_has_the_names_of_its_symbols() -> None:
+    with pytest.raises(VerifyError, match="of size rows"):
+        infer("aten.mm.default", (value("f32[rows, 3]"), value("f32[4, rows]")))
+
+
 @pytest.mark.parametrize(
     ("target", "args", "reason"),
     [

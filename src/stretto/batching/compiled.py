@@ -25,6 +25,7 @@ from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
 from stretto.batching.types import Type
 from stretto.errors import BuildError
+from stretto.garbage import uncollected
 from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import default_machine, find_machine
 from stretto.options import Options
@@ -166,6 +167,22 @@ def compile_batch(
 ) -> CompiledBatch:
     """The program of a function for instances of these types. Raises CaptureError for what cannot
     be batched, and the errors of building."""
+    with uncollected():
+        return _compiled(
+            function, parameters, keywords, static, evaluation, backend, options, passes
+        )
+
+
+def _compiled(
+    function: Callable[..., Any],
+    parameters: Sequence[tuple[str, Type]],
+    keywords: Sequence[tuple[str, Type]],
+    static: dict[str, Any],
+    evaluation: Evaluation,
+    backend: str,
+    options: Options,
+    passes: BatchPasses | None,
+) -> CompiledBatch:
     seconds: dict[str, float] = {}
     begin = perf_counter()
     program = evaluate(function, parameters, evaluation, keywords, static)

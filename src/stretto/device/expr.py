@@ -46,6 +46,9 @@ class Reg(Quantity):
     dtype: DType = DType.I64
     usual: int | None = field(default=None, compare=False, repr=False)
 
+    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+        return hash(self.name)
+
 
 LIMIT = "limit."
 """Registers of this prefix and a slot hold the capacity of that list; the machine sets them."""
@@ -123,6 +126,9 @@ class Buffer:
     shape: tuple[Extent, ...]
     kind: str = "local"
     slot: int = -1
+
+    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+        return hash(self.name)
 
     @property
     def is_input(self) -> bool:

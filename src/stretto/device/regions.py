@@ -8,11 +8,12 @@ cut are compared by their numbers, whatever the size is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, starmap
 from math import prod
+from typing import TypeVar
 
 from stretto.device.expr import (
     Access,
@@ -121,8 +122,34 @@ def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Reg
         yield merged(_stage_regions(stage, tile))
 
 
+class _Remembered:
+    """What a function said of items, which never change; by identity, since to compare two kernels
+    takes longer than to ask again. Policies, waits and verifiers ask about the same ones."""
+
+    def __init__(self, most: int = 16384) -> None:
+        self._most = most
+        self._known: dict[int, tuple[Statement, tuple[Region, ...]]] = {}
+        """With the items, so that identities stay theirs."""
+
+    def of(self, item: _Item, compute: Callable[[_Item], tuple[Region, ...]]) -> tuple[Region, ...]:
+        found = self._known.get(id(item))
+        if found is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            found = self._known[id(item)] = item, compute(item)
+        return found[1]
+
+
+_Item = TypeVar("_Item", Kernel, Let | Check)
+_REMEMBERED = _Remembered()
+
+
 def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     """What all tasks together touch."""
+    return _REMEMBERED.of(kernel, _kernel_regions)
+
+
+def _kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     if not kernel.is_static or kernel.call is not None:
         return merged(whole(region.buffer, region.write) for region in _touched(kernel))
     return tile_regions(kernel, whole_tile(kernel))
@@ -183,6 +210,11 @@ def item_regions(item: Statement) -> tuple[Region, ...]:
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
+    """What a register statement reads."""
+    return _REMEMBERED.of(item, _statement_regions)
+
+
+def _statement_regions(item: Let | Check) -> tuple[Region, ...]:
     return tuple(region for expr in item.exprs for region in expr_regions(expr))
 
 

@@ -49,6 +49,9 @@ class Var(Quantity):
 
     number: int
 
+    def __hash__(self) -> int:  # faster than that of a tuple, and sets have many of them
+        return hash(self.number)
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol(Quantity):
@@ -63,6 +66,9 @@ class Symbol(Quantity):
     low: int = 1
     high: int | None = None
     usual: int | None = None
+
+    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+        return hash(self.name)
 
     @property
     def bounds(self) -> Bounds:

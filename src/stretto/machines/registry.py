@@ -8,11 +8,11 @@ user by `register`.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from stretto import machines
 from stretto.machines.machine import HOST, Machine
@@ -46,13 +46,16 @@ def registered(*chosen: Machine) -> Generator[None]:
 
 def find_machine(name: str) -> Machine:
     """The machine of that name. Raises KeyError for one that nobody gave."""
-    return known_machines()[name]
+    for machine in _machines():
+        if machine.name == name:
+            return machine
+    raise KeyError(name)
 
 
 def default_machine(device_type: str = HOST.type) -> Machine:
     """The machine that backend "auto" takes for tensors on such devices. Raises KeyError where
     there is none."""
-    for machine in known_machines().values():
+    for machine in _machines():
         if machine.is_default and machine.device_type == device_type:
             return machine
     raise KeyError(device_type)
@@ -60,14 +63,33 @@ def default_machine(device_type: str = HOST.type) -> Machine:
 
 def known_machines() -> dict[str, Machine]:
     """All machines by name, in alphabetical order."""
-    return dict(sorted((_built_in() | _REGISTERED).items()))
+    found = [machine for folder in _folders() for machine in _in_folder(folder)]
+    found += [point.load() for point in _points()]
+    return dict(sorted(({machine.name: machine for machine in found} | _REGISTERED).items()))
+
+
+def _machines() -> Iterator[Machine]:
+    """The same, one after the other. To import a machine takes a tenth of a second or two, so those
+    behind the one that is looked for are left alone, where no other can take their names."""
+    if _REGISTERED or _points():
+        yield from known_machines().values()
+    else:
+        for folder in _folders():
+            yield from _in_folder(folder)
 
 
 @cache
-def _built_in() -> dict[str, Machine]:
-    """Those of this package's folders, and of other installed packages."""
-    folders = [info.name for info in pkgutil.iter_modules(machines.__path__) if info.ispkg]
-    modules = [import_module(f"{machines.__name__}.{folder}.machine") for folder in folders]
-    found: list[Machine] = [machine for module in modules for machine in module.MACHINES]
-    found += [point.load() for point in entry_points(group=ENTRY_POINTS)]
-    return {machine.name: machine for machine in found}
+def _folders() -> tuple[str, ...]:
+    """Those of this package, in alphabetical order, as the names of their machines are."""
+    return tuple(info.name for info in pkgutil.iter_modules(machines.__path__) if info.ispkg)
+
+
+@cache
+def _in_folder(folder: str) -> tuple[Machine, ...]:
+    return import_module(f"{machines.__name__}.{folder}.machine").MACHINES
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """What other installed packages give."""
+    return tuple(entry_points(group=ENTRY_POINTS))

@@ -9,6 +9,7 @@ is a VerifyError that names the operator.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import Argument, LiteralOp, TensorOp
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol, symbols_in
-from stretto.ir.symbols import symbols_of_types
+from stretto.ir.symbols import Renaming, rename_dim, rename_type, symbols_of_types
 from stretto.ir.types import INDEX, Dim, DType, TensorType
 from stretto.ir.verifier import RULES
 from stretto.ops.symints import (
@@ -95,6 +96,11 @@ class Relation:
                 return at_most(Size.of(self.right) + (self.sign == ">"), self.left)
             case _:
                 return self.sign == "==" and self.left == self.right
+
+    def renamed(self, renaming: Renaming) -> Relation:
+        """The same of other symbols."""
+        left, right = (rename_dim(side, renaming) for side in (self.left, self.right))
+        return Relation(self.sign, left, right)
 
     def __str__(self) -> str:
         return f"{self.left} {self.sign} {self.right}"
@@ -172,9 +178,43 @@ class _Frozen:
             return _Frozen(TensorType, argument.type)
         return _Frozen(type(argument), argument)
 
+    def renamed(self, renaming: Renaming) -> _Frozen:
+        """The same with other symbols in its sizes."""
+        if self.kind is tuple:
+            return _Frozen(tuple, tuple(item.renamed(renaming) for item in self.value))
+        if self.kind is TensorType:
+            return _Frozen(TensorType, rename_type(self.value, renaming))
+        if self.kind is Size:
+            return _Frozen(Size, rename_dim(self.value, renaming))
+        return self
+
 
 @lru_cache(maxsize=16384)
 def _infer(
+    target: str, args: tuple[_Frozen, ...], kwargs: tuple[tuple[str, _Frozen], ...]
+) -> Inferred:
+    """What torch says of an operator. Symbols are only names, so that it is asked once of
+    operators that differ in these alone, as those of equal blocks do."""
+    symbols = symbols_in(size for item in (*args, *(v for _, v in kwargs)) for size in _sizes(item))
+    plain = tuple(Symbol(f"s{n}", item.low, item.high) for n, item in enumerate(symbols))
+    if symbols == plain:
+        return _inferred(target, args, kwargs)
+    there: Renaming = dict(zip(map(Size.of, symbols), map(Size.of, plain), strict=True))
+    back: Renaming = dict(zip(map(Size.of, plain), map(Size.of, symbols), strict=True))
+    named = tuple((key, value.renamed(there)) for key, value in kwargs)
+    try:
+        found = _inferred(target, tuple(value.renamed(there) for value in args), named)
+    except VerifyError:  # the message is to have the names that are known outside
+        return _inferred(target, args, kwargs)
+    types = tuple(rename_type(item, back) for item in found.types)
+    return Inferred(
+        tuple(item for item in types if isinstance(item, TensorType)),
+        tuple(item.renamed(back) for item in found.relations),
+    )
+
+
+@lru_cache(maxsize=16384)
+def _inferred(
     target: str, args: tuple[_Frozen, ...], kwargs: tuple[tuple[str, _Frozen], ...]
 ) -> Inferred:
     pairs = named_arguments(target, args, kwargs)
@@ -315,6 +355,17 @@ def _quiet() -> Generator[None]:
         log.disabled = before
 
 
+_modes = threading.local()
+
+
+def _plain_mode() -> FakeTensorMode:
+    """The mode of this thread for tensors without symbols. To make one, torch writes down where in
+    Python it is made, which takes as long as most operators."""
+    if not hasattr(_modes, "plain"):
+        _modes.plain = FakeTensorMode()
+    return _modes.plain
+
+
 class _Symbols:
     """The SymInts that stand for the symbols of sizes while one op is inferred."""
 
@@ -326,8 +377,9 @@ class _Symbols:
         self.ours: dict[Any, Symbol] = {}
         self.env = SizeEnv() if symbols else None
         self.seen: set[str] = set()
-        mode = FakeTensorMode(shape_env=self.env)
-        self.mode: AbstractContextManager[Any] = without_cache(mode) if symbols else mode
+        self.mode: AbstractContextManager[Any] = (
+            without_cache(FakeTensorMode(shape_env=self.env)) if symbols else _plain_mode()
+        )
 
     @staticmethod
     def of(items: Sequence[_Frozen]) -> _Symbols:
