@@ -162,6 +162,49 @@ def test_an_instance_that_fails_is_named_and_the_batcher_goes_on() -> None:
     check(many, first, [[5]])
 
 
+class Words(nn.Module):
+    """A position that kernels check: in the second launch for lists that begin with a number above
+    the first row's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def forward(self, numbers: list[int]) -> torch.Tensor:
+        total = torch.zeros(4)
+        for number in numbers:
+            if number < 0:
+                raise ValueError(f"a negative number, {number}")
+            total = torch.tanh(total + self.words.weight[number])
+            if total.sum() > 100:
+                total = total - 1
+        return total
+
+
+@pytest.mark.parametrize("bad", [{0}, {16}, {3, 4, 11}, set(range(17))])
+def test_a_check_that_fails_in_a_launch_is_that_of_its_instance(bad: set[int]) -> None:
+    """The launch of all instances stops. It is found out which of them did it: these fail alone."""
+    model = Words()
+    instances = [[n % 7, 12 if n in bad else 3, 4][: 1 + n % 3 + (n in bad)] for n in range(17)]
+    instances[5] = [-5]
+    many = stretto.batch(model)
+    many([[1, 2]])
+    first = min({5, *bad})
+    with pytest.raises(ValueError if first == 5 else IndexError) as raised:
+        many(instances)
+    assert any(f"in instance {first}" in note for note in raised.value.__notes__)
+    assert not isinstance(raised.value.__context__, IndexError)  # that of another instance
+    with many.stream(max_batch=17, max_wait_ms=50) as stream:
+        futures = [stream.submit(instance) for instance in instances]
+        for number, (instance, future) in enumerate(zip(instances, futures, strict=True)):
+            if number in bad or number == 5:
+                wanted = IndexError if number in bad and number != 5 else ValueError
+                assert isinstance(future.exception(), wanted)
+            else:
+                assert same(model(instance).detach(), future.result())
+    check(many, model, [instance for n, instance in enumerate(instances) if n not in {5, *bad}])
+
+
 def test_other_devices_are_refused() -> None:
     layer = nn.Linear(3, 3)
     with pytest.raises(BuildError, match=r"cannot run on cuda \(backend 'cuda'\)"):

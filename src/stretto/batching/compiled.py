@@ -55,6 +55,15 @@ class Times:
     launches: int = 0
 
 
+class LaunchStopped(Exception):
+    """A launch has ended with an error, as one of its instances alone would have; it is not known
+    which of them."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass(slots=True)
 class CompiledBatch:
     """The program of a signature, ready to run."""
@@ -104,10 +113,37 @@ class CompiledBatch:
         begin = perf_counter()
         flat = self.host.flatten(columns) if flattened is None else flattened.of(self.host)
         self.times = Times(flatten=perf_counter() - begin)
-        return self.run_flat(flat)
+        try:
+            return self.run_flat(flat)
+        except LaunchStopped as stopped:
+            error = stopped.error
+        return self._apart(columns, 0, error)
 
-    def run_flat(self, flat: Flat) -> list[Outcome]:
-        """The same for instances that have been flattened before."""
+    def _apart(
+        self, columns: Sequence[Sequence[Any]], first: int, error: Exception
+    ) -> list[Outcome]:
+        """The outcomes of instances whose launch was stopped by a check that does not say for which
+        of them: both halves run by themselves, and so on, until those that fail are alone. Programs
+        are pure, so that it does not matter who ran before. first: the number of the first one."""
+        count = len(columns[0])
+        if count == 1:
+            error.add_note(f"in instance {first}")
+            return [Failure(error)]
+        outcomes: list[Outcome] = []
+        for low, high in ((0, count // 2), (count // 2, count)):
+            half = [column[low:high] for column in columns]
+            try:
+                outcomes += self.run_flat(self.host.flatten(half), first + low)
+                continue
+            except LaunchStopped as stopped:
+                error = stopped.error
+            # Not inside `except`: errors of the parts would name this one as their context.
+            outcomes += self._apart(half, first + low, error)
+        return outcomes
+
+    def run_flat(self, flat: Flat, first: int = 0) -> list[Outcome]:
+        """The same for instances that have been flattened before. first: the number that the first
+        one has in messages. Raises LaunchStopped."""
         times = self.times
         begin = perf_counter()
         if self.levels is not None:
@@ -125,13 +161,16 @@ class CompiledBatch:
             given = Tables(
                 tables.steps, tables.indices, tables.numbers, tables.largest, tables.longest
             )
-            self.pools = self.levels.run(given, self.pools)
+            try:
+                self.pools = self.levels.run(given, self.pools)
+            except Exception as error:
+                raise LaunchStopped(error) from None
             times.execute += perf_counter() - begin
             times.launches += 1
             if len(self._steps) < MOST_KEPT:
                 self._steps.append(string_at(tables.steps.data_ptr(), tables.steps.nbytes))
         begin = perf_counter()
-        results = run.results(self.pools)
+        results = run.results(self.pools, first)
         times.results += perf_counter() - begin
         spent = run.times()
         times.record, times.schedule = spent.record, spent.schedule

@@ -274,10 +274,10 @@ class Run:
         """How many rows each pool must have for the tables of the last `advance`."""
         return tuple(self._host.rows.from_address(self._view.rows))
 
-    def results(self, pools: Sequence[torch.Tensor]) -> list[Any]:
+    def results(self, pools: Sequence[torch.Tensor], first_instance: int = 0) -> list[Any]:
         """For each instance its result, or the exception that ended it. To be called once, when
         `advance` has returned None. Tensors of the results are copies of rows; what came in with an
-        instance is given back as it is."""
+        instance is given back as it is. first_instance: the number of the first one in messages."""
         native, count = self._native, len(pools)
         counts = (ctypes.c_int64 * (2 * count))()
         native.stretto_host_collect(self._handle, counts)
@@ -301,7 +301,8 @@ class Run:
                 site = failures[2 * instance]
                 statement = self._host.sites[site] if site >= 0 else None
                 given = results[instance] or ()
-                results[instance] = exception(self._host.program, statement, code, given, instance)
+                number = first_instance + instance
+                results[instance] = exception(self._host.program, statement, code, given, number)
         return results
 
     def _taken(self, memory: torch.Tensor, pool: int, several: int) -> list[torch.Tensor]:
