@@ -14,7 +14,8 @@ import torch
 from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.state.evaluation import Read
-from stretto.batching.frontend.state.guards import TensorGuards, holds
+from stretto.batching.frontend.state.guards import TensorGuards
+from stretto.batching.frontend.state.probed import ReadGuards
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.level_program import LevelProgram
@@ -77,6 +78,8 @@ class CompiledBatch:
     device: torch.device
     reads: tuple[Read, ...]
     """What was static and must stay the same."""
+    guards: ReadGuards
+    """Whether it is."""
     tensors: TensorGuards
     seconds: dict[str, float]
     """How long each part of the compilation took."""
@@ -101,7 +104,7 @@ class CompiledBatch:
 
     def is_current(self) -> bool:
         """Whether what was static is the same, and the program is right for the parameters."""
-        if not holds(self.reads) or not self.tensors.hold():
+        if not self.guards.hold() or not self.tensors.hold():
             return False
         return self.levels is None or self.levels.is_current()
 
@@ -244,12 +247,15 @@ def _compiled(
     reads = tuple(evaluation.reads.values())
     sources = () if levels is None else levels.code.sources
     tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
-    guards = TensorGuards(
+    places = TensorGuards(
         [*tensors, *host.shared, *(source.tensor for source in sources)],
         tuple(evaluation.content.values()),
         native=machine.is_native,
     )
-    return CompiledBatch(program, evaluation, host, levels, tuning, HOST, reads, guards, seconds)
+    guards = ReadGuards(reads, options, native=machine.is_native)
+    return CompiledBatch(
+        program, evaluation, host, levels, tuning, HOST, reads, guards, places, seconds
+    )
 
 
 def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> None:

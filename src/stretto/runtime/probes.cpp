@@ -23,7 +23,7 @@ struct Python {
 } python;
 
 // The values of probes.Kind.
-enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair, kPair, kType };
+enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair, kPair, kType, kVersion };
 
 struct Probe {
   int64_t kind;
@@ -45,6 +45,9 @@ bool holds(const Probe& probe, intptr_t& place) {
       return python.dict_next(probe.subject, &place, &key, &value) && key == probe.key &&
              value == probe.expected;
     }
+    case kVersion:  // of a class: `key` is where it has it
+      return *reinterpret_cast<const uint32_t*>(static_cast<const char*>(probe.subject) + number(probe.key)) ==
+             static_cast<uint32_t>(number(probe.expected));
     default: {
       Object type = python.type(probe.subject);
       python.release(type);

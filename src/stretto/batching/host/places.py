@@ -64,7 +64,7 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
         else:
             found.append((ASK, 0) if value is None else (IN_VALUES, value))
     dict_at, keys = _dict(trial, found, marks) if at and not valid_at else (0, 0)
-    return ClassPlaces(tuple(found), at, tag, valid_at, dict_at, keys, _version(cls))
+    return ClassPlaces(tuple(found), at, tag, valid_at, dict_at, keys, class_version(cls))
 
 
 def is_stored(cls: type, name: str) -> bool:
@@ -153,11 +153,12 @@ def version_at() -> int:
     versions = set[int]()
     for name in ("one", "two", "three"):
         setattr(Base, name, None)
-        versions.add(_version(Trial))
+        versions.add(class_version(Trial))
     return _VERSION_AT if len(versions) == 3 and 0 not in versions else 0
 
 
-def _version(cls: type) -> int:
+def class_version(cls: type) -> int:
+    """The number that lies at `version_at`; 0 where the class has none now."""
     getattr(cls, "__init__", None)  # a class that has been changed gets its version when it is used
     return ctypes.c_uint32.from_address(id(cls) + _VERSION_AT).value
 

@@ -185,12 +185,14 @@ class ProbeKind(IntEnum):
     FIRST_PAIR = 5
     PAIR = 6
     TYPE = 7
+    VERSION = 8
 
 
 @dataclass(slots=True, eq=False)
 class Probes:
     """Comparisons that need no Python: of an entry of a dict (0: there is none), a length, an item
-    of a list, the next key and value of a dict, a class.
+    of a list, the next key and value of a dict, a class, the version that a class has where it is
+    changed (key: where it lies in the class).
 
     rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or the
     position of an item. kept: the objects behind the addresses. Of equal rows there is one, unless
