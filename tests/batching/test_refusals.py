@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import stretto
 from stretto.errors import CaptureError
 from tests.batching.agree import check
 
@@ -104,3 +105,16 @@ def test_an_attribute_that_a_kind_of_data_lacks() -> None:
         return x.foo
 
     check(read, [1, torch.ones(3), None, "a", [1], (1, 2)])
+
+
+def _odd_product(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.ones(3, 5)
+
+
+def test_an_operator_that_refuses_its_operands_leaves_no_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """torch logs a traceback of its own where its fake tensors fail."""
+    with pytest.raises(RuntimeError, match="same reduction dim|cannot be multiplied"):
+        stretto.batch(_odd_product)([torch.ones(4), torch.ones(4)])
+    assert "failed while attempting" not in capfd.readouterr().err

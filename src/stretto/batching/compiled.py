@@ -29,6 +29,7 @@ from stretto.errors import BuildError
 from stretto.garbage import uncollected
 from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import default_machine, find_machine
+from stretto.ops.infer import quiet
 from stretto.options import Options
 from stretto.placement import AUTO
 
@@ -209,7 +210,7 @@ def compile_batch(
 ) -> CompiledBatch:
     """The program of a function for instances of these types. Raises CaptureError for what cannot
     be batched, and the errors of building."""
-    with uncollected():
+    with uncollected(), quiet():
         return _compiled(
             function, parameters, keywords, static, evaluation, backend, options, passes
         )

@@ -318,7 +318,7 @@ def _evaluated(
     symbols: _Symbols,
 ) -> Inferred:
     overload, known = resolve(target), parameters(target)
-    with _quiet(), _disable_current_modes(), torch.no_grad(), symbols.mode:
+    with quiet(), _disable_current_modes(), torch.no_grad(), symbols.mode:
         symbols.create()
 
         def make(name: str, item: _Frozen) -> Any:
@@ -344,15 +344,25 @@ def _plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return overload(*args, **kwargs)
 
 
+_quiet = threading.local()
+
+
 @contextmanager
-def _quiet() -> Generator[None]:
-    """Keeps torch from logging a traceback where an operator refuses: we raise instead."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
+def quiet() -> Generator[None]:
+    """Keeps torch from logging a traceback in this thread where an operator refuses fake tensors:
+    we raise instead."""
+    _quiet.depth = getattr(_quiet, "depth", 0) + 1
     try:
         yield
     finally:
-        log.disabled = before
+        _quiet.depth -= 1
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not getattr(_quiet, "depth", 0)
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_is_wanted)
 
 
 _modes = threading.local()
