@@ -1275,6 +1275,125 @@ def position_outside(i):
     return y[i], y[:, 0][i], y[i, 1], y[1:, i]
 
 
+# ---- special methods of the user's classes
+
+
+class Ratio:
+    """An object with operators of its own."""
+
+    def __init__(self, over, under=1):
+        self.over, self.under = over, under
+
+    def __add__(self, other):
+        if not isinstance(other, Ratio):
+            return NotImplemented
+        return Ratio(self.over * other.under + other.over * self.under, self.under * other.under)
+
+    def __radd__(self, other):
+        return Ratio(self.over + other * self.under, self.under)
+
+    def __imul__(self, other):
+        self.over *= other
+        return self
+
+    def __neg__(self):
+        return Ratio(-self.over, self.under)
+
+    def __abs__(self):
+        return abs(self.over) / self.under
+
+    def __lt__(self, other):
+        return self.over * other.under < other.over * self.under
+
+    def __eq__(self, other):
+        return self.over * other.under == other.over * self.under
+
+    def __contains__(self, number):
+        return number in (self.over, self.under)
+
+    def __hash__(self):
+        return 0
+
+
+@dataclass(order=True)
+class Version:
+    major: int
+    name: str
+    note: int = field(default=0, compare=False)
+
+
+@dataclass
+class Holder:
+    held: Any
+
+
+@case(1, 2, -3)
+def operators_of_a_class(n):
+    a, b = Ratio(n, 2), Ratio(1)
+    total = sum([a, b, -a])
+    return (a + b).over, (3 + a).over, total.over, total.under, abs(a)
+
+
+@case(1, 2)
+def operators_that_change_their_object(n):
+    a = b = Ratio(n)
+    a *= 3
+    return a is b, b.over
+
+
+@case(1, 2)
+def operator_that_no_class_has(n):
+    return n + Cell(n) if n > 1 else 0
+
+
+@case(1, 2, 3)
+def comparisons_of_a_class(n):
+    a, b = Ratio(n, 2), Ratio(1)
+    return a < b, a > b, a == b, a != b, n in a, 5 in a, a == n
+
+
+@case([3, 1, 2], [1], [])
+def objects_sorted_by_their_class(items):
+    return [f.over for f in sorted([Ratio(i) for i in items], reverse=True)]
+
+
+@case((1, "a", 1, "b"), (2, "a", 1, "b"), (1, "a", 1, "a"))
+def dataclass_in_order(p):
+    a, b = Version(p[0], p[1], 1), Version(p[2], p[3], 2)
+    return a < b, a >= b, a == b, a != b, sorted([a, b])[0].major
+
+
+@case("x", "y")
+def dataclass_with_a_later_field(s):
+    a, b = Inner(s, [1]), Inner("x", [1])
+    return a == b
+
+
+@case(1, 2)
+def own_equality_within_others(n):
+    return Holder(Ratio(n)) == Holder(Ratio(2, 2))
+
+
+@case([1, 2], [2])
+def own_equality_of_items(items):
+    return Ratio(2, 2) in [Ratio(i) for i in items]
+
+
+@case({"a": 1}, {"a": 2})
+def dicts_united(d):
+    return d | {"b": 2}
+
+
+@case("a", "b")
+def string_repeated(s):
+    return s * 2
+
+
+@case([1], [])
+def list_times_bool(items):
+    return items * True, items * False
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
@@ -1288,6 +1407,10 @@ REFUSED = frozenset(
         "try_except",
         "iterator_next",
         "dynamic_unpack_call",
+        "own_equality_within_others",
+        "own_equality_of_items",
+        "dicts_united",
+        "string_repeated",
     )
 )
 """Functions that are not understood; each is refused at its line."""

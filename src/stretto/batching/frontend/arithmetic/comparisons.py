@@ -7,13 +7,23 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stretto.batching.frontend.arithmetic.special import (
+    by_method,
+    check_equality,
+    compared_fields,
+    method_of,
+    operated,
+    ordered_fields,
+)
 from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.control.kinds import each_type, has_type, python_class, unpacked
+from stretto.batching.frontend.data.attributes import attribute
+from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.sameness import same
-from stretto.batching.frontend.state.statics import is_static, python_of
+from stretto.batching.frontend.state.statics import is_data, is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
     Dynamic,
@@ -74,13 +84,27 @@ def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
                 return call_static(frame, operator.ne, [python_of(left), python_of(right)], {})
             if is_tensor_like(left) or is_tensor_like(right):
                 return call_torch(frame, operator.ne, [left, right], {})
-            return negated(frame, equal(frame, left, right))
+            return _unequal(frame, left, right)
         case ast.In():
             return contains(frame, right, left)
         case ast.NotIn():
             return negated(frame, contains(frame, right, left))
         case _:
             return _ordered(frame, op, left, right)
+
+
+def _unequal(frame: Frame, left: Value, right: Value) -> Value:
+    """left != right: by `__ne__` where the left object has one, else what == is not."""
+    for value in (left, right):
+        kinds = list(alternatives(value.type)) if isinstance(value, Dynamic) else []
+        if not any(method_of(frame, kind, "__ne__") is not None for kind in kinds):
+            continue
+        if isinstance(value, Dynamic) and value is left and len(kinds) == 1:
+            found = by_method(frame, value, "__ne__", right)
+            if found is not None:
+                return found
+        frame.refuse("!= of a value that may have a method __ne__ of its own", "use `not ==`")
+    return negated(frame, equal(frame, left, right))
 
 
 def negated(frame: Frame, value: Value) -> Value:
@@ -97,6 +121,13 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
         return call_torch(frame, function, [left, right], {})
 
     def single(a: Dynamic, b: Dynamic) -> Value:
+        own = operated(frame, name, a, b)
+        if own is not None:
+            return own
+        fields = ordered_fields(frame, a.type) if a.type == b.type else None
+        if fields is not None:
+            parts = ([attribute(frame, one, field) for field in fields] for one in (a, b))
+            return _ordered_items(frame, op, *parts)
         if isinstance(a.type, TupleType) and isinstance(b.type, TupleType):
             parts = unpacked(frame, a, a.type), unpacked(frame, b, b.type)
             return _ordered_items(frame, op, *parts)
@@ -167,17 +198,64 @@ def equal(frame: Frame, left: Value, right: Value) -> Value:
         return call_torch(frame, operator.eq, [left, right], {})
     if isinstance(left, TupleValue) and isinstance(right, TupleValue):
         return _equal_tuples(frame, left, right)
-    for value in (left, right):
-        if isinstance(value, Static) and not is_scalar(value) and type(value.value) is not tuple:
-            return Static(False)
+    for value, other in ((left, right), (right, left)):
+        if isinstance(value, Static) and not is_data(value):
+            return _equal_static(frame, other, value)
     a, b = frame.dynamic(left), frame.dynamic(right)
-    for kind in (*alternatives(a.type), *alternatives(b.type)):
-        if isinstance(kind, TensorType | RowsType):
-            frame.refuse("== of a value that may be a tensor and may be something else")
-        if isinstance(kind, RecordType):
-            _check_equality(frame, kind)
+    kinds = (*alternatives(a.type), *alternatives(b.type))
+    if any(isinstance(kind, TensorType | RowsType) for kind in kinds):
+        frame.refuse("== of a value that may be a tensor and may be something else")
+    if any(_has_equality(frame, kind) for kind in kinds):
+        return each_type(
+            frame, a, lambda x: each_type(frame, b, lambda y: _equal_objects(frame, x, y))
+        )
+    return _equal_data(frame, a, b)
+
+
+def _equal_static(frame: Frame, value: Value, shared: Static) -> Value:
+    """Whether a value is equal to an object that all instances share, and that is no data."""
+    kinds = tuple(alternatives(frame.type_of(value)))
+    for kind in kinds:
+        if method_of(frame, kind, "__eq__") is not None:
+            found = by_method(frame, frame.dynamic(value), "__eq__", shared)
+            return Static(False) if found is None else found
+    if any(issubclass(type(shared.value), python_class(frame, kind)) for kind in kinds):
+        frame.refuse(
+            f"a {type(shared.value).__name__} that all instances share is compared with one of "
+            "the instance",
+            "compare what they hold",
+        )
+    return Static(False)
+
+
+def _has_equality(frame: Frame, kind: Type) -> bool:
+    """Whether == of objects of a class is not that of all their fields, nor identity."""
+    if not isinstance(kind, RecordType):
+        return False
+    own = method_of(frame, kind, "__eq__") is not None
+    return own or compared_fields(frame, kind) is not None
+
+
+def _equal_objects(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
+    """== of two values of one type each, of which one may have an == of its own."""
+    found = operated(frame, "eq", left, right)
+    if found is not None:
+        return found
+    if left.type == right.type and isinstance(left.type, RecordType):
+        if method_of(frame, left.type, "__eq__") is not None:  # which declined
+            return identical(frame, left, right)
+        names = compared_fields(frame, left.type)
+        if names is not None:
+            pairs = [[attribute(frame, one, name) for one in (left, right)] for name in names]
+            return all_of(frame, [lambda p=pair: equal(frame, *p) for pair in pairs])
+    return _equal_data(frame, left, right)
+
+
+def _equal_data(frame: Frame, a: Dynamic, b: Dynamic) -> Value:
     if not _may_be_equal(a.type, b.type):
         return Static(False)
+    check_equality(frame, a.type)
+    check_equality(frame, b.type)
     return frame.assign("eq", Scalar.BOOL, a.operand, b.operand)
 
 
@@ -185,14 +263,6 @@ def _is_tensor(value: Value) -> bool:
     return isinstance(value, Dynamic) and all(
         isinstance(kind, TensorType) for kind in alternatives(value.type)
     )
-
-
-def _check_equality(frame: Frame, kind: RecordType) -> None:
-    info = frame.evaluation.info(kind)
-    params = getattr(info.python, "__dataclass_params__", None)
-    own = info.python.__eq__ is not object.__eq__
-    if own and not (params is not None and params.eq) and info.kind == "object":
-        frame.refuse(f"== of {info.python.__name__}, which defines it itself")
 
 
 def _may_be_equal(left: Type, right: Type) -> bool:
@@ -261,6 +331,10 @@ def _contains(frame: Frame, container: Dynamic, item: Value) -> Value:
     kind = container.type
     if isinstance(kind, RecordType) and frame.evaluation.info(kind).kind == "dict":
         return contains(frame, Static(frame.evaluation.info(kind).fields), item)
+    own = by_method(frame, container, "__contains__", item)
+    if own is not None:
+        found = truth(frame, own)
+        return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
     if isinstance(kind, TensorType | RowsType | RecordType):
         frame.refuse(f"`in` of {frame.show(kind)}")
     given = frame.dynamic(item)
@@ -270,4 +344,6 @@ def _contains(frame: Frame, container: Dynamic, item: Value) -> Value:
         and any(isinstance(x, TensorType) for x in alternatives(frame.evaluation.item_type(kind)))
     ):
         frame.refuse("`in` compares tensors")
+    check_equality(frame, given.type)
+    check_equality(frame, kind)
     return frame.assign("contains", Scalar.BOOL, container.operand, given.operand)

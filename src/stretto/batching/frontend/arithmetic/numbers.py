@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import operator
 from collections.abc import Callable
 from typing import Any
 
+from stretto.batching.frontend.arithmetic.special import by_method, operated
 from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.control.kinds import each_type, python_class
@@ -85,6 +87,9 @@ def _both_static(
 def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
     """The operator on two values of one type each."""
     kinds = left.type, right.type
+    own = operated(frame, name, left, right)
+    if own is not None:
+        return own
     if all(kind in NUMBERS for kind in kinds) and name != "matmul":
         type_ = number_result(frame, name, left, right)
         if type_ is not None:
@@ -102,10 +107,14 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
             frame.evaluation.grow(cell, frame.evaluation.item_type(kind))
         made = ListType(cell, left.type.is_tuple)
         return frame.assign("concat", made, left.operand, right.operand, detail=left.type.is_tuple)
-    if name == "mul" and isinstance(left.type, ListType) and right.type is Scalar.INT:
+    if name == "mul" and isinstance(left.type, ListType) and right.type in _COUNTS:
         return _repeated(frame, left, right)
-    if name == "mul" and isinstance(right.type, ListType) and left.type is Scalar.INT:
+    if name == "mul" and isinstance(right.type, ListType) and left.type in _COUNTS:
         return _repeated(frame, right, left)
+    classes = [python_class(frame, kind) for kind in kinds]
+    if name != "matmul" and _understood(name, *classes):
+        shown = " and ".join(python.__name__ for python in classes)
+        frame.refuse(f"the operator {_SYMBOLS.get(name, name)} on {shown}")
     shown = " and ".join(f"'{python_class(frame, kind).__name__}'" for kind in kinds)
     symbol = _SYMBOLS.get(name, name)
     if isinstance(frame.place, ast.AugAssign):
@@ -113,6 +122,24 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
     frame.stop(TypeError, f"unsupported operand type(s) for {symbol}: {shown}")
 
 
+def _understood(name: str, *classes: type) -> bool:
+    """Whether Python has an operator for two of its own classes, whatever it gives."""
+    if not all(python in _SAMPLES for python in classes):
+        return False
+    if name == "mod" and classes[0] is str:
+        return True
+    function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
+    try:
+        function(*(_SAMPLES[python] for python in classes))
+    except TypeError:
+        return False
+    return True
+
+
+_SAMPLES: dict[type, Any] = {
+    type(None): None, bool: True, int: 1, float: 1.0, str: "", list: [], tuple: (), dict: {},
+}  # fmt: skip
+_COUNTS = (Scalar.INT, Scalar.BOOL)
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
     "pow": "** or pow()", "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<",
@@ -157,6 +184,9 @@ def unary(frame: Frame, name: str, function: Callable[[Any], Any], value: Value)
     def single(one: Dynamic) -> Value:
         if is_tensor_like(one):
             return call_torch(frame, function, [one], {})
+        own = by_method(frame, one, f"__{name}__")
+        if own is not None:
+            return own
         if one.type not in NUMBERS or (name == "invert" and one.type is Scalar.FLOAT):
             shown = python_class(frame, one.type).__name__
             symbol = {"neg": "-", "pos": "+", "invert": "~"}.get(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto.batching.frontend.arithmetic.comparisons import contains, equal
 from stretto.batching.frontend.arithmetic.numbers import binary
+from stretto.batching.frontend.arithmetic.special import check_equality
 from stretto.batching.frontend.control.joins import branch, either
 from stretto.batching.frontend.data.lists import append
 from stretto.batching.frontend.iteration.lists import extend
@@ -56,6 +57,7 @@ def list_method(
         case "count":
             return _count(frame, owner, args[0])
         case "index":
+            check_equality(frame, item)
             return frame.assign("index", Scalar.INT, owner.operand, frame.operand(args[0]))
         case _:
             frame.refuse(f"the method {name} of a list")

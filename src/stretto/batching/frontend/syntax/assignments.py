@@ -7,7 +7,9 @@ from typing import NoReturn
 
 import torch
 
+from stretto.batching.frontend.arithmetic.special import by_method, method_of
 from stretto.batching.frontend.control.joins import stop_where
+from stretto.batching.frontend.control.kinds import each_type
 from stretto.batching.frontend.data.attributes import attribute, set_attribute
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.storing import delete_item, set_item
@@ -17,7 +19,7 @@ from stretto.batching.frontend.state.dispatch import assign_to, assigns, evaluat
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.values import NONE, Dynamic, SliceValue, Static, Value
 from stretto.batching.frontend.syntax.expressions import argument
-from stretto.batching.frontend.syntax.operators import binary_operator
+from stretto.batching.frontend.syntax.operators import binary_operator, operator_name
 from stretto.batching.frontend.tensors.operands import is_tensor_like
 from stretto.batching.program import Literal
 from stretto.batching.types import ListType, Scalar, TupleType, alternatives
@@ -161,6 +163,16 @@ def _in_place(frame: Frame, op: ast.operator, old: Value, node: ast.expr) -> Val
         if all(isinstance(kind, ListType) and not kind.is_tuple for kind in kinds):
             extend(frame, old, evaluate(frame, node))
             return old
+    kinds = list(alternatives(old.type)) if isinstance(old, Dynamic) else []
+    name = f"__i{operator_name(op)}__"
+    if any(method_of(frame, kind, name) is not None for kind in kinds):
+        given = evaluate(frame, node)
+
+        def changed(one: Dynamic) -> Value:
+            found = by_method(frame, one, name, given)
+            return binary_operator(frame, op, one, given) if found is None else found
+
+        return each_type(frame, old, changed)
     return binary_operator(frame, op, old, evaluate(frame, node))
 
 

@@ -45,6 +45,11 @@ def binary_operator(frame: Frame, op: ast.operator, left: Value, right: Value) -
     return binary(frame, name, function, left, right)
 
 
+def operator_name(op: ast.operator) -> str:
+    """The name of an operator within that of its special method."""
+    return _BINARY[type(op)][0]
+
+
 @evaluates(ast.UnaryOp)
 def _unary(frame: Frame, node: ast.UnaryOp) -> Value:
     value = evaluate(frame, node.operand)
