@@ -105,6 +105,71 @@ def test_what_changes_in_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         assert_same(many, function, items)
 
 
+class OwnDict(Item):
+    """Its objects have been asked for their dicts, and have names that are not shared."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__(x)
+        vars(self)["a name, no identifier"] = 1
+
+
+class OwnWay(Item):
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("python", [Part, OwnDict, OwnWay, Slots])
+def test_an_object_may_hide_what_its_class_has(python: Any) -> None:
+    def scaled(item: Any) -> Any:
+        return item.x * item.scale if hasattr(item, "scale") else item.own()
+
+    def made(count: int = 3) -> list[Any]:
+        return [python(torch.full((2,), n + 1.0)) for n in range(count)]
+
+    many = stretto.batch(scaled)
+    assert_same(many, scaled, made())
+    if python is Slots:  # whose objects can hide nothing
+        return
+    items = made()
+    items[1].other = 1
+    vars(items[2])
+    assert_same(many, scaled, items)
+    items[1].scale = 9
+    vars(items[2])["scale"] = 11
+    assert_same(many, scaled, items)
+    items[0].scale = 0.5
+    assert_same(many, scaled, items)
+    del items[1].scale, items[0].scale
+    assert_same(many, scaled, [*items, *made()])
+
+
+def test_a_method_of_one_object_is_refused() -> None:
+    def function(item: Item) -> Any:
+        return item.value()
+
+    many, items = stretto.batch(function), [Part(torch.ones(2)), Part(torch.ones(2) * 2)]
+    assert_same(many, function, items)
+    items[1].value = lambda: items[1].x * 100  # type: ignore[method-assign]
+    with pytest.raises(CaptureError, match=r"item\[1\]\.value is an object of class function"):
+        many(items)
+    del items[1].value
+    assert_same(many, function, items)
+
+
+def test_what_could_not_be_compiled_does_not_count_later() -> None:
+    def function(item: Any) -> Any:
+        return item.x * item.scale
+
+    many, items = stretto.batch(function), [Part(torch.ones(2)), Part(torch.ones(2) * 2)]
+    for bad in ("text", object()):
+        items[0].scale = bad  # type: ignore[assignment]
+        with pytest.raises(CaptureError):
+            many(items)
+        items[0].scale = 3
+        assert_same(many, function, items)
+        assert_same(many, function, [Part(torch.ones(2))])
+
+
 def test_methods_of_modules_that_change_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Layer().eval()
     many, items = stretto.batch(layer), [torch.ones(2), torch.ones(2) * 2]

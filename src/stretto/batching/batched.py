@@ -156,6 +156,14 @@ class Batched(Streaming):
 
     def _compile(self, signature: _Signature, columns: list[Sequence[Any]]) -> None:
         """Makes the program for all kinds of data seen so far and in these instances."""
+        restore = signature.evaluation.saved()
+        try:
+            signature.compiled = self._compiled(signature, columns)
+        except BaseException:
+            restore()
+            raise
+
+    def _compiled(self, signature: _Signature, columns: list[Sequence[Any]]) -> CompiledBatch:
         names = _parameter_names(self._function, len(columns) - len(signature.dynamic))
         titles = [*names, *signature.dynamic]
         types = [
@@ -163,7 +171,7 @@ class Batched(Streaming):
             for place, (title, column) in enumerate(zip(titles, columns, strict=True))
         ]
         count = len(names)
-        signature.compiled = compile_batch(
+        return compile_batch(
             self._function,
             types[:count],
             types[count:],

@@ -406,13 +406,15 @@ class ClassInfo:
     """A class of objects in instances or made by the program.
 
     kind: "object" (dataclass or plain class), "namedtuple" or "dict" (with fixed keys, the fields).
-    cells: the cell of each field.
+    cells: the cell of each field. absent: names that the program looked up in the class, since
+    no object that was known then stores them; an object that does is of another kind.
     """
 
     python: type
     kind: str
     fields: tuple[str, ...]
     cells: tuple[int, ...]
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

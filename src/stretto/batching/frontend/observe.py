@@ -176,6 +176,9 @@ class Observer:
         number = self._evaluation.class_number(python, kind, tuple(values))
         if new:
             self._annotations(number, python)
+        for name in self._evaluation.classes.infos[number].fields:
+            if name not in values and hasattr(value, name):  # others store it, this has its class's
+                values[name] = getattr(value, name)
         return self._fields(number, values, path, lambda name: f"{path}.{name}")
 
     def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> Type:

@@ -63,6 +63,7 @@ class Flattener {
       is_direct_.push_back(is_same);
       if (!is_same && info_.classes[i].kind == kObject) asks_ = true;
       any_frozen_ = any_frozen_ || info_.classes[i].is_frozen;
+      hides_.push_back(!cls.absent_count ? kNever : is_same && !shares_absent(cls) ? kOwnDict : kPerhaps);
     }
   }
 
@@ -241,6 +242,8 @@ class Flattener {
     const PythonClass& cls = flat_.classes[number];
     const bool is_direct = is_direct_[static_cast<size_t>(number)];
     Py values = is_direct ? values_of(task.object, cls) : nullptr;
+    const Hides hides = hides_[static_cast<size_t>(number)];
+    if (hides != kNever && (hides == kPerhaps || !values) && stores_absent(task.object, cls)) return false;
     for (int32_t i = 0; i < info.field_count; ++i) {
       Py field = nullptr;
       if (info.kind == kNamedTuple) {
@@ -256,6 +259,27 @@ class Flattener {
       if (!field || !add(field, &made->items[i], info.cells[i], task.instance, info.is_frozen)) return false;
     }
     return true;
+  }
+
+  // Whether a name that no object is to store is one that some object has among its values.
+  static bool shares_absent(const PythonClass& cls) {
+    if (!cls.keys) return true;
+    const intptr_t first = kKeysHead + (intptr_t{1} << stored_at<uint8_t>(cls.keys, kKeysTable));
+    const auto count = stored_at<intptr_t>(cls.keys, kKeysCount);
+    for (intptr_t i = 0; i < count; ++i)
+      for (intptr_t n = 0; n < cls.absent_count; ++n)
+        if (same_text(stored_at<Py>(cls.keys, first + i * kKeysItem), cls.absent[n])) return true;
+    return false;
+  }
+
+  // Whether an object hides what the program has found in its class.
+  static bool stores_absent(Py object, const PythonClass& cls) {
+    Py dict = python.get_attribute(object, python.dict_name);
+    if (!dict) return true;
+    bool found = false;
+    for (intptr_t n = 0; n < cls.absent_count && !found; ++n) found = python.dict_get(dict, cls.absent[n]) != nullptr;
+    python.release(dict);
+    return found;
   }
 
   // What Python says that a field is, or null. It lives as long as the Flat, for access alone may
@@ -376,6 +400,10 @@ class Flattener {
   const ProgramInfo& info_;
   Queue queue_;
   std::vector<char> is_direct_;           // of each class: whether its places hold
+  // Of each class: which objects may hide what the program has found in it. Those with values of
+  // their class cannot, unless such a name is among the shared keys.
+  enum Hides : char { kNever, kOwnDict, kPerhaps };
+  std::vector<Hides> hides_;
   bool any_frozen_ = info_.frozen_tuples;
   bool asks_ = false;                     // whether Python is asked for fields
   const PythonClass* recent_ = nullptr;   // whose objects point to their values

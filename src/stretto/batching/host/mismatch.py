@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.batching.host.places import hidden_names
 from stretto.batching.host.tables import tensor_type
 from stretto.batching.primitives import has_type
 from stretto.batching.program import InstanceProgram
@@ -48,8 +49,8 @@ def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str
         try:
             parts += reversed(list(_inner(program, path, value, fitting[0])))
         except AttributeError as error:
-            return f"{path}: {error}"
-        except _OtherKey as error:
+            return f"{path}: {error}, which others have; set it to None where there is none"
+        except _Other as error:
             return str(error)
     return ""
 
@@ -63,8 +64,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return in_memory and type(tensor) in _TENSORS
 
 
-class _OtherKey(Exception):
-    """A key of a dict has another type."""
+class _Other(Exception):
+    """What is of another kind, in words."""
 
 
 def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iterator[_Part]:
@@ -72,6 +73,10 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
     match type_:
         case RecordType(number):
             info = program.classes[number]
+            for name in hidden_names(info):
+                if name in vars(value):
+                    of_class = f"that of {info.python.__name__}, or had none"
+                    raise _Other(f"{path}.{name}: expected {of_class}, found one of the object")
             for name, cell in zip(info.fields, info.cells, strict=True):
                 if info.kind == "dict":
                     yield f"{path}[{name!r}]", value[name], program.cells[cell]
@@ -87,7 +92,7 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
             for key, item in value.items():
                 if not has_type(program, key, key_type):
                     wanted, found = _shown(program, key_type), _found(key)
-                    raise _OtherKey(f"a key of {path}: expected {wanted}, found {found}")
+                    raise _Other(f"a key of {path}: expected {wanted}, found {found}")
                 yield f"{path}[{key!r}]", item, program.cells[cell]
         case _:
             pass

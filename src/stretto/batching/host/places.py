@@ -18,9 +18,12 @@ from typing import Any
 
 import torch
 
+from stretto.batching.program import ClassInfo
+
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2  # flags of a class
 _MOST_VALUES = 30  # attributes that CPython keeps outside of a dict
+_SPLIT = 2  # the kind of keys that are apart from values
 
 ASK, IN_OBJECT, IN_VALUES = range(3)
 
@@ -36,6 +39,13 @@ class ClassPlaces:
     dict_at: int = 0
     keys: int = 0
     version: int = 0
+
+
+def hidden_names(info: ClassInfo) -> tuple[str, ...]:
+    """What the program looked up in a class, and an object of it would hide by storing it."""
+    if not info.python.__dictoffset__:
+        return ()
+    return tuple(name for name in info.absent if is_stored(info.python, name))
 
 
 def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
@@ -63,7 +73,8 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
             found.append((IN_OBJECT, slot))
         else:
             found.append((ASK, 0) if value is None else (IN_VALUES, value))
-    dict_at, keys = _dict(trial, found, marks) if at and not valid_at else (0, 0)
+    keys = _shared_keys(trial, fields, found) if at else 0
+    dict_at = _dict(trial, found, marks) if keys and not valid_at else 0
     return ClassPlaces(tuple(found), at, tag, valid_at, dict_at, keys, class_version(cls))
 
 
@@ -95,20 +106,32 @@ def _values(cls: type, trial: int) -> tuple[int, int, int, int]:
     return 0, 0, 0, 0
 
 
-def _dict(
-    trial: object, fields: Sequence[tuple[int, int]], marks: Sequence[object]
-) -> tuple[int, int]:
-    """dict_at and keys; 0 where an object's dict does not have its values in the same order."""
+def _shared_keys(trial: object, names: Sequence[str], fields: Sequence[tuple[int, int]]) -> int:
+    """Where the names are kept of all that objects of this class have as values; 0 where they are
+    not found there."""
     made = trial.__dict__
     if _word(id(trial) - 3 * _WORD) != id(made):
-        return 0, 0
-    keys, values = _word(id(made) + 4 * _WORD), _word(id(made) + 5 * _WORD)
+        return 0
+    keys = _word(id(made) + 4 * _WORD)
+    count = _word(keys + 3 * _WORD)
+    if ctypes.c_uint8.from_address(keys + 10).value != _SPLIT or count > _MOST_VALUES:
+        return 0
+    first = keys + 4 * _WORD + (1 << ctypes.c_uint8.from_address(keys + 9).value)
+    stored = [_word(first + 2 * _WORD * n) for n in range(count)]
+    in_values = [(n, at // _WORD) for n, (place, at) in enumerate(fields) if place == IN_VALUES]
+    is_there = all(at < count and stored[at] == id(sys.intern(names[n])) for n, at in in_values)
+    return keys if is_there else 0
+
+
+def _dict(trial: object, fields: Sequence[tuple[int, int]], marks: Sequence[object]) -> int:
+    """dict_at; 0 where an object's dict does not have its values in the same order."""
+    values = _word(id(trial.__dict__) + 5 * _WORD)
     same = values and all(
         _word(values + offset) == id(mark)
         for (place, offset), mark in zip(fields, marks, strict=True)
         if place == IN_VALUES
     )
-    return (-3 * _WORD, keys) if same else (0, 0)
+    return -3 * _WORD if same else 0
 
 
 def _find(mark: object, address: int, words: int) -> int | None:

@@ -11,6 +11,7 @@ import torch
 
 from stretto.batching.host.places import (
     class_at,
+    hidden_names,
     implementation_at,
     places_of,
     version_at,
@@ -61,6 +62,7 @@ _OBJECTS = (
     torch.Tensor,
     torch.nn.Parameter,
     "_cdata",
+    "__dict__",
 )
 # The C interface of libtorch that is kept stable for programs compiled ahead of time.
 _TORCH_FUNCTIONS = (
@@ -129,8 +131,11 @@ class PythonClasses:
             found = places_of(python, info.fields if info.kind == "object" else ())
             numbers = [number for place in found.fields for number in place]
             places = (ctypes.c_int32 * max(1, len(numbers)))(*numbers)
-            self._kept += [info, create, fields, places]
+            hidden = hidden_names(info)
+            absent = (ctypes.c_void_p * max(1, len(hidden)))(*map(id, hidden))
+            self._kept += [info, create, fields, places, hidden, absent]
             words += [id(python), id(create), ctypes.addressof(fields), ctypes.addressof(places)]
             words += [found.values_at, found.values_tag, found.valid_at]
             words += [found.dict_at, found.keys, found.version]
+            words += [ctypes.addressof(absent), len(hidden)]
         self.table = (ctypes.c_ssize_t * max(1, len(words)))(*words)

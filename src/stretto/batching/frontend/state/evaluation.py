@@ -8,7 +8,8 @@ program is evaluated again until nothing grows any more; the last round is the p
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -111,6 +112,18 @@ class Evaluation:
     """Objects whose identity is part of a key."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
+
+    def saved(self) -> Callable[[], None]:
+        """Notes what is known, and returns what makes it so again: what could not be compiled is
+        not to count for the next instances."""
+        known = {item.name: copy(getattr(self, item.name)) for item in fields(self)}
+        known["classes"] = Classes(list(self.classes.infos), dict(self.classes.numbers))
+
+        def restore() -> None:
+            for name, value in known.items():
+                setattr(self, name, value)
+
+        return restore
 
     # ---- cells and classes
 
@@ -294,7 +307,14 @@ class Evaluation:
                 continue
             if not self.changed:
                 break
-        return InstanceProgram(self.functions, self.classes.infos, self.cells)
+        classes = [replace(info, absent=self._absent(info)) for info in self.classes.infos]
+        return InstanceProgram(self.functions, classes, self.cells)
+
+    def _absent(self, info: ClassInfo) -> tuple[str, ...]:
+        """Names that were looked up in a class. Python looks up special names there only."""
+        reads = self.reads.values()
+        names = (read.name for read in reads if read.kind == "class" and read.owner is info.python)
+        return tuple(x for x in names if x not in info.fields and not x.startswith("__"))
 
     def outline(
         self, key: Hashable, name: str, location: SourceLocation | None

@@ -42,7 +42,7 @@ struct PythonApi {
   Py none, yes, no;
   Py bool_type, int_type, float_type, text_type, list_type, tuple_type, dict_type;
   Py tensor_type, parameter_type;
-  Py implementation_name;
+  Py implementation_name, dict_name;
   // Functions of libtorch's stable C interface; each returns 0 unless it failed. A tensor is the
   // address of the pointer to its implementation.
   int32_t (*tensor_data)(void* tensor, void** data);
@@ -82,14 +82,20 @@ struct PythonClass {
   // `valid_at` is not 0, at `values_at` themselves, while the byte at `valid_at` is 1.
   intptr_t values_at, values_tag, valid_at;
   // An object that has been asked for its `__dict__` has it at `dict_at` (0: not known), and its values
-  // in there as long as the dict has these keys.
+  // in there as long as the dict has these keys, which all objects with values share (0: not known).
   intptr_t dict_at;
   void* keys;
   // All of this holds while the class has this version; 0: it never does.
   uint32_t version;
+  // Names that the program looked up in the class: an object that stores one hides it.
+  const Py* absent;
+  intptr_t absent_count;
 };
 
 constexpr intptr_t kDictKeys = 32, kDictValues = 40;  // in a dict
+// In the keys that objects share: how many bits each has in the table of hashes, and how many there are;
+// they follow the table, each with a place for a value.
+constexpr intptr_t kKeysTable = 9, kKeysCount = 24, kKeysHead = 32, kKeysItem = 16;
 
 template <class T> inline T stored_at(Py object, intptr_t offset) {
   T value;
