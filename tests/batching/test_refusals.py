@@ -92,12 +92,46 @@ def test_refused_at_its_line(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     ("instance", "path"),
-    [(object(), "[0]"), ({1: 2, "a": 3}, "[0]"), ([1, {"f": lambda x: x}], "[0][1]['f']")],
+    [(object(), "[0]"), ({1: 2, "a": 3}, "[0]"), ([1, [lambda x: x]], "[0][1][0]")],
 )
 def test_what_is_no_data_is_named_by_its_path(instance: Any, path: str) -> None:
     with pytest.raises(CaptureError, match="argument 0") as caught:
         check(lambda x: x, [instance])
     assert f"argument 0{path} is " in caught.value.message
+
+
+def test_what_is_no_data_may_be_where_the_program_does_not_look() -> None:
+    class Item:
+        def __init__(self, x: torch.Tensor, more: Any) -> None:
+            self.x = x
+            self.more = more
+
+    def check_all(*more: Any) -> None:
+        items = [Item(torch.ones(2) * n, value) for n, value in enumerate(more)]
+        facts = [{"why": value} for value in more]
+        for (x, item, fact), known, given in zip(many(items, facts), items, facts, strict=True):
+            assert torch.equal(x, known.x * 2) and item is known and fact is given
+
+    many = stretto.batch(lambda item, facts: (item.x * 2, item, facts))
+    check_all({1, 2}, lambda: 0, {1: 2, "a": [object()]}, [1, {"f": b""}], 2**70, None)
+    items = [Item(torch.ones(2), 1), Item(torch.ones(2), 2)]
+    del items[1].more
+    assert many(items, [{}, {}])[1][1] is items[1]
+
+
+def test_a_field_that_is_missing_counts_where_it_is_asked_for() -> None:
+    class Item:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    items = [Item(1), Item(2)]
+    items[0].more = 1  # type: ignore[attr-defined]
+    function = lambda item: (item.x, hasattr(item, "more"))  # noqa: E731
+    many = stretto.batch(function)
+    with pytest.raises(CaptureError, match="'Item' object has no attribute 'more'"):
+        many(items)
+    assert many(items[:1]) == [(1, True)]
+    assert stretto.batch(function)(items[1:]) == [(2, False)]
 
 
 def test_an_attribute_that_a_kind_of_data_lacks() -> None:

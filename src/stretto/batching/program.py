@@ -429,9 +429,7 @@ class Remark:
 @dataclass(slots=True)
 class InstanceProgram:
     """functions[0] is what is called with the parameters of one instance. remarks: what passes say
-    for `explain()`.
-
-    shared: names of the parameters of functions[0] that all instances of a batch share.
+    for `explain()`. tested: names of fields for which `hasattr` was asked.
     """
 
     functions: list[Function] = field(default_factory=list[Function])
@@ -439,6 +437,7 @@ class InstanceProgram:
     cells: list[Type] = field(default_factory=list[Type])
     blocks: list[Block] = field(default_factory=list[Block])
     remarks: list[Remark] = field(default_factory=list[Remark])
+    tested: frozenset[str] = frozenset()
 
 
 def bodies(statement: Statement) -> Iterator[Body]:

@@ -85,7 +85,10 @@ def tree_program(*more: Type) -> InstanceProgram:
         ClassInfo(Inner, "object", ("left", "right"), (1, 1)),
         ClassInfo(Pair, "namedtuple", ("first", "second"), (1, 1)),
     ]
-    return InstanceProgram([Function("f", (x,), tree, (Return(x),))], infos, [word, tree])
+    tested = frozenset(("word", "left", "right"))  # so that all is read
+    return InstanceProgram(
+        [Function("f", (x,), tree, (Return(x),))], infos, [word, tree], tested=tested
+    )
 
 
 def test_what_counts_as_frozen() -> None:

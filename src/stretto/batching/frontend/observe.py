@@ -74,10 +74,27 @@ class Observer:
             if key in self._seen and not isinstance(value, int | float | str | bool):
                 continue
             self._seen[key] = value
+            try:
+                type_ = self._type(value, place, path)
+            except CaptureError as error:
+                self._leave(place, error)
+                continue
             cell = self._evaluation.cell_now(cell)
-            grown = self._joined(self._evaluation.cells[cell], self._type(value, place, path))
+            grown = self._joined(self._evaluation.cells[cell], type_)
             self._evaluation.cells[cell] = grown
             self._evaluation.merge_cells(grown)
+
+    def _leave(self, place: Hashable, error: CaptureError) -> None:
+        """What is no data may be in a field, as long as the program does not read that."""
+        match place:
+            case ("field", int() as number, str() as name):
+                cell = self._evaluation.field_cell(RecordType(number), name)
+                assert cell is not None
+                self._evaluation.foreign.setdefault(cell, error)
+            case ((_, *_) as around, *_):
+                self._leave(around, error)
+            case _:
+                raise error
 
     def _joined(self, known: Type, new: Type) -> Type:
         """Tensors of one place that differ in their first dim alone are rows."""

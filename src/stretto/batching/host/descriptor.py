@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from stretto.batching.host.frozen import Frozen
 from stretto.batching.host.tables import BlockLayout, Layout
 from stretto.batching.host.terms import form_of
-from stretto.batching.program import ClassInfo, InstanceProgram
+from stretto.batching.host.unread import UNREAD, is_by_value, unread_fields
+from stretto.batching.program import InstanceProgram
 from stretto.batching.types import (
     DictType,
     ListType,
@@ -46,7 +46,14 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
     """The tables, and `info`, which has them all. `f0` is the program's first function."""
     types = _Types(program, layout)
     parameters = [types.number(x.type) for x in program.functions[0].parameters]
-    classes = [[types.number(program.cells[cell]) for cell in x.cells] for x in program.classes]
+    unread = unread_fields(program)
+    classes = [
+        [
+            UNREAD if name in unread[number] else types.number(program.cells[cell])
+            for name, cell in zip(info.fields, info.cells, strict=True)
+        ]
+        for number, info in enumerate(program.classes)
+    ]
     frozen = Frozen(program)
     shown_types = types.text()
     lines = [*shown_types]
@@ -103,18 +110,6 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
 
 def _forms(program: InstanceProgram) -> list[str]:
     return [form_of(parameter.type) for parameter in program.functions[0].parameters]
-
-
-def is_by_value(info: ClassInfo) -> bool:
-    """Whether == of two objects compares all their fields: named tuples, dicts, and dataclasses
-    whose own == does."""
-    if info.kind != "object":
-        return True
-    if not dataclasses.is_dataclass(info.python):
-        return False
-    params = getattr(info.python, "__dataclass_params__", None)
-    fields = dataclasses.fields(info.python)
-    return bool(params and params.eq) and tuple(x.name for x in fields if x.compare) == info.fields
 
 
 def _array(type_: str, name: str, items: Sequence[object], comment: str = "") -> str:

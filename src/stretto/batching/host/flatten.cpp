@@ -246,6 +246,10 @@ class Flattener {
     if (hides != kNever && (hides == kPerhaps || !values) && stores_absent(task.object, cls)) return false;
     for (int32_t i = 0; i < info.field_count; ++i) {
       Py field = nullptr;
+      if (info.cells[i] < 0) {  // the program does not read it
+        made->items[i] = none();
+        continue;
+      }
       if (info.kind == kNamedTuple) {
         field = python.tuple_get(task.object, i);
       } else if (info.kind == kFixedDict) {

@@ -9,6 +9,7 @@ import torch
 
 from stretto.batching.host.places import hidden_names
 from stretto.batching.host.tables import tensor_type
+from stretto.batching.host.unread import unread_fields
 from stretto.batching.primitives import has_type
 from stretto.batching.program import InstanceProgram
 from stretto.batching.types import (
@@ -77,7 +78,10 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
                 if name in vars(value):
                     of_class = f"that of {info.python.__name__}, or had none"
                     raise _Other(f"{path}.{name}: expected {of_class}, found one of the object")
+            unread = unread_fields(program)[number]
             for name, cell in zip(info.fields, info.cells, strict=True):
+                if name in unread:
+                    continue
                 if info.kind == "dict":
                     yield f"{path}[{name!r}]", value[name], program.cells[cell]
                 else:

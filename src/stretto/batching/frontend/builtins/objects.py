@@ -78,6 +78,8 @@ def _has_attribute(frame: Frame, value: Value, name: str) -> bool:
     for kind in alternatives(frame.type_of(value)):
         fields = frame.evaluation.info(kind).fields if isinstance(kind, RecordType) else ()
         python = python_class(frame, kind)
+        if name in fields:
+            frame.evaluation.tested.add(name)
         known = name in fields or note_class(frame.evaluation, python, name) is not ABSENT
         if not known and note_class(frame.evaluation, python, "__getattr__") is not ABSENT:
             frame.refuse(f"whether {python.__name__}.__getattr__ has an attribute {name}")

@@ -78,6 +78,10 @@ def _has_field(frame: Frame, kind: RecordType, name: str) -> bool:
 
 def read_field(frame: Frame, value: Dynamic, records: list[RecordType], name: str) -> Dynamic:
     cells = [frame.evaluation.field_cell(kind, name) for kind in records]
+    for cell in cells:
+        foreign = None if cell is None else frame.evaluation.foreign_in(cell)
+        if foreign is not None:
+            frame.refuse(foreign.message, foreign.remedy)
     type_ = union(frame.evaluation.cells[cell] for cell in cells if cell is not None)
     found = frame.assign("get", type_, value.operand, detail=name, name=name)
     impossible(frame, type_)

@@ -110,6 +110,10 @@ class Evaluation:
     """Syntax trees of functions, by their code or by the node of a lambda."""
     kept: list[Any] = field(default_factory=list[Any])
     """Objects whose identity is part of a key."""
+    tested: set[str] = field(default_factory=set[str])
+    """Fields for which `hasattr` was asked, of this round."""
+    foreign: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
+    """What is no data that a program could know, by the cell of the field that holds it."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
 
@@ -168,6 +172,11 @@ class Evaluation:
     def field_cell(self, type_: RecordType, name: str) -> int | None:
         info = self.info(type_)
         return info.cells[info.fields.index(name)] if name in info.fields else None
+
+    def foreign_in(self, cell: int) -> CaptureError | None:
+        """Why the values of a field cannot be read, if some cannot."""
+        found = (x for n, x in self.foreign.items() if self.cell_now(n) == self.cell_now(cell))
+        return next(found, None)
 
     def item_type(self, type_: ListType) -> Type:
         return self.cells[type_.cell]
@@ -300,6 +309,7 @@ class Evaluation:
                 )
             self.changed = False
             self.outlined, self.functions, self.reads, self._lengths = {}, [], {}, {}
+            self.tested = set()
             self.statements = 0
             try:
                 body()
@@ -308,7 +318,8 @@ class Evaluation:
             if not self.changed:
                 break
         classes = [replace(info, absent=self._absent(info)) for info in self.classes.infos]
-        return InstanceProgram(self.functions, classes, self.cells)
+        tested = frozenset(self.tested)
+        return InstanceProgram(self.functions, classes, self.cells, tested=tested)
 
     def _absent(self, info: ClassInfo) -> tuple[str, ...]:
         """Names that were looked up in a class. Python looks up special names there only."""
