@@ -73,6 +73,8 @@ BLOCKS: dict[str, tuple[tuple[Kind, ...], Callable[..., Any]]] = {
     "weight_times_vector": ((V,), lambda v: _linear.weight @ v),
     "vector_times_weight": ((V,), lambda v: v @ _linear.weight),
     "weight_times_matrix": ((M,), lambda m: _linear.weight @ m),
+    "weight_times_wide_matrix": ((f32(4, 70),), lambda m: _linear.weight @ m),
+    "weight_times_products": ((M, f32(4, 33)), lambda m, w: (_linear.weight @ (m @ w)) + w[0]),
     "vector_of_weights": ((V,), lambda v: v @ _linear.bias),
     "bias_times_matrix": ((M,), lambda m: _linear.bias @ m),
     "addmm": ((V, M, M), torch.addmm),

@@ -90,6 +90,16 @@ def test_a_block_for_any_number_of_rows(name: str) -> None:
     assert [loop.target for loop in program.code.loops[0]] == IN_LOOPS.get(name, [])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_times_matrices_where_they_lie(backend: str) -> None:
+    """Many columns each: no copy puts them side by side, and one kernel multiplies them."""
+    block = block_of("wide", *BLOCKS["weight_times_wide_matrix"])
+    program = LevelProgram([block], options=Options(units=3, threads=3), backend=backend)
+    counts = [(0, n) for n in (0, 1, 2, 3, 7, 64)]
+    check(program, launch(program, counts, random.Random(2)), 1e-4)
+    check(program, launch(program, [(0, 257)], random.Random(3)), 1e-4)
+
+
 @pytest.mark.parametrize(("name", "backend"), every(17, tuple(ALL), ("emulator", "cuda-emulated")))
 def test_a_block_on_several_units(name: str, backend: str) -> None:
     options = Options(units=3, threads=3, seed=hash(name) % 100)

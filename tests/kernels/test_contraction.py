@@ -57,6 +57,22 @@ def test_a_product_of_matrices() -> None:
     assert (left.name, right.name) == ("in0", "in1")
 
 
+def test_one_matrix_with_many_is_a_batch() -> None:
+    operator = only(
+        """
+        func @main(%x: f32[4, 8], %y: f32[3, 8, 16]) -> (f32[3, 4, 16]) {
+          %m = aten.matmul.default(%x, %y) : f32[3, 4, 16]
+          return %m
+        }
+        """,
+        "contraction",
+    )
+    found = contraction_of(operator)
+    assert found is not None
+    assert (found.batch, found.rows, found.column, found.depth) == ((0,), (1,), 2, 8)
+    assert (found.left_depth, found.right_depth) == (1, 16)
+
+
 def test_constants_go_to_the_right() -> None:
     _, right = operands(SAME_X, "aten.alias.default(%w) : f32[8, 16]", X)
     assert right.kind == "constant"

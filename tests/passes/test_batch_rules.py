@@ -80,6 +80,7 @@ CONTRACTIONS = [
     ("aten.linear.default", ("v", "C5,4")),
     ("aten.mm.default", ("x", "C4,5")),
     ("aten.mm.default", ("C3,2", "x")),
+    ("aten.mm.default", ("C3,2", "wide")),
     ("aten.mm.default", ("x", "xt")),
     ("aten.addmm.default", ("C5", "x", "C4,5")),
     ("aten.addmm.default", ("C1,5", "x", "C4,5")),
@@ -88,6 +89,20 @@ CONTRACTIONS = [
     ("aten.addmm.default", ("v", "x", "C4,4")),
     ("aten.mv.default", ("C5,4", "v")),
     ("aten.mv.default", ("x", "C4")),
+    ("aten.mv.default", ("x", "v")),
+    ("aten.mv.default", ("xt", "w")),
+    ("aten.dot.default", ("v", "C4")),
+    ("aten.dot.default", ("C4", "v")),
+    ("aten.dot.default", ("v", "v")),
+    ("aten.matmul.default", ("x", "v")),
+    ("aten.matmul.default", ("w", "x")),
+    ("aten.matmul.default", ("C2", "x")),
+    ("aten.matmul.default", ("v", "v")),
+    ("aten.matmul.default", ("C4", "v")),
+    ("aten.matmul.default", ("v", "x3t")),
+    ("aten.matmul.default", ("x3", "v")),
+    ("aten.matmul.default", ("v", "C6,4,5")),
+    ("aten.matmul.default", ("C6,3,4", "v")),
     ("aten.matmul.default", ("x", "C4,5")),
     ("aten.matmul.default", ("v", "C4,5")),
     ("aten.matmul.default", ("C5,4", "v")),
@@ -147,6 +162,10 @@ class Loop:
                 return x
             case "v":
                 return self.emit("aten.select.int", x, 0, 1)[0]
+            case "w":
+                return self.emit("aten.select.int", x, 1, 1)[0]
+            case "wide":
+                return self.emit("aten.cat.default", (x,) * 8, 1)[0]
             case "xt":
                 return self.emit("aten.t.default", x)[0]
             case "x3":

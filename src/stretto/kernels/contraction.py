@@ -31,14 +31,17 @@ FLOATS = (DType.F32, DType.F64)
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A product whose factors are plain loads, with one column dim; strides in elements.
+    """A product whose factors are plain loads; strides in elements.
 
-    rows: the product's, and its free dims. depth: the size of the flattened reduction dims.
+    column: the contiguous one of the product's. Others are dims of the batch, like those of both
+    factors: a matrix is multiplied with many others, each where it lies. rows: the product's, and
+    its free dims. depth: the size of the flattened reduction dims.
     left_depth, right_depth: their stride (right: None where packing is needed). Sizes and strides
     may be known at the call only.
     """
 
     product: Product
+    column: int
     rows: tuple[int, ...]
     depth: int | Size
     left_depth: int | Size
@@ -46,11 +49,8 @@ class Contraction:
 
     @property
     def batch(self) -> tuple[int, ...]:
-        return self.product.batch
-
-    @property
-    def column(self) -> int:
-        return self.product.columns[0]
+        others = (n for n in self.product.columns if n != self.column)
+        return tuple(sorted((*self.product.batch, *others)))
 
     def operands(self, operator: Operator) -> tuple[Access, Access]:
         """The left and the right one, of an operator that is this contraction."""
@@ -105,7 +105,7 @@ def contraction_of(operator: Operator) -> Contraction | None:
     compute.
     """
     product = product_of(operator)
-    if product is None or len(product.columns) != 1:
+    if product is None or not product.columns:
         return None
     left, right = product.factors(operator)
     if not isinstance(left, Load) or not isinstance(right, Load) or left.dtype not in FLOATS:
@@ -114,7 +114,7 @@ def contraction_of(operator: Operator) -> Contraction | None:
         return None
     if not all(map(is_linear, (left.access.offset, right.access.offset, operator.out.offset))):
         return None
-    (column,) = product.columns
+    column = product.columns[-1]
     if stride(operator.out, column) != 1 or not is_known(operator.dims[column]):
         return None
     if not all(map(is_known, operator.reduce)):
@@ -126,7 +126,7 @@ def contraction_of(operator: Operator) -> Contraction | None:
         return None
     rows = tuple(sorted((*product.rows, *product.free)))
     depth = known_size(operator.reduce)
-    return Contraction(product, rows, depth, left_depth, right_depth)
+    return Contraction(product, column, rows, depth, left_depth, right_depth)
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | None:

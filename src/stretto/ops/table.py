@@ -293,10 +293,10 @@ for _name, _target in (
     describe(f"{_name}.default", batching=AllDims(f"aten.{_target}"))
 describe(
     "view.default reshape _unsafe_view squeeze.default permute transpose.int t cat.default "
-    "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv matmul "
-    "bmm.default convolution conv1d.default conv2d.default conv3d.default argmax argmin repeat "
-    "index_select gather scatter.src scatter.value scatter_add scatter_reduce.two slice_scatter "
-    "select_scatter",
+    "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv "
+    "matmul dot.default bmm.default convolution conv1d.default conv2d.default conv3d.default "
+    "argmax argmin repeat index_select gather scatter.src scatter.value scatter_add "
+    "scatter_reduce.two slice_scatter select_scatter",
     batching=OwnRule(),
 )
 

@@ -54,6 +54,8 @@ def test_batches() -> None:
         ops.keep(f"constant {g}x{m}x{n}x{k}", ops("bmm.default", a, c))
         ops.keep(f"vector {g}x{m}x{k}", ops("matmul.default", a, ops.x(k)))
         ops.keep(f"shared {g}x{m}x{k}", ops("matmul.default", a, ops.w(k, n)))
+        ops.keep(f"one left {g}x{m}x{n}x{k}", ops("matmul.default", ops.w(m, k), b))
+        ops.keep(f"one left turned {g}x{m}x{n}x{k}", ops("matmul.default", ops.x(m, k), bt))
         ops.keep("dot", ops("dot.default", ops.x(k), ops.x(k)))
     ops.check()
 

@@ -13,7 +13,8 @@ from stretto.ops.arguments import argument, value_argument
 from stretto.passes.batching.batch import Batch, Stays, times
 from stretto.passes.batching.rules import batches, rebuilt
 
-_BOTH = "both operands differ from iteration to iteration, and are not matrices"
+WIDE = 32
+"""Columns with which a product by itself is as fast as one of more columns."""
 
 
 def _operands(op: TensorOp, *names: str) -> list[Value]:
@@ -85,8 +86,11 @@ def _matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, .
         rows = batch.merge_rows(batch.twins[left])
         product = batch.emit("aten.mm.default", rows, batch.operand(right))
         return batch.split_rows(product, shape)
-    # [M, K] x [T, K, N]: the iterations become columns.
+    # [M, K] x [T, K, N]. Where N fills the vectors of a machine, each matrix is multiplied where it
+    # lies. Fewer columns of all iterations are put side by side, which transposes them twice.
     inner, columns = right.tensor.shape
+    if isinstance(columns, int) and columns >= WIDE:
+        return batch.emit("aten.matmul.default", batch.operand(left), batch.twins[right])
     turned = batch.permute(batch.twins[right], (1, 0, 2))
     flat = batch.reshape(turned, (inner, times(batch.length, columns)))
     product = batch.emit("aten.mm.default", batch.operand(left), flat)
@@ -124,7 +128,7 @@ def _mv(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     if not batch.is_batched(matrix):
         return (batch.emit("aten.linear.default", batch.twins[vector], batch.operand(matrix)),)
     if batch.is_batched(vector):
-        raise Stays(_BOTH)
+        return (_matmul_of_each(batch, matrix, vector, op.result.tensor.shape),)
     flat = batch.merge_rows(batch.twins[matrix])
     product = batch.emit("aten.mv.default", flat, batch.operand(vector))
     return (batch.split_rows(product, matrix.tensor.shape[:1]),)
@@ -138,10 +142,31 @@ def _matmul(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
         return (batch.emit("aten.matmul.default", batch.twins[left], batch.operand(right)),)
     if ranks == (2, 1) and not batch.is_batched(left):
         return (batch.emit("aten.linear.default", batch.twins[right], batch.operand(left)),)
-    if min(ranks) < 2:
-        raise Stays(_BOTH if batch.is_batched(left) else "the second operand is a vector")
-    operands = (batch.aligned(value, max(ranks)) for value in (left, right))
-    return (batch.emit("aten.matmul.default", *operands),)
+    return (_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+@batches("aten.dot.default")
+def _dot(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = _operands(op, "self", "tensor")
+    return (_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+def _matmul_of_each(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
+    """A product for each iteration, of matrices that broadcast; a vector becomes a matrix of one
+    row or column, so that all products are one operator."""
+    rank = max(2, left.tensor.rank, right.tensor.rank)
+
+    def matrices(value: Value, vector: tuple[Dim, ...]) -> Value:
+        own = vector if value.tensor.rank == 1 else value.tensor.shape
+        if batch.is_batched(value):
+            own = (batch.length, *(1,) * (rank - len(own)), *own)
+        return batch.reshape(batch.operand(value), own)
+
+    operands = (
+        matrices(left, (1, left.tensor.shape[-1])),
+        matrices(right, (right.tensor.shape[0], 1)),
+    )
+    return batch.split_rows(batch.emit("aten.matmul.default", *operands), shape)
 
 
 @batches("aten.bmm.default")
