@@ -187,6 +187,8 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
     """What a primitive gives for some arguments. Raises what Python raises, and OverflowError
     where an int would need more than 64 bits."""
     match op:
+        case "ready":
+            return 0  # there are no depths here
         case "shared":
             result = detail
         case "math":

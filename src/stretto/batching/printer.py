@@ -217,9 +217,10 @@ class _FunctionPrinter:
                 # The operands first: a target is shown with its type where it is first met.
                 call = show_operation(operation, map(self._operand, operands))
                 return self._targets(targets) + call
-            case Record(targets, number, operands):
+            case Record(targets, number, operands, after=after):
                 call = f"block {number} {_name(self._program.blocks, number)}"
                 call = f"{call}({self._operands(operands)})"
+                call += f" after {self._operands(after)}" if after else ""
                 return self._targets(targets) + call
             case Call(target, number, args):
                 call = f"call {number} {_name(self._program.functions, number)}"

@@ -77,6 +77,8 @@ PRIMITIVES: dict[str, str] = {
     **dict.fromkeys(("and", "or", "xor", "lshift", "rshift"), "of two ints"),
     **dict.fromkeys(("neg", "abs", "invert", "to_int", "to_float", "round"), "of one number"),
     **dict.fromkeys(("min", "max"), "of two numbers"),
+    "ready": "(tensor): the depth from which it may be read, and detail, an int >= 0, more; for "
+    "`Record.after` alone -> int",
     "math": "detail: the name of a function of `math`, on floats (sqrt, exp, log, ...) -> float",
     # -- comparisons -> bool
     **dict.fromkeys(("lt", "le", "gt", "ge"), "of two numbers or strs"),
@@ -255,12 +257,16 @@ def call_operation(operation: Operation, operands: list[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """targets = block number `block` of the operands, recorded to run later."""
+    """targets = block number `block` of the operands, recorded to run later.
+
+    after: ints, what `ready` gave; it runs at none of the depths before these.
+    """
 
     targets: tuple[Variable, ...]
     block: int
     operands: tuple[Operand, ...]
     location: SourceLocation | None = None
+    after: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,8 +310,10 @@ class _FunctionVerifier:
                 types = [type_of(operand) for operand in operands]
                 _check_operation(operation, types, f"function {self._number}")
                 self._results(targets, operation.results, statement)
-            case Record(targets, number, operands):
-                self._use(operands, assigned, statement)
+            case Record(targets, number, operands, after=after):
+                self._use((*operands, *after), assigned, statement)
+                if any(type_of(ghost) is not Scalar.INT for ghost in after):
+                    raise self._error("a block runs after something that is no int", statement)
                 if not 0 <= number < len(self._program.blocks):
                     raise self._error(f"there is no block {number}", statement)
                 block = self._program.blocks[number]

@@ -115,6 +115,9 @@ class Expressions:
         match op:
             case "copy" | "cast":
                 return args[0]
+            case "ready":
+                level = f"later(run.phase, run.level_of({args[0].to('t')}))"
+                return Term(f"({level} + {detail})", "i")
             case "shared":
                 return Term(f"Tensor{{{self._shared(detail)}}}", "t")
             case "pop":

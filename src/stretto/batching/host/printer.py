@@ -80,15 +80,15 @@ def print_program(program: InstanceProgram, layout: Layout) -> HostSource:
 
 
 def _print_block(number: int, block: BlockLayout, out: Writer) -> None:
-    """A function that records a block: `Made<number> record<number>(run, operands)`."""
+    """A function that records a block: `Made<number> record<number>(run, after, operands)`."""
     forms = [_operand_type(type_) for type_ in block.inputs]
     results = ["Tensor" if item.length_of is None else "Value" for item in block.outputs]
     fields = "".join(f" {type_} r{n};" for n, type_ in enumerate(results))
     out.write(f"struct Made{number} {{{fields} }};")
     taken = "".join(f", {type_} a{n}" for n, type_ in enumerate(forms))
-    out.write(f"inline Made{number} record{number}(Run& run{taken}) {{")
+    out.write(f"inline Made{number} record{number}(Run& run, int64_t after{taken}) {{")
     with out.indent():
-        out.write("int64_t level = run.phase;")
+        out.write("int64_t level = later(run.phase, after);")
         for n, pool in enumerate(block.pools):
             if pool is not None:
                 out.write(f"level = later(level, run.level_of(a{n}));")
@@ -288,6 +288,9 @@ class _Printer:
     def _record(self, statement: Record, out: Writer) -> None:
         block = self.layout.blocks[statement.block]
         given = list[str]()
+        after = "0"
+        for ghost in statement.after:
+            after = call("later", after, self._operand(ghost).to("i"))
         for operand, type_ in zip(statement.operands, block.inputs, strict=True):
             term = self._operand(operand)
             match _operand_type(type_):
@@ -301,7 +304,9 @@ class _Printer:
                     given.append(f"as_rows({term.to('v')})")
         out.write("{")
         with out.indent():
-            out.write(f"const auto made = {call(f'record{statement.block}', 'run', *given)};")
+            out.write(
+                f"const auto made = {call(f'record{statement.block}', 'run', after, *given)};"
+            )
             for n, (target, output) in enumerate(
                 zip(statement.targets, block.outputs, strict=True)
             ):

@@ -66,8 +66,8 @@ _CHANGING = frozenset(
 _DEEP = frozenset(("eq", "ne", "contains", "index"))
 """These look at all that can be reached from their arguments."""
 _SAFE = frozenset(
-    ("copy", "shared", "record", "tuple", "list", "dict", "is", "not", "truth", "has_type", "cast",
-     "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
+    ("copy", "shared", "record", "tuple", "list", "dict", "is", "ready", "not", "truth", "has_type",
+     "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
      "join_str", "item")
 )  # fmt: skip
 """Primitives that raise nothing on operands that the verifier lets through."""

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 from stretto.batching.passes.coarsen import Coarsen
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.gathered import GatherParameters
+from stretto.batching.passes.ghosts import AlignArms
 from stretto.batching.passes.hoist import Hoist
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
@@ -35,7 +36,8 @@ class BatchPasses:
     at depth 0; it is off, because what it saves in products is less than what its results cost to
     write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
     not depend on each other wait for values at the same time. coarsen: operators between decisions
-    are one block. tuned: kernels are chosen as `Batched.tune` has found to be best.
+    are one block. ghosts: what follows a branch runs at one depth, whichever arm was taken. tuned:
+    kernels are chosen as `Batched.tune` has found to be best.
     """
 
     tidy: bool = True
@@ -45,6 +47,7 @@ class BatchPasses:
     hoist: bool = False
     concurrent: bool = True
     coarsen: bool = True
+    ghosts: bool = True
     tuned: bool = True
 
 
@@ -64,6 +67,8 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
     if not options.reuse:
         yield GatherParameters()
     yield Coarsen(joins=options.coarsen)
+    if options.ghosts:
+        yield AlignArms()
 
 
 def run_passes(program: InstanceProgram, options: BatchPasses | None = None) -> None:

@@ -42,8 +42,11 @@ def operands(statement: Statement) -> Iterator[Operand]:
     match statement:
         case Assign(args=args) | Call(args=args):
             yield from args
-        case Operate(operands=given) | Record(operands=given):
+        case Operate(operands=given):
             yield from given
+        case Record(operands=given, after=after):
+            yield from given
+            yield from after
         case Read(tensor=tensor):
             yield tensor
         case If(condition=condition):
@@ -158,8 +161,11 @@ def with_operands(statement: Statement, change: Callable[[Operand], Operand]) ->
     match statement:
         case Assign(args=args) | Call(args=args):
             return replace(statement, args=tuple(map(change, args)))
-        case Operate(operands=given) | Record(operands=given):
+        case Operate(operands=given):
             return replace(statement, operands=tuple(map(change, given)))
+        case Record(operands=given, after=after):
+            changed = tuple(map(change, given))
+            return replace(statement, operands=changed, after=tuple(map(change, after)))
         case Read(tensor=tensor):
             return replace(statement, tensor=change(tensor))
         case If(condition=condition):

@@ -1,0 +1,270 @@
+"""Ghost operators: what follows a branch runs at one depth, whichever arm an instance has taken.
+
+                                       %g = copy(0)
+    if %long:                          if %long:
+      %x = block 0(%x)                   %x = block 0(%x)
+                             =>        else:
+                                         %g = ready(%x) + 1
+    %y = block 1(%x)                   %y = block 1(%x) after %g
+    %n = call 2 f(%y)                  %n = call 2 f(%y)
+
+Without it `block 1` runs at one depth for the instances that have gone through `block 0`, and at
+another one for the rest: two steps of fewer rows each. A ghost operator computes nothing; it makes
+the shorter way as deep as the longer one. Rule: a tensor that the ways through a branch (or through
+a scope: the cases of a `match`, a function that was inlined) leave at different depths is aligned
+where a block of the same function reads it, unless an instance may wait for a value in between.
+Instances that took the longest way need these depths anyway, and a depth without rows has no step,
+so waiting costs nothing where nobody took it. Changes: `Record.after`, and depths in variables of
+their own. Needs: blocks (`coarsen`). Ways with calls, loops or waits have no depth that is known
+ahead of time: their branches are left as they are. Guarantees: the same values. (ACRoBat, section
+B.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from stretto.batching.passes.recurrences import reads_tensors
+from stretto.batching.passes.uses import all_assigned, count_uses, with_bodies
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Break,
+    Call,
+    Continue,
+    ForkLoop,
+    If,
+    InstanceProgram,
+    Leave,
+    Literal,
+    Raise,
+    Read,
+    Record,
+    Return,
+    Scope,
+    Statement,
+    Variable,
+    walk,
+)
+from stretto.batching.types import Scalar, TensorType
+
+_SAME = frozenset(("copy", "cast"))
+"""Primitives whose result is their argument."""
+_Depths = dict[Variable, int]
+"""How many blocks one after the other a variable needs, counted from a branch; of others 0."""
+_Ghosts = dict[Variable, tuple[Variable, ...]]
+"""What has to be waited for by those who read a variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignArms:
+    name: ClassVar[str] = "ghosts"
+
+    def apply(self, program: InstanceProgram) -> None:
+        numbered = enumerate(program.functions)
+        waiting = {number for number, f in numbered if reads_tensors(program, f.body)}
+        for function in program.functions:
+            aligner = _Aligner(waiting)
+            body = aligner.body(_distinct(function.body), {})
+            function.body = _without(body, aligner.made - count_uses(body).keys())
+
+
+# ---- depths
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way through a statement that comes to its end: the arm of an `If` or the `Leave` of a
+    `Scope` that ends it (None: the end of the scope's body), and the depths there."""
+
+    end: int | Leave | None
+    depths: _Depths
+
+
+def ways_through(branch: If | Scope, depths: _Depths | None = None) -> list[Way] | None:
+    """The ways through a statement, from some depths before it; None where the instance decides
+    how deep one is."""
+    ways = _Ways()
+    found = ways.through(branch, depths or {})
+    return found if ways.known else None
+
+
+@dataclass(slots=True)
+class _Ways:
+    leaving: dict[int, list[Way]] = field(default_factory=dict[int, "list[Way]"])
+    """The ways that leave the scopes that are looked at."""
+    known: bool = True
+
+    def through(self, branch: If | Scope, depths: _Depths) -> list[Way]:
+        if isinstance(branch, If):
+            arms = enumerate((branch.then, branch.orelse))
+            ends = [(n, self.end(arm, dict(depths))) for n, arm in arms]
+            return [Way(n, end) for n, end in ends if end is not None]
+        leaving = self.leaving[branch.label] = []
+        end = self.end(branch.body, dict(depths))
+        return leaving if end is None else [Way(None, end), *leaving]
+
+    def end(self, body: Body, depths: _Depths) -> _Depths | None:
+        """The depths at the end of a body, from those at its start; None where it does not come
+        to its end."""
+        for statement in body:
+            match statement:
+                case Record(targets, _, operands):
+                    given = (depths.get(v, 0) for v in operands if isinstance(v, Variable))
+                    depths.update(dict.fromkeys(targets, 1 + max(given, default=0)))
+                case Assign(Variable() as target):
+                    source = _source(statement)
+                    depths[target] = 0 if source is None else depths.get(source, 0)
+                case Assign():
+                    pass
+                case If() | Scope():
+                    ways = self.through(statement, depths)
+                    if not ways:
+                        return None
+                    depths = _deepest(ways)
+                case Leave(label):
+                    if label in self.leaving:
+                        self.leaving[label].append(Way(statement, depths))
+                    return None
+                case Return() | Raise() | Break() | Continue():
+                    return None
+                case _:
+                    self.known = False
+                    return None
+        return depths
+
+
+def _deepest(ways: Sequence[Way]) -> _Depths:
+    every = {variable: None for way in ways for variable in way.depths}
+    return {variable: max(way.depths.get(variable, 0) for way in ways) for variable in every}
+
+
+def _source(statement: Assign) -> Variable | None:
+    """The variable whose value an Assign copies."""
+    source = statement.args[0] if statement.op in _SAME else None
+    return source if isinstance(source, Variable) else None
+
+
+# ---- what is added
+
+
+@dataclass(slots=True)
+class _Aligner:
+    waiting: set[int]
+    """Functions in which an instance may wait for a value."""
+    made: set[Variable] = field(default_factory=set[Variable])
+    before: dict[int, Body] = field(default_factory=dict[int, Body])
+    """What is added before each `Leave`, by its id."""
+    leaving: dict[int, list[_Ghosts]] = field(default_factory=dict[int, "list[_Ghosts]"])
+    """The ghosts at each `Leave` of the scopes around."""
+
+    def body(self, body: Body, ghosts: _Ghosts) -> Body:
+        """`ghosts` are those of the variables that come into the body, and change."""
+        return tuple(found for item in body for found in self.statement(item, ghosts))
+
+    def statement(self, statement: Statement, ghosts: _Ghosts) -> Sequence[Statement]:
+        match statement:
+            case Record(targets, _, operands):
+                read = (ghosts.get(item, ()) for item in operands if isinstance(item, Variable))
+                after = tuple(dict.fromkeys(ghost for item in read for ghost in item))
+                _forget(ghosts, targets)
+                return [replace(statement, after=after)]
+            case Assign(Variable() as target):
+                source = _source(statement)
+                ghosts[target] = () if source is None else ghosts.get(source, ())
+                return [statement]
+            case Leave(label):
+                self.leaving[label].append(dict(ghosts))
+                return [*self.before.get(id(statement), ()), statement]
+            case If() | Scope():
+                return self.branch(statement, ghosts)
+            case _:
+                self.passed(statement, ghosts)
+                known = set(self.made)
+                inner = with_bodies(statement, lambda part: self.body(part, dict(ghosts)))
+                if isinstance(inner, ForkLoop):
+                    own = sorted(self.made - known, key=lambda item: item.name)
+                    inner = replace(inner, private=(*inner.private, *own))
+                return [inner]
+
+    def passed(self, statement: Statement, ghosts: _Ghosts) -> None:
+        """Leaves in `ghosts` those that hold behind a statement."""
+        items = tuple(walk((statement,)))
+        if any(
+            isinstance(item, Read) or (isinstance(item, Call) and item.function in self.waiting)
+            for item in items
+        ):
+            ghosts.clear()  # depths are counted anew behind a launch
+        _forget(ghosts, all_assigned(statement))
+
+    def branch(self, branch: If | Scope, ghosts: _Ghosts) -> list[Statement]:
+        ways = ways_through(branch) or []
+        added, aligned = self.added(ways)
+        inside: list[_Ghosts]
+        if isinstance(branch, If):
+            inside = [dict(ghosts), dict(ghosts)]
+            then = (*self.body(branch.then, inside[0]), *added.get(0, ()))
+            orelse = (*self.body(branch.orelse, inside[1]), *added.get(1, ()))
+            result: Statement = If(branch.condition, then, orelse)
+        else:
+            inside = self.leaving[branch.label] = []
+            self.before.update({key: body for key, body in added.items() if key is not None})
+            last = dict(ghosts)
+            body = (*self.body(branch.body, last), *added.get(None, ()))
+            inside.append(last)
+            result = Scope(branch.label, body)
+        for variable in _deepest(ways):
+            known = (ghost for state in inside for ghost in state.get(variable, ()))
+            aligned[variable] = tuple(dict.fromkeys((*known, *aligned.get(variable, ()))))
+        outside = {ghost for known in ghosts.values() for ghost in known}
+        new = {ghost: None for known in aligned.values() for ghost in known}
+        begin = [Assign(g, "copy", (Literal(0),)) for g in new if g not in outside]
+        self.passed(branch, ghosts)
+        ghosts.update(aligned)
+        return [*begin, result]
+
+    def added(self, ways: Sequence[Way]) -> tuple[dict[int | None, Body], _Ghosts]:
+        """What comes to the end of each way (by arm, or id of the `Leave`), and the ghosts."""
+        added: dict[int | None, Body] = {}
+        aligned: _Ghosts = {}
+        for variable, depth in _deepest(ways).items():
+            missing = [depth - way.depths.get(variable, 0) for way in ways]
+            if not any(missing) or not isinstance(variable.type, TensorType):
+                continue
+            ghost = Variable(f"ghost{len(self.made)}", Scalar.INT)
+            self.made.add(ghost)
+            aligned[variable] = (ghost,)
+            for way, more in zip(ways, missing, strict=True):
+                if more:
+                    key = id(way.end) if isinstance(way.end, Leave) else way.end
+                    wait = Assign(ghost, "ready", (variable,), more)
+                    added[key] = (*added.get(key, ()), wait)
+        return added, aligned
+
+
+def _forget(ghosts: _Ghosts, variables: Iterable[Variable]) -> None:
+    for variable in variables:
+        ghosts.pop(variable, None)
+
+
+def _distinct(body: Body) -> Body:
+    """A body in which each `Leave` is an object of its own."""
+    return tuple(
+        Leave(item.label) if isinstance(item, Leave) else with_bodies(item, _distinct)
+        for item in body
+    )
+
+
+def _without(body: Body, unread: set[Variable]) -> Body:
+    """A body without the assignments of variables that nothing reads."""
+    found: list[Statement] = []
+    for item in body:
+        if isinstance(item, Assign) and item.target in unread:
+            continue
+        inner = with_bodies(item, lambda part: _without(part, unread))
+        if isinstance(inner, ForkLoop):
+            inner = replace(inner, private=tuple(v for v in inner.private if v not in unread))
+        found.append(inner)
+    return tuple(found)
