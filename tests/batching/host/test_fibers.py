@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,7 +217,15 @@ def test_calls_that_run_concurrently() -> None:
 
 
 def test_many_concurrent_calls() -> None:
+    before = _data_bytes()
     check(Executor(HostProgram(forked_sum())), [[without(tree(10, n), 7) for n in range(6)]])
+    # Limits on memory count what a process may write. Stacks that might be deep need little.
+    assert _data_bytes() - before < 2 << 30
+
+
+def _data_bytes() -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("VmData:")[1].split()[0]) << 10
 
 
 def test_endless_recursion_of_concurrent_calls() -> None:

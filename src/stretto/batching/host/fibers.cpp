@@ -1,8 +1,11 @@
 // Fibers: each instance runs on a stack of its own until it asks for a value that is not computed.
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <ctime>
 #include <new>
 
@@ -89,12 +92,30 @@ constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run o
 // Of all programs of the process; guarded by the GIL, as all that is done here.
 struct Stacks {
   std::vector<Stack> of_fibers, only;
+  size_t reserved = 0;  // addresses of all stacks
   std::vector<Stack>& of_size(size_t size) { return size > kFiberStack ? only : of_fibers; }
 };
 Stacks* unused_stacks = nullptr;
 
 Run* starting = nullptr;
 
+// How many addresses stacks may take: where a process may have few, most are left to others.
+size_t most_addresses() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return static_cast<size_t>(limit.rlim_cur / 4);
+}
+
+size_t page_size() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+// From where an unused stack has memory.
+char* first_open(const Stack& stack) {
+  const size_t page = page_size();
+  return stack.top - (kKept + kReserve + page - 1) / page * page;
+}
+
+// Addresses are reserved for the whole of a stack, and get memory as it grows (`stack_is_low`), so that
+// stacks which may be deep cost a process nothing of what it may have.
 bool take_stack(Stack& stack, size_t wanted) {
   auto& unused = unused_stacks->of_size(wanted);
   if (!unused.empty()) {
@@ -102,33 +123,40 @@ bool take_stack(Stack& stack, size_t wanted) {
     unused.pop_back();
     return true;
   }
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t most = most_addresses();
   for (size_t size = wanted; size >= kLeastStack; size /= 2) {
-    void* memory = mmap(nullptr, size + page, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (size > kLeastStack && (size > most || unused_stacks->reserved > most - size)) continue;
+    void* memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) continue;
-    if (mprotect(memory, page, PROT_NONE) != 0) {
-      munmap(memory, size + page);
+    stack.low = static_cast<char*>(memory);
+    stack.top = stack.low + size;
+    stack.open = first_open(stack);
+    if (mprotect(stack.open, static_cast<size_t>(stack.top - stack.open), PROT_READ | PROT_WRITE) != 0) {
+      munmap(memory, size);
       return false;
     }
-    madvise(memory, size + page, MADV_NOHUGEPAGE);
-    stack.low = static_cast<char*>(memory) + page;
-    stack.size = size;
+    madvise(memory, size, MADV_NOHUGEPAGE);
+    unused_stacks->reserved += size;
     return true;
   }
   return false;
 }
 
-// is_deep: whether more of it may be in use than what is kept.
-void give_back(Stack stack, bool is_deep) {
-  auto& unused = unused_stacks->of_size(stack.size);
-  if (unused.size() < (stack.size > kFiberStack ? kMostOnly : kMostUnused)) {
-    if (is_deep) madvise(stack.low, stack.size - kKept, MADV_DONTNEED);
-    unused.push_back(stack);
+void give_back(Stack stack) {
+  const auto size = static_cast<size_t>(stack.top - stack.low);
+  auto& unused = unused_stacks->of_size(size);
+  if (unused.size() >= (size > kFiberStack ? kMostOnly : kMostUnused)) {
+    unused_stacks->reserved -= size;
+    munmap(stack.low, size);
     return;
   }
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  munmap(stack.low - page, stack.size + page);
+  char* first = first_open(stack);
+  if (stack.open != first) {  // more than what is kept may have been in use
+    madvise(stack.open, static_cast<size_t>(stack.top - stack.open) - kKept, MADV_DONTNEED);
+    mprotect(stack.open, static_cast<size_t>(first - stack.open), PROT_NONE);
+    stack.open = first;
+  }
+  unused.push_back(stack);
 }
 
 void suspend(Run& run) {
@@ -142,7 +170,7 @@ void resume(Run& run, Fiber* fiber) {
   Scheduler& scheduler = *run.scheduler;
   scheduler.current = fiber;
   run.phase = fiber->phase;
-  run.stack_limit = fiber->stack.low + (fiber->is_deep ? kReserve : fiber->stack.size - kKept);
+  run.stack_limit = fiber->stack.open + kReserve;
   starting = &run;
   stretto_switch(&scheduler.place, fiber->place);
   scheduler.current = nullptr;
@@ -172,7 +200,7 @@ Fiber* new_fiber(Run& run, void (*body)(Run&, void*), void* frame, size_t size) 
       delete fiber;
       return nullptr;
     }
-    auto* top = reinterpret_cast<void**>(fiber->stack.low + fiber->stack.size);
+    auto* top = reinterpret_cast<void**>(fiber->stack.top);
 #if defined(__x86_64__)
     top -= 2;  // behind the return address of `enter` the stack is as a call leaves it
     top[0] = reinterpret_cast<void*>(&enter);
@@ -327,16 +355,23 @@ int64_t now() {
 
 Scheduler::~Scheduler() {
   for (Fiber* fiber : fibers) {
-    give_back(fiber->stack, fiber->is_deep);
+    give_back(fiber->stack);
     delete fiber;
   }
 }
 
+// Gives a stack twice the memory that it has. The lowest page stays closed: it is the guard.
 void stack_is_low(Run& run, char* address) {
-  Fiber* fiber = run.scheduler->current;
-  run.stack_limit = fiber->stack.low + kReserve;
-  fiber->is_deep = true;
-  if (address < run.stack_limit) fail(run, -1, kRecursion);
+  Stack& stack = run.scheduler->current->stack;
+  char* lowest = stack.low + page_size();
+  while (address < run.stack_limit) {
+    const auto has = static_cast<size_t>(stack.top - stack.open);
+    char* open = std::max(stack.top - std::min(2 * has, static_cast<size_t>(stack.top - lowest)), lowest);
+    const auto more = static_cast<size_t>(stack.open - open);
+    if (!more || mprotect(open, more, PROT_READ | PROT_WRITE) != 0) fail(run, -1, kRecursion);
+    stack.open = open;
+    run.stack_limit = open + kReserve;
+  }
 }
 
 void fail_with(Run& run, int32_t site, int32_t code, const Value* arguments, size_t count) {

@@ -11,8 +11,9 @@ namespace stretto {
 struct Flat;
 
 struct Stack {
-  char* low = nullptr;  // above the guard page
-  size_t size = 0;
+  char* low = nullptr;   // from here its addresses are reserved
+  char* open = nullptr;  // from here it has memory
+  char* top = nullptr;
 };
 
 // Something that runs on a stack of its own until it waits.
@@ -23,7 +24,6 @@ struct Fiber {
   void (*body)(Run& run, void* frame) = nullptr;
   void* frame = nullptr;
   bool is_done = false;
-  bool is_deep = false;  // more of the stack was in use than the memory that an unused one keeps
 };
 
 // Blocks whose operands have these lengths.
