@@ -8,26 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stretto.batching.batched import Batched
 from stretto.batching.levels.program import level_code
-from stretto.batching.passes.pipeline import run_passes
+from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.properties import is_contraction
 from stretto.options import Options
+from stretto.passes.horizontal import Horizontal
+from stretto.passes.manager import run_passes as optimised
 from stretto.passes.pipeline import pipeline
 from tests.batching.passes.checking import check, program_of
 
 X = [torch.linspace(-1, 1, 16), torch.ones(16)]
 
 
-def products(function: Callable[..., Any], *columns: list[Any]) -> int:
+def products(
+    function: Callable[..., Any], *columns: list[Any], switches: BatchPasses | None = None
+) -> int:
     """How many contractions the level program of a function has."""
     check(function, columns)
     made = program_of(function, columns)
-    run_passes(made)
-    program = level_code(made.blocks, Options()).program
-    for item in pipeline():
-        item.apply(program)
+    run_passes(made, switches)
+    skipped = frozenset[str]() if made.joins else frozenset((Horizontal.name,))
+    program = level_code(made.blocks, Options(), skipped=skipped).program
+    program = optimised(program, pipeline())
     return sum(
         isinstance(op, TensorOp) and is_contraction(op)
         for function_ in program.functions.values()
@@ -53,6 +58,21 @@ class Gates(nn.Module):
 def test_gates_of_one_input() -> None:
     model = Gates().eval()
     assert products(lambda x, h: model(x, h), X, X) == 2
+
+
+def test_the_switch() -> None:
+    model = Gates().eval()
+    apart = BatchPasses(horizontal=False)
+    assert products(lambda x, h: model(x, h), X, X, switches=apart) == 8
+    many = Batched(model, passes=apart)
+    torch.testing.assert_close(many(X, X), [model(x, x) for x in X], rtol=1e-4, atol=1e-5)
+
+
+def test_cells_and_three_layers_of_one_input() -> None:
+    cell = nn.LSTMCell(16, 16).eval()
+    layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(3)]).eval()
+    assert products(lambda x, h: cell(x, (h, h)), X, X) == 2
+    assert products(lambda x: torch.cat([layer(x) for layer in layers]), X) == 1
 
 
 def test_layers_of_both_children() -> None:

@@ -12,7 +12,7 @@ from stretto.batching.levels.tables import BLOCK, ROWS
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.pipeline import BatchPasses, passes
-from stretto.batching.program import Fork, InstanceProgram, Phase, walk
+from stretto.batching.program import Fork, ForkLoop, InstanceProgram, Phase, walk
 from stretto.errors import CaptureError
 from tests.batching.passes.checking import check
 
@@ -34,6 +34,10 @@ def decide(x: Tensor, seen: list[int]) -> Tensor:
 
 def forks(program: InstanceProgram) -> int:
     return sum(isinstance(s, Fork) for f in program.functions for s in walk(f.body))
+
+
+def loops(program: InstanceProgram) -> int:
+    return sum(isinstance(s, ForkLoop) for f in program.functions for s in walk(f.body))
 
 
 def phases(program: InstanceProgram) -> list[int]:
@@ -93,12 +97,32 @@ def test_an_argument_that_always_raises() -> None:
     check(raises, (inputs(),), *ALL)
 
 
-def test_a_list_of_arguments_is_refused() -> None:
-    def several(xs: list[Tensor]) -> tuple[Tensor, ...]:
+def test_a_list_of_arguments() -> None:
+    def listed(xs: list[Tensor]) -> tuple[Tensor, ...]:
         return stretto.concurrent(*[decide(x, [0]) for x in xs])
 
-    with pytest.raises(CaptureError, match="takes the values themselves"):
-        Batched(several)([inputs()])
+    def generated(xs: list[Tensor]) -> tuple[Tensor, ...]:
+        return stretto.concurrent(*(decide(x, [0]) for x in xs if x.dim() == 1))
+
+    def known(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return stretto.concurrent(*[decide(item, [0]) for item in (x, y)], x + y)
+
+    def kept(xs: list[Tensor]) -> tuple[Tensor, ...]:
+        return stretto.concurrent(*xs, *xs)
+
+    lists = [inputs(), [], inputs()[:1]]
+    for function in (listed, generated):
+        assert loops(check(function, (lists,), *ALL)) == 1
+    assert forks(check(known, (inputs(), inputs()), *ALL)) == 1
+    check(kept, (lists,), *ALL)
+
+
+def test_keywords_are_refused() -> None:
+    def named(x: Tensor) -> tuple[Tensor, ...]:
+        return stretto.concurrent(values=x)  # pyright: ignore[reportCallIssue]
+
+    with pytest.raises(CaptureError, match="takes no keywords"):
+        Batched(named)(inputs())
 
 
 def test_phases_are_those_of_the_user() -> None:

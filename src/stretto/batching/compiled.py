@@ -31,6 +31,7 @@ from stretto.machines.machine import HOST, Machine
 from stretto.machines.registry import default_machine, find_machine
 from stretto.ops.infer import quiet
 from stretto.options import Options
+from stretto.passes.horizontal import Horizontal
 from stretto.placement import AUTO
 
 FIRST_ROWS = 256
@@ -281,7 +282,8 @@ def _level_program(
 ) -> LevelProgram:
     pools = layout(program).pools
     given = tuning.options(options)
-    return LevelProgram(program.blocks, pools, given, machine, rows=tuning.rows)
+    skipped = frozenset[str]() if program.joins else frozenset((Horizontal.name,))
+    return LevelProgram(program.blocks, pools, given, machine, rows=tuning.rows, skipped=skipped)
 
 
 def tune_batch(

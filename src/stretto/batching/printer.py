@@ -61,6 +61,8 @@ def print_program(program: InstanceProgram) -> str:
         shown = ", ".join(f"{name}: cell {cell}" for name, cell in fields)
         lines.append(f"class {number} {info.python.__name__}({shown})")
     lines += [f"cell {number}: {type_}" for number, type_ in enumerate(program.cells)]
+    if not program.joins:
+        lines.append("products of one operand stay apart")
     for number, block in enumerate(program.blocks):
         lines += _block_lines(block, number)
     for number, function in enumerate(program.functions):

@@ -436,6 +436,7 @@ class Remark:
 class InstanceProgram:
     """functions[0] is what is called with the parameters of one instance. remarks: what passes say
     for `explain()`. tested: names of fields for which `hasattr` was asked.
+    joins: whether products of a block that share their operand become one.
     """
 
     functions: list[Function] = field(default_factory=list[Function])
@@ -444,6 +445,7 @@ class InstanceProgram:
     blocks: list[Block] = field(default_factory=list[Block])
     remarks: list[Remark] = field(default_factory=list[Remark])
     tested: frozenset[str] = frozenset()
+    joins: bool = True
 
 
 def bodies(statement: Statement) -> Iterator[Body]:

@@ -145,6 +145,8 @@ class Program:
     is_guarded: bool = False
     """Whether who calls it has compared the sizes of the inputs: what the ranges of symbols do not
     tell of them is checked in the run."""
+    skipped: frozenset[str] = frozenset()
+    """Names of passes that do not run on it, to see what they are worth."""
 
     @property
     def main(self) -> Function:

@@ -54,7 +54,7 @@ def clone_program(program: Program) -> Program:
     functions = {name: clone_function(item) for name, item in program.functions.items()}
     folded = Folded(set(program.folded.sources), set(program.folded.results))
     constants = dict(program.constants)
-    return Program(functions, constants, folded, program.remarks, program.is_guarded)
+    return replace(program, functions=functions, constants=constants, folded=folded)
 
 
 def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:

@@ -51,6 +51,8 @@ def run_passes(
     result = clone_program(program)
 
     def run(step: Pass) -> bool:
+        if step.name in program.skipped:
+            return False
         if isinstance(step, Repeat):
             return _repeat(step, run)
         changed = step.apply(result)

@@ -38,9 +38,11 @@ class LevelProgram:
         backend: str | None = None,
         device: torch.device = HOST,
         rows: Sequence[int] = (),
+        skipped: frozenset[str] = frozenset(),
     ) -> None:
         """backend: the machine's name; None is the default one. pools: the types of pools that come
-        first, in this order; types that are only in blocks follow. rows: as for `level_code`.
+        first, in this order; types that are only in blocks follow. rows, skipped: as for
+        `level_code`.
         Raises CaptureError, with the user's line, for a block that cannot be captured, and the
         error of the stage that fails."""
         options = options or Options()
@@ -49,7 +51,7 @@ class LevelProgram:
         machine.prepare(options)
         by_row = set[str]()
         while True:
-            self.code: LevelCode = level_code(blocks, options, pools, by_row, rows)
+            self.code: LevelCode = level_code(blocks, options, pools, by_row, rows, skipped)
             try:
                 self.stages: Stages = build(
                     self.code.program, machine, options, device, _updates(self.code)

@@ -70,15 +70,18 @@ def level_code(
     pools: Sequence[TensorType] = (),
     by_row: Collection[str] = (),
     rows: Sequence[int] = (),
+    skipped: frozenset[str] = frozenset(),
 ) -> LevelCode:
     """The level program of some blocks. pools: types whose pools come first, in this order; those
     of other types that blocks read or write follow. by_row: operators that run once per row. rows:
     the usual number of rows of each block, for which kernels are chosen; 0 where it is not known.
-    Raises CaptureError, with the user's line, for what cannot be captured or batched."""
+    skipped: passes over Programs that do not run. Raises CaptureError, with the user's line, for
+    what cannot be captured or batched."""
     types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
     layout = Layout(tuple(blocks), types)
     builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row, rows)
     program = builder.build()
+    program.skipped = skipped
     for item in builder.captured:
         program.folded.sources |= item.program.folded.sources
     verify(program)

@@ -36,8 +36,9 @@ class BatchPasses:
     at depth 0; it is off, because what it saves in products is less than what its results cost to
     write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
     not depend on each other wait for values at the same time. coarsen: operators between decisions
-    are one block. ghosts: what follows a branch runs at one depth, whichever arm was taken. tuned:
-    kernels are chosen as `Batched.tune` has found to be best.
+    are one block. horizontal: products of a block that share their operand are one. ghosts: what
+    follows a branch runs at one depth, whichever arm was taken. tuned: kernels are chosen as
+    `Batched.tune` has found to be best.
     """
 
     tidy: bool = True
@@ -47,6 +48,7 @@ class BatchPasses:
     hoist: bool = False
     concurrent: bool = True
     coarsen: bool = True
+    horizontal: bool = True
     ghosts: bool = True
     tuned: bool = True
 
@@ -73,7 +75,9 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
 
 def run_passes(program: InstanceProgram, options: BatchPasses | None = None) -> None:
     """Forms the blocks of a program, in place."""
+    options = options or BatchPasses()
+    program.joins = options.horizontal
     verify(program)
-    for item in passes(options or BatchPasses()):
+    for item in passes(options):
         item.apply(program)
         verify(program)

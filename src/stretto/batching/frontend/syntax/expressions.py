@@ -178,11 +178,11 @@ def _call(frame: Frame, node: ast.Call) -> Value:
 
 def _concurrent(frame: Frame, node: ast.Call) -> Value:
     """`stretto.concurrent(...)`: each argument is a body of a fork."""
-    if node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
-        frame.refuse(
-            "stretto.concurrent takes the values themselves",
-            "write each argument by itself; independent iterations of a loop are found",
-        )
+    if node.keywords:
+        frame.refuse("stretto.concurrent takes no keywords", "give it the values alone")
+    if any(isinstance(item, ast.Starred) for item in node.args):
+        # As many bodies as the instance has items: a loop, whose iterations the pass looks at.
+        return evaluate(frame, ast.copy_location(ast.Tuple(node.args, ast.Load()), node))
     values: list[Value] = []
     drafts: list[Draft] = []
     try:
