@@ -1394,12 +1394,136 @@ def list_times_bool(items):
     return items * True, items * False
 
 
+# ---- iterators, strings, attributes
+
+
+@case([3, 1], [2], [])
+def iterator_gone_through_twice(items):
+    pairs = zip(items, items)
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+@case([3, 1], [2], [])
+def generator_gone_through_twice(items):
+    doubled = (i * 2 for i in items)
+    return sum(doubled), sum(doubled)
+
+
+def summed_twice(items):
+    return sum(items) + sum(items)
+
+
+@case([3, 1], [2], [])
+def iterator_as_an_argument(items):
+    return summed_twice(map(abs, items))
+
+
+@case([3, 1], [2], [])
+def iterator_in_a_loop(items):
+    found = []
+    backwards = reversed(items)
+    for _ in range(2):
+        found += [i for i in backwards]
+    return found
+
+
+@case([3, 1], [2], [])
+def iterators_gone_through_once(items):
+    doubled = (i * 2 for i in items)
+    total = sum(doubled)
+    large = filter(lambda i: i > 1, iter(items))
+    first, *rest = (i for i in [total, *large])
+    return total, first, rest
+
+
+@case([5, 0, 1], [1, 0], [0], [])
+def quantifiers_stop_early(items):
+    return any(10 // i > 3 for i in items if i != 1), all(i < 9 and 10 // i < 9 for i in items)
+
+
+@case("abc", "", "zé∂")
+def characters_of_a_string(s):
+    codes = [ord(c) for c in s]
+    kinds = [{"a": 0, "b": 1}.get(c, 2) for c in s]
+    return codes, kinds, s[:2], s[::-1], [c for i, c in enumerate(s) if c in "abé"]
+
+
+@case("abc", "")
+def character_outside(s):
+    return s[1], s[-3]
+
+
+@case((1, True, None, "x"), (-7, False, None, ""))
+def strings_of_values(p):
+    a, b, c, d = p
+    key = f"{a}_{b}{c!s}:{d}"
+    return key, str(a) + d, len(key)
+
+
+@case([1, 2], [])
+def string_kept_from_a_loop(items):
+    last = ""
+    for i, item in enumerate(items):
+        last = f"{i}/{item}"
+    return last
+
+
+TABLE = {"a_1": 1.5, "b_2": 2.5}
+
+
+@case(("a", 1), ("b", 2), ("c", 3))
+def table_by_a_made_key(p):
+    key = f"{p[0]}_{p[1]}"
+    return TABLE.get(key), TABLE.get(key, p[1]), key in TABLE, TABLE[key]
+
+
+@case(2.675, -1.005, 0.5, 1e300, 3)
+def rounded_to_digits(x):
+    return round(x, 2), round(x, 0), round(x, ndigits=1)
+
+
+@case((2, 3), (2, -1), (0, 0), (-3, 3), (0, -1))
+def powers_of_ints(p):
+    return p[0] ** p[1], 2 ** -p[1]
+
+
+class Bare:
+    def __init__(self, n):
+        if n > 1:
+            self.extra = n
+
+
+@case(1, 2)
+def attribute_of_some_objects(n):
+    b = Bare(n)
+    return hasattr(b, "extra"), getattr(b, "extra", None), hasattr(b, "never")
+
+
+@case(Leaf("x", 2), Base("yy"))
+def attribute_of_some_classes(node):
+    return hasattr(node, "value"), getattr(node, "value", "none")
+
+
+class Louder(Base):
+    def scaled(this):
+        return super().scaled() + 100
+
+    @property
+    def first(this):
+        return super().first + "!"
+
+
+@case(1, 2)
+def method_of_the_base(n):
+    a = Louder("x" * 3)
+    b = [super(Louder, o).scaled() for o in [a]]
+    return a.scaled(), a.first, b
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
         "min_with_key",
-        "divisions",
-        "formatted",
         "sets",
         "nonlocal_counter",
         "in_place_method",
@@ -1411,6 +1535,10 @@ REFUSED = frozenset(
         "own_equality_of_items",
         "dicts_united",
         "string_repeated",
+        "iterator_gone_through_twice",
+        "generator_gone_through_twice",
+        "iterator_as_an_argument",
+        "iterator_in_a_loop",
     )
 )
 """Functions that are not understood; each is refused at its line."""

@@ -99,6 +99,10 @@ def get_field(record: Any, name: str) -> Any:
     return record[name] if type(record) is dict else getattr(record, name)
 
 
+def has_field(record: Any, name: str) -> bool:
+    return name in record if type(record) is dict else hasattr(record, name)
+
+
 def set_field(record: Any, name: str, value: Any) -> None:
     if type(record) is dict:
         record[name] = value
@@ -180,6 +184,11 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     "keys": list,
     "values": lambda mapping: list(mapping.values()),
     "join_str": operator.add,
+    "join_all": "".join,
+    "characters": list,
+    "ord": ord,
+    "text": str,
+    "round_to": round,
 }
 
 
@@ -207,6 +216,8 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
             result = make_record(program, number, names, args)
         case "get":
             result = get_field(args[0], detail)
+        case "has":
+            result = has_field(args[0], detail)
         case "set":
             result = set_field(args[0], detail, args[1])
         case "tuple":

@@ -263,7 +263,7 @@ class _FunctionPrinter:
                 number, fields = detail
                 name = self._program.classes[number].python.__name__
                 return f"{name}({', '.join(fields)})"
-            case "get" | "set":
+            case "get" | "has" | "set":
                 return str(detail)
             case _:
                 return repr(detail)

@@ -76,6 +76,7 @@ PRIMITIVES: dict[str, str] = {
     ),
     **dict.fromkeys(("and", "or", "xor", "lshift", "rshift"), "of two ints"),
     **dict.fromkeys(("neg", "abs", "invert", "to_int", "to_float", "round"), "of one number"),
+    "round_to": "(float, digits, not negative) -> float",
     **dict.fromkeys(("min", "max"), "of two numbers"),
     "ready": "(tensor): the depth from which it may be read, and detail, an int >= 0, more; for "
     "`Record.after` alone -> int",
@@ -95,6 +96,7 @@ PRIMITIVES: dict[str, str] = {
     "record": "detail: (class number, names of fields); args: their values -> a new object "
     "(fields that are not given are missing until they are assigned)",
     "get": "a field of a record",
+    "has": "detail: field name; whether a record has the field, and it is assigned -> bool",
     "set": "(record, value): assigns a field",
     # -- tuples of known length
     "tuple": "args: the items",
@@ -129,6 +131,10 @@ PRIMITIVES: dict[str, str] = {
     "values": "(dict) -> a new list",
     # -- strs
     "join_str": "(str, str) -> str: concatenation",
+    "join_all": "(list of strs) -> str: concatenation",
+    "characters": "(str) -> a new list of strs of one character",
+    "ord": "(str of one character) -> int; TypeError for any other str",
+    "text": "str(x) of a str, int, bool or None",
 }
 """The primitives of `Assign` and what each does."""
 

@@ -1,5 +1,9 @@
 // Lists, tuples, rows, dicts and strs of a program, with the semantics of Python.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <new>
 
 #include "primitives.h"
@@ -331,6 +335,75 @@ Value join_str(Run& run, int32_t site, Value a, Value b) {
   std::memcpy(joined, as_str(a)->text, count);
   std::memcpy(joined + count, as_str(b)->text, b.object->length);
   return box(new_str(run, joined, count + b.object->length));
+}
+
+Value join_all(Run& run, int32_t site, Value v) {
+  const Value* items = items_or_fail(run, site, v);
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < v.object->length; ++i) {
+    if (items[i].kind != kStr) fail(run, site, kPython, v);
+    bytes += items[i].object->length;
+  }
+  auto* joined = static_cast<char*>(run.take(bytes));
+  char* next = joined;
+  for (uint32_t i = 0; i < v.object->length; ++i) {
+    std::memcpy(next, as_str(items[i])->text, items[i].object->length);
+    next += items[i].object->length;
+  }
+  return box(new_str(run, joined, bytes));
+}
+
+// How many bytes the character has that begins with a byte, in UTF-8.
+static size_t character_bytes(unsigned char first) {
+  return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+}
+
+Value characters(Run& run, int32_t site, Value v) {
+  if (v.kind != kStr) fail(run, site, kPython, v);
+  const char* text = as_str(v)->text;
+  const char* end = text + v.object->length;
+  List* made = new_list(run, v.object->length);
+  made->length = 0;
+  while (text < end) {
+    const size_t bytes = character_bytes(static_cast<unsigned char>(*text));
+    made->items[made->length++] = box(new_str(run, text, bytes));
+    text += bytes;
+  }
+  return box(made);
+}
+
+int64_t code_point(Run& run, int32_t site, Value v) {
+  if (v.kind != kStr || !v.object->length) fail(run, site, kPython, v);
+  const auto* text = reinterpret_cast<const unsigned char*>(as_str(v)->text);
+  const size_t bytes = character_bytes(text[0]);
+  if (bytes != v.object->length) fail(run, site, kPython, v);
+  if (bytes == 1) return text[0];
+  int64_t found = text[0] & (0xff >> (bytes + 1));
+  for (size_t i = 1; i < bytes; ++i) found = found << 6 | (text[i] & 0x3f);
+  return found;
+}
+
+Value text(Run& run, int32_t site, Value v) {
+  char digits[24];
+  switch (v.kind) {
+    case kStr: return v;
+    case kNone: return box(new_str(run, "None", 4));
+    case kBool: return v.i ? box(new_str(run, "True", 4)) : box(new_str(run, "False", 5));
+    case kInt: {
+      const auto found = std::to_chars(digits, digits + sizeof(digits), v.i);
+      return box(new_str(run, digits, static_cast<size_t>(found.ptr - digits)));
+    }
+    default: fail(run, site, kPython, v);
+  }
+}
+
+// Python rounds the decimal number that a float is exactly, to even where it is halfway, which is
+// what printing it to so many digits does.
+double round_to(Run&, int32_t, double x, int64_t digits) {
+  if (!std::isfinite(x) || digits > 330) return x;
+  char shown[700];
+  std::snprintf(shown, sizeof(shown), "%.*f", static_cast<int>(digits), x);
+  return std::strtod(shown, nullptr);
 }
 
 }  // namespace stretto

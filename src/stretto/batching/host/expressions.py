@@ -91,8 +91,13 @@ _CALLS: dict[str, tuple[str, str]] = {
     "keys": ("v", "v"),
     "values": ("v", "v"),
     "join_str": ("vv", "v"),
+    "join_all": ("v", "v"),
+    "characters": ("v", "v"),
+    "ord": ("v", "i"),
+    "text": ("v", "v"),
+    "round_to": ("fi", "f"),
 }
-_RENAMED = {"len": "length", "index": "index_of"}
+_RENAMED = {"len": "length", "index": "index_of", "ord": "code_point"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,8 @@ class Expressions:
                 return Term(call("to_list", *where, args[0].to("v"), kind), "v")
             case "get":
                 return self._get(statement.args[0], args[0], detail, site)
+            case "has":
+                return self._has(statement.args[0], args[0], detail)
             case "set":
                 return self._set(statement.args[0], args, detail, site)
             case "item":
@@ -218,6 +225,14 @@ class Expressions:
         fail = call("fail", "run", str(site), "kPython", "r")
         switch = f"if (r.kind == kRecord) switch (r.type) {{ {cases}}} {fail};"
         return Term(f"[&](Value r) -> Value {{ {switch} }}({record.to('v')})", "v")
+
+    def _has(self, operand: Operand, record: Term, name: str) -> Term:
+        places, _ = self._places(operand, name)
+        cases = "".join(
+            f"case {number}: return field(r, {place}).kind != kUnset; " for number, place in places
+        )
+        switch = f"if (r.kind == kRecord) switch (r.type) {{ {cases}}} return false;"
+        return Term(f"[&](Value r) -> bool {{ {switch} }}({record.to('v')})", "b")
 
     def _set(self, operand: Operand, args: list[Term], name: str, site: int) -> Term:
         places, _ = self._places(operand, name)

@@ -57,7 +57,8 @@ def may_be_one(first: Access, second: Access) -> bool:
 
 _MAKING = frozenset(
     ("record", "list", "dict", "slice", "concat", "repeat", "to_list", "keys", "values",
-     "sorted_ints", "rows", "tuple", "shared", "join_str")
+     "sorted_ints", "rows", "tuple", "shared", "join_str", "join_all",
+     "characters", "text")
 )  # fmt: skip
 _SAME = frozenset(("copy", "cast", "expect"))
 _CHANGING = frozenset(
@@ -68,7 +69,7 @@ _DEEP = frozenset(("eq", "ne", "contains", "index"))
 _SAFE = frozenset(
     ("copy", "shared", "record", "tuple", "list", "dict", "is", "ready", "not", "truth", "has_type",
      "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
-     "join_str", "item")
+     "join_str", "item", "has", "join_all", "characters", "text", "round_to")
 )  # fmt: skip
 """Primitives that raise nothing on operands that the verifier lets through."""
 _SAFE_ON_NUMBERS = frozenset(
@@ -283,9 +284,9 @@ class _Part:
         op, args = statement.op, statement.args
         summary = self.summary
         summary.fails |= may_raise(statement)
-        if op in ("get", "set"):
+        if op in ("get", "has", "set"):
             cells = self.flow.fields(args[0], statement.detail)
-            into = summary.reads if op == "get" else summary.writes
+            into = summary.writes if op == "set" else summary.reads
             into |= {(r, c) for r in self._roots(args[0]) if r != MADE for c in cells}
             return
         if op in _SAME or op in ("tuple", "list", "record", "dict", "item", "is", "has_type"):

@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from stretto.batching.frontend.arithmetic.special import (
     by_method,
     check_equality,
@@ -319,6 +321,11 @@ def contains(frame: Frame, container: Value, item: Value) -> Value:
         case Static(found) if isinstance(found, tuple | list | set | frozenset | dict):
             note_items(frame.evaluation, found)
             return any_of(frame, [lambda x=x: equal(frame, item, Static(x)) for x in found])
+        case Static(str()):
+            return _contains(frame, frame.dynamic(container), item)
+        case Static(found) if isinstance(found, torch.nn.ModuleDict | torch.nn.ParameterDict):
+            note_items(frame.evaluation, found)
+            return any_of(frame, [lambda x=x: equal(frame, item, Static(x)) for x in list(found)])
         case TupleValue(items):
             return any_of(frame, [lambda x=x: equal(frame, item, x) for x in items])
         case Dynamic():

@@ -30,6 +30,7 @@ from stretto.batching.frontend.tensors.operands import (
 )
 from stretto.batching.frontend.tensors.operators import call_torch
 from stretto.batching.frontend.tensors.purity import call_static
+from stretto.batching.program import Literal
 from stretto.batching.types import ListType, Scalar, Type, union
 
 _INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
@@ -90,6 +91,8 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
     own = operated(frame, name, left, right)
     if own is not None:
         return own
+    if name == "pow" and Scalar.FLOAT not in kinds and all(kind in NUMBERS for kind in kinds):
+        return _integer_power(frame, left, right)
     if all(kind in NUMBERS for kind in kinds) and name != "matmul":
         type_ = number_result(frame, name, left, right)
         if type_ is not None:
@@ -120,6 +123,23 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
     if isinstance(frame.place, ast.AugAssign):
         symbol = f"{symbol.split(' ')[0]}="
     frame.stop(TypeError, f"unsupported operand type(s) for {symbol}: {shown}")
+
+
+def _integer_power(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
+    """left ** right of ints: an int, or a float where the exponent is negative."""
+
+    def whole() -> Value:
+        return frame.assign("pow", Scalar.INT, left.operand, right.operand)
+
+    def broken() -> Value:
+        parts = [frame.assign("to_float", Scalar.FLOAT, one.operand) for one in (left, right)]
+        return frame.assign("pow", Scalar.FLOAT, *(part.operand for part in parts))
+
+    exponent = constant(right)
+    if exponent is not ...:
+        return broken() if exponent < 0 else whole()
+    test = frame.assign("lt", Scalar.BOOL, right.operand, Literal(0))
+    return either(frame, test.operand, broken, whole)
 
 
 def _understood(name: str, *classes: type) -> bool:
@@ -165,13 +185,6 @@ def number_result(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Typ
         return Scalar.BOOL if logic else Scalar.INT
     if Scalar.FLOAT in kinds or name == "truediv":
         return Scalar.FLOAT
-    if name == "pow":
-        exponent = constant(right)
-        if exponent is ... or exponent < 0:
-            frame.refuse(
-                "an int to the power of an int that may be negative may be an int or a float",
-                "make the base a float, or write the exponent as a number",
-            )
     return Scalar.INT
 
 

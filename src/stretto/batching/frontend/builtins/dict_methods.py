@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stretto.batching.frontend.arithmetic.comparisons import contains
 from stretto.batching.frontend.control.joins import branch
-from stretto.batching.frontend.data.items import subscript
+from stretto.batching.frontend.data.items import field_by_key, subscript
 from stretto.batching.frontend.data.storing import set_item
 from stretto.batching.frontend.iteration.plans import Known, Mapped
 from stretto.batching.frontend.iteration.sources import plan_of
@@ -89,11 +89,13 @@ def fixed_dict_method(
     match name:
         case "get":
             key = constant(args[0])
-            if not isinstance(key, str):
-                frame.refuse("a dict with fixed keys is read by a key that the instance decides")
+            default = args[1] if len(args) > 1 else NONE
+            if key is ...:
+                given = frame.dynamic(args[0])
+                return field_by_key(frame, owner, kind, given, lambda: default)
             if key in info.fields:
                 return value(key)
-            return args[1] if len(args) > 1 else NONE
+            return default
         case "keys":
             return TupleValue(tuple(map(Static, info.fields)), is_list=True)
         case "values":

@@ -18,8 +18,10 @@ from stretto.batching.frontend.control.kinds import each_type
 from stretto.batching.frontend.data.numbers import converted, read_number
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.frontend.state.statics import constant
+from stretto.batching.frontend.state.values import NONE, Dynamic, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.operands import NUMBERS, is_tensor_like
+from stretto.batching.program import Literal
 from stretto.batching.types import Scalar, TensorType
 
 
@@ -59,12 +61,20 @@ def _abs(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _round(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if all_static(args, kwargs):
         return natively(frame, round, args, kwargs)
-    if len(args) > 1 or kwargs:
-        frame.refuse("round to digits of a value of the instance")
-    given = frame.expect(args[0], (Scalar.INT, Scalar.FLOAT), "round needs a number")
-    if given.type is Scalar.INT:
-        return given
-    return frame.assign("round", Scalar.INT, given.operand)
+    digits = constant(kwargs.get("ndigits", args[1] if len(args) > 1 else NONE))
+    value = read_number(frame, args[0], object) if is_tensor_like(args[0]) else args[0]
+    return each_type(frame, value, lambda one: _rounded(frame, one, digits))
+
+
+def _rounded(frame: Frame, value: Dynamic, digits: Any) -> Value:
+    given = frame.expect(value, NUMBERS, "round needs a number")
+    if digits is not None and (type(digits) is not int or digits < 0):
+        frame.refuse("round to tens, or to digits that the instance decides")
+    if given.type is not Scalar.FLOAT:
+        return frame.dynamic(unary(frame, "pos", operator.pos, given))
+    if digits is None:
+        return frame.assign("round", Scalar.INT, given.operand)
+    return frame.assign("round_to", Scalar.FLOAT, given.operand, Literal(digits))
 
 
 @builtin(divmod)

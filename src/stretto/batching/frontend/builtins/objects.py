@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 
 from stretto.batching.frontend.builtins.table import builtin
+from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.control.kinds import each_type, has_type, is_instance, python_class
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.state.dispatch import apply
@@ -17,12 +19,13 @@ from stretto.batching.frontend.state.values import (
     Dynamic,
     Native,
     Static,
+    Super,
     TupleValue,
     Value,
 )
 from stretto.batching.markers import concurrent, phase
 from stretto.batching.program import Phase
-from stretto.batching.types import RecordType, alternatives
+from stretto.batching.types import RecordType, Scalar, alternatives
 
 
 @builtin(isinstance)
@@ -60,33 +63,52 @@ def _getattr(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value
     name = constant(args[1])
     if not isinstance(name, str):
         frame.refuse("getattr with a name that the instance decides")
-    if len(args) == 3 and not _has_attribute(frame, args[0], name):
-        return args[2]
-    return attribute(frame, args[0], name)
+    if len(args) < 3:
+        return attribute(frame, args[0], name)
+
+    def one(value: Value) -> Value:
+        there = _has_attribute(frame, value, name)
+        if isinstance(there, Static):
+            return attribute(frame, value, name) if there.value else args[2]
+        condition = frame.operand(there)
+        return either(frame, condition, lambda: attribute(frame, value, name), lambda: args[2])
+
+    return one(args[0]) if isinstance(args[0], Static) else each_type(frame, args[0], one)
 
 
 @builtin(hasattr)
 def _hasattr(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = constant(args[1])
-    return Static(_has_attribute(frame, args[0], name))
+    if not isinstance(name, str):
+        frame.refuse("hasattr with a name that the instance decides")
+    return _has_attribute(frame, args[0], name)
 
 
-def _has_attribute(frame: Frame, value: Value, name: str) -> bool:
+def _has_attribute(frame: Frame, value: Value, name: str) -> Value:
     if isinstance(value, Static):
-        return hasattr(value.value, name)
-    found: set[bool] = set()
-    for kind in alternatives(frame.type_of(value)):
-        fields = frame.evaluation.info(kind).fields if isinstance(kind, RecordType) else ()
-        python = python_class(frame, kind)
-        if name in fields:
-            frame.evaluation.tested.add(name)
-        known = name in fields or note_class(frame.evaluation, python, name) is not ABSENT
-        if not known and note_class(frame.evaluation, python, "__getattr__") is not ABSENT:
-            frame.refuse(f"whether {python.__name__}.__getattr__ has an attribute {name}")
-        found.add(known)
-    if len(found) != 1:
-        frame.refuse(f"only some of the values here have an attribute {name}", "use isinstance")
-    return found.pop()
+        found = hasattr(value.value, name)
+        if not found:
+            frame.evaluation.read("attribute", value.value, name, ABSENT)
+        return Static(found)
+    return each_type(frame, value, lambda one: _has_one(frame, one, name))
+
+
+def _has_one(frame: Frame, value: Dynamic, name: str) -> Value:
+    python = python_class(frame, value.type)
+    if note_class(frame.evaluation, python, name) is not ABSENT:
+        return Static(True)
+    if note_class(frame.evaluation, python, "__getattr__") is not ABSENT:
+        frame.refuse(f"whether {python.__name__}.__getattr__ has an attribute {name}")
+    if not isinstance(value.type, RecordType):
+        return Static(False)
+    info = frame.evaluation.info(value.type)
+    if info.kind == "dict" or name not in info.fields:
+        return Static(False)
+    frame.evaluation.tested.add(name)
+    initial = dataclasses.fields(python) if dataclasses.is_dataclass(python) else ()
+    if info.kind == "namedtuple" or name in {item.name for item in initial if item.init}:
+        return Static(True)
+    return frame.assign("has", Scalar.BOOL, value.operand, detail=name)
 
 
 @builtin(functools.partial)
@@ -118,8 +140,13 @@ def _print(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @builtin(builtins.super)
 def _super(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner = frame.owner
-    first = next(iter(frame.locals), None)
-    value = frame.locals.get("self", frame.locals.get(first) if first else None)
-    if args or owner is None or not isinstance(value, Static):
-        frame.refuse("super() of an object that differs from instance to instance")
-    return Static(super(owner, value.value))
+    value = None if frame.receiver is None else frame.locals.get(frame.receiver)
+    if len(args) == 2 and isinstance(args[0], Static):
+        owner, value = args[0].value, args[1]
+    elif args:
+        frame.refuse("super() with one argument")
+    if owner is None or value is None:
+        frame.stop(RuntimeError, "super(): no arguments")
+    if isinstance(value, Static):
+        return Static(super(owner, value.value))  # type: ignore[arg-type]
+    return Super(owner, frame.dynamic(value))

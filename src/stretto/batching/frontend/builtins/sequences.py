@@ -16,6 +16,7 @@ from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.lists import append, new_list
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.data.records import new_dict
+from stretto.batching.frontend.data.strings import as_text
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.iteration.plans import (
     Enumerated,
@@ -210,4 +211,25 @@ def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
             branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
 
     iterate(frame, plan_of(frame, source), keep)
-    return made
+    return Iterator_(Items(made))
+
+
+@builtin(iter)
+def _iter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    count_arguments(frame, "iter", args, 1, 1)
+    return Iterator_(plan_of(frame, args[0]))
+
+
+@builtin(ord)
+def _ord(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, ord, args, kwargs)
+    given = frame.expect(args[0], (Scalar.STR,), "ord() expected string of length 1")
+    return frame.assign("ord", Scalar.INT, given.operand)
+
+
+@builtin(str)
+def _str(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, str, args, kwargs)
+    return as_text(frame, args[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable
 
-from stretto.batching.frontend.calls.ownership import owned_names, private_lists
+from stretto.batching.frontend.calls.ownership import gone_through_once, owned_names, private_lists
 from stretto.batching.frontend.calls.sources import Source
 from stretto.batching.frontend.control.joins import leave
 from stretto.batching.frontend.state.builder import PathEnds
@@ -24,7 +24,8 @@ def _local_names(source: Source) -> frozenset[str]:
 def new_frame(
     frame: Frame, source: Source, bound: dict[str, Value], path: tuple[Hashable, ...]
 ) -> Frame:
-    return Frame(
+    arguments = source.node.args
+    made = Frame(
         frame.evaluation,
         frame.builder,
         source.name,
@@ -41,7 +42,12 @@ def new_frame(
         place=source.node,
         owned=owned_names(source.node),
         private=private_lists(source.node),
+        once=gone_through_once(source.node),
+        receiver=next((arg.arg for arg in (*arguments.posonlyargs, *arguments.args)), None),
     )
+    for name, value in bound.items():
+        frame.check_iterator(name, value, made.once)
+    return made
 
 
 def run_body(inner: Frame, node: ast.FunctionDef) -> None:

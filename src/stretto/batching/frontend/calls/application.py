@@ -16,11 +16,13 @@ from stretto.batching.frontend.control.choices import chosen, over_choices
 from stretto.batching.frontend.control.kinds import each_type, python_class
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.records import construct
+from stretto.batching.frontend.data.selection import selected_or
 from stretto.batching.frontend.state.dispatch import applies, apply
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import note_attribute, note_module
+from stretto.batching.frontend.state.guards import note_attribute, note_items, note_module
 from stretto.batching.frontend.state.statics import is_static, python_of
 from stretto.batching.frontend.state.values import (
+    NONE,
     Choice,
     Closure,
     Dynamic,
@@ -105,6 +107,13 @@ def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, V
     if all(map(is_static, values)):
         named = {name: python_of(value) for name, value in kwargs.items()}
         return call_static(frame, item, [python_of(value) for value in args], named)
+    owner = getattr(item, "__self__", None)
+    if isinstance(owner, dict) and item.__name__ == "get":
+        note_items(frame.evaluation, owner)
+        for key in owner:
+            frame.evaluation.read("item", owner, key, owner[key])
+        default = args[1] if len(args) > 1 else NONE
+        return selected_or(frame, list(owner.items()), args[0], default)
     call = getattr(type(item), "__call__", None)  # noqa: B004
     if isinstance(call, FunctionType):
         return _apply_static(frame, call, [Static(item), *args], kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 
 _CREATES = frozenset(
     (
@@ -130,3 +131,41 @@ def _keeps_private(node: ast.Name, parent: ast.AST, parents: dict[ast.AST, ast.A
             return True
         case _:
             return False
+
+
+def gone_through_once(function: ast.FunctionDef) -> frozenset[str]:
+    """Local names that are read once for each time that they are bound: an iterator that one of
+    them holds is not gone through again, when it has nothing left."""
+    reads: dict[str, list[Hashable]] = {}
+    stores: dict[str, list[Hashable]] = {}
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg):
+            stores.setdefault(argument.arg, []).append(None)
+
+    def visit(node: ast.AST, around: Hashable) -> None:
+        if isinstance(node, ast.Name):
+            found = stores if isinstance(node.ctx, ast.Store) else reads
+            found.setdefault(node.id, []).append(around)
+        match node:
+            case ast.For(target, iterable, body, orelse):
+                visit(iterable, around)
+                for part in (target, *body, *orelse):
+                    visit(part, node)
+            case ast.While() | ast.FunctionDef() | ast.Lambda() | ast.comprehension():
+                for part in ast.iter_child_nodes(node):
+                    visit(part, node)
+            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
+                first = node.generators[0].iter
+                visit(first, around)
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Name) and part not in list(ast.walk(first)):
+                        visit(part, node)
+            case _:
+                for part in ast.iter_child_nodes(node):
+                    visit(part, around)
+
+    for statement in function.body:
+        visit(statement, None)
+    return frozenset(
+        name for name, places in stores.items() if len(places) == 1 and reads.get(name) == places
+    )

@@ -16,11 +16,13 @@ from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import ABSENT, note_attribute, note_class
 from stretto.batching.frontend.state.values import (
+    NONE,
     Choice,
     Dynamic,
     Method,
     Native,
     Static,
+    Super,
     TupleValue,
     Value,
 )
@@ -48,8 +50,30 @@ def attribute(frame: Frame, value: Value, name: str) -> Value:
             return Method(name, value)
         case Dynamic(_, type_):
             return _dynamic_attribute(frame, value, type_, name)
+        case Super(owner, given):
+            return each_type(frame, given, lambda one: _of_base(frame, owner, one, name))
         case _:
             return frame.refuse(f"the attribute {name} of a function is read")
+
+
+def _of_base(frame: Frame, owner: type, value: Dynamic, name: str) -> Value:
+    """An attribute of an object as the classes behind `owner` have it."""
+    python = python_class(frame, value.type)
+    order = python.__mro__
+    for base in order[order.index(owner) + 1 :]:
+        if name not in vars(base):
+            continue
+        frame.evaluation.read("class", base, name, vars(base)[name])
+        match vars(base)[name]:
+            case FunctionType() as found:
+                return Method(found, value)
+            case property(fget=function) if function is not None:
+                return apply(frame, Static(function), [value])
+            case _ if base is object and name in ("__init__", "__init_subclass__"):
+                return Native(name, lambda *_: NONE)
+            case _:
+                frame.refuse(f"super().{name}, which is not written in Python")
+    frame.stop(AttributeError, f"'super' object has no attribute '{name}'")
 
 
 def _static_attribute(frame: Frame, item: Any, name: str) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -17,8 +17,10 @@ from stretto.batching.frontend.data.attributes import read_field
 from stretto.batching.frontend.data.lists import item_type, slice_parts, sliced
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.data.selection import check_one_kind, selected
+from stretto.batching.frontend.data.strings import characters
 from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.statics import constant, is_int, is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
@@ -108,6 +110,7 @@ def _static_item(frame: Frame, item: Any, index: Value) -> Value:
 
 def _static_by_dynamic(frame: Frame, item: Any, index: Value) -> Value:
     """A static container by a position or key that the instance decides."""
+    note_items(frame.evaluation, item)
     if isinstance(item, torch.nn.ModuleList | torch.nn.ParameterList | list | tuple):
         parts = list(item)
         if all(scalar_type(part) is not None for part in parts):
@@ -139,11 +142,24 @@ def _item(frame: Frame, value: Dynamic, index: Value) -> Value:
             return found
         case RecordType() as kind:
             return _record_item(frame, value, kind, index)
+        case Scalar.STR:
+            return _part_of_string(frame, value, index)
         case TensorType(_, shape):
             _check_positions(frame, shape, known_items(frame, index) or (index,))
             return getitem(frame, value, index)
         case _:
             frame.stop(TypeError, f"'{frame.show(value.type)}' object is not subscriptable")
+
+
+def _part_of_string(frame: Frame, value: Dynamic, index: Value) -> Value:
+    parts = characters(frame, value)
+    if isinstance(index, SliceValue):
+        found = frame.dynamic(_list_item(frame, parts, index))
+        return frame.assign("join_all", Scalar.STR, found.operand)
+    position = frame.expect(index, (Scalar.INT, Scalar.BOOL), "string indices must be integers")
+    length = frame.assign("len", Scalar.INT, parts.operand).operand
+    stop_outside(frame, position.operand, length, IndexError, "string index out of range")
+    return _list_item(frame, parts, position)
 
 
 def _check_positions(frame: Frame, shape: tuple[int, ...], parts: Sequence[Value]) -> None:
@@ -206,22 +222,29 @@ def _record_item(frame: Frame, value: Dynamic, kind: RecordType, index: Value) -
         items = tuple(read_field(frame, value, [kind], name) for name in names)
         return _item_of_known(frame, TupleValue(items), index)
     if info.kind == "dict":
-        return _field_by_key(frame, value, kind, frame.dynamic(index))
+        given = frame.dynamic(index)
+        return field_by_key(frame, value, kind, given, lambda: frame.stop(KeyError, given.operand))
     found = inspect.getattr_static(info.python, "__getitem__", None)
     if isinstance(found, FunctionType):
         return apply(frame, Static(found), [value, index])
     frame.stop(TypeError, f"'{info.python.__name__}' object is not subscriptable")
 
 
-def _field_by_key(frame: Frame, value: Dynamic, kind: RecordType, key: Dynamic) -> Value:
+def field_by_key(
+    frame: Frame,
+    value: Dynamic,
+    kind: RecordType,
+    key: Dynamic,
+    missing: Callable[[], Value],
+) -> Value:
     """An item of a dict with fixed keys by a key that the instance decides."""
     check_one_kind(frame, key)
     if key.type is not Scalar.STR:
-        frame.stop(KeyError, key.operand)
+        return missing()
 
     def among(names: list[str]) -> Value:
         if not names:
-            frame.stop(KeyError, key.operand)
+            return missing()
         test = frame.assign("eq", Scalar.BOOL, key.operand, Literal(names[0]))
         read = (lambda: read_field(frame, value, [kind], names[0]), lambda: among(names[1:]))
         return either(frame, test.operand, *read)

@@ -10,6 +10,7 @@ import torch
 from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.statics import is_data
 from stretto.batching.frontend.state.values import Dynamic, Native, Static, Value, scalar_type
 from stretto.batching.types import Scalar, UnionType
 
@@ -47,21 +48,41 @@ def selected(
     return Native("choice", call)
 
 
+def selected_or(frame: Frame, options: list[tuple[Any, Any]], key: Value, default: Value) -> Value:
+    """dict.get of a static dict by a key that the instance decides."""
+    given = frame.dynamic(key)
+    check_one_kind(frame, given)
+    fitting = [pair for pair in options if scalar_type(pair[0]) is given.type]
+    if all(is_data(Static(item)) for _, item in fitting) and is_data(default):
+        return choose(frame, fitting, given, KeyError, lambda item: item, lambda: default)
+
+    def call(inner: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def use(item: Value) -> Value:
+            return apply(inner, item, args, kwargs)
+
+        return choose(inner, fitting, given, KeyError, use, lambda: use(default))
+
+    return Native("choice", call)
+
+
 def choose(
     frame: Frame,
     options: Sequence[tuple[Any, Any]],
     index: Dynamic,
     error: type,
     use: Callable[[Value], Value],
+    missing: Callable[[], Value] | None = None,
 ) -> Value:
-    """What `use` makes of the option whose key the instance gives."""
+    """What `use` makes of the option whose key the instance gives; `missing` where it has none."""
+    if not options and missing is not None:
+        return missing()
     if not options:
-        frame.stop(error, "index out of range" if error is IndexError else "no such key")
+        frame.stop(error, *(("index out of range",) if error is IndexError else (index.operand,)))
     (key, item), *rest = options
     test = frame.assign("eq", Scalar.BOOL, index.operand, frame.operand(Static(key)))
     return either(
         frame,
         test.operand,
         lambda: use(Static(item)),
-        lambda: choose(frame, rest, index, error, use),
+        lambda: choose(frame, rest, index, error, use, missing),
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from stretto.batching.frontend.arithmetic.special import method_of
 from stretto.batching.frontend.control.kinds import each_type, python_class, unpacked
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.lists import new_list
+from stretto.batching.frontend.data.strings import characters
 from stretto.batching.frontend.iteration.plans import Items, Known, Plan, Range
-from stretto.batching.frontend.state.dispatch import impossible
+from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
@@ -75,7 +77,7 @@ def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
             made = each_type(frame, value, lambda one: _as_items(frame, one))
             return plan_of(frame, made)
         case Scalar.STR:
-            return frame.refuse("a loop goes through a string", "make a list of its characters")
+            return Items(characters(frame, value))
         case _:
             name = python_class(frame, type_).__name__
             frame.stop(TypeError, f"'{name}' object is not iterable")
@@ -99,6 +101,11 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
         names = range(len(info.python._fields))  # type: ignore[attr-defined]
         return Known([subscript(frame, value, Static(i)) for i in names])
     name = info.python.__name__
+    own = method_of(frame, kind, "__iter__")
+    if own is not None:
+        found = apply(frame, Static(own), [value])
+        if isinstance(found, Iterator_):
+            return plan_of(frame, found)
     if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
         frame.stop(TypeError, f"'{name}' object is not iterable")
     return frame.refuse(

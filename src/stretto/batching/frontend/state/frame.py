@@ -20,6 +20,7 @@ from stretto.batching.frontend.state.values import (
     Native,
     SliceValue,
     Static,
+    Super,
     Text,
     TupleValue,
     Unbound,
@@ -95,6 +96,10 @@ class Frame:
     """Local variables that alone hold a tensor (`ownership`)."""
     private: frozenset[str] = frozenset()
     """Local variables with lists that nothing else holds (`ownership`)."""
+    once: frozenset[str] = frozenset()
+    """Local variables that are read once for each time that they are bound (`ownership`)."""
+    receiver: str | None = None
+    """The first parameter, for `super()`."""
     parameters: dict[str, Value] = field(default_factory=dict[str, Value])
     """The arguments of a function that is not inlined."""
     result_key: Hashable = None
@@ -123,6 +128,15 @@ class Frame:
     def refuse(self, message: str, remedy: str | None = None) -> NoReturn:
         """Raises CaptureError at the place that is being evaluated."""
         raise CaptureError(message, location=self.location, remedy=remedy)
+
+    def check_iterator(self, name: str, value: Value, once: frozenset[str] | None = None) -> None:
+        """Refuses a local variable with an iterator that may be gone through twice: it has nothing
+        left then, but a plan gives its items again."""
+        if isinstance(value, Iterator_) and name not in (self.once if once is None else once):
+            self.refuse(
+                f"{name} is an iterator, and may be gone through more than once",
+                "make a list of it",
+            )
 
     def show(self, type_: Type) -> str:
         return show_type(self.evaluation, type_)
@@ -214,7 +228,7 @@ class Frame:
                 self.refuse(f"{plan} is kept in data", "make a list of it")
             case Text():
                 self.refuse("a string that the instance formats is kept", "use it in `raise` only")
-            case Closure() | Method() | Native() | SliceValue():
+            case Closure() | Method() | Native() | SliceValue() | Super():
                 self.refuse(
                     "a function becomes data of an instance",
                     "call functions by their names, or choose between them by a branch",

@@ -102,6 +102,14 @@ class Text:
     parts: tuple[str | Operand, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Super:
+    """super() in a method of `owner`, of an object of the instance."""
+
+    owner: type
+    value: Dynamic
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Native:
     """A function of Python or torch that the evaluation itself performs on values."""
@@ -122,6 +130,7 @@ Value = (
     | Choice
     | Text
     | Native
+    | Super
 )
 
 

@@ -17,7 +17,14 @@ from stretto.batching.frontend.iteration.lists import extend, listed
 from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.state.dispatch import assign_to, assigns, evaluate, executes
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.values import NONE, Dynamic, SliceValue, Static, Value
+from stretto.batching.frontend.state.values import (
+    NONE,
+    Dynamic,
+    Iterator_,
+    SliceValue,
+    Static,
+    Value,
+)
 from stretto.batching.frontend.syntax.expressions import argument
 from stretto.batching.frontend.syntax.operators import binary_operator, operator_name
 from stretto.batching.frontend.tensors.operands import is_tensor_like
@@ -53,6 +60,7 @@ def _annotated(frame: Frame, node: ast.AnnAssign) -> None:
 def _bind(frame: Frame, target: ast.expr, value: Value) -> None:
     match target:
         case ast.Name(name):
+            frame.check_iterator(name, value)
             frame.locals[name] = value
         case ast.Tuple(elts) | ast.List(elts):
             _unpack(frame, elts, value)
@@ -70,6 +78,8 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
     starred = [i for i, target in enumerate(targets) if isinstance(target, ast.Starred)]
     items = _known_parts(frame, value)
     if items is None:
+        if isinstance(value, Iterator_):
+            value = listed(frame, [plan_of(frame, value)])
         _unpack_list(frame, targets, value, bool(starred))
         return
     if starred:

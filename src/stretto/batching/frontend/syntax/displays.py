@@ -5,19 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from stretto.batching.frontend.arithmetic.comparisons import negated
 from stretto.batching.frontend.control.joins import branch
 from stretto.batching.frontend.control.narrowing import narrow
 from stretto.batching.frontend.data.lists import append, new_list
 from stretto.batching.frontend.data.records import new_dict
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.iteration.lists import cell_of, known_parts, listed
-from stretto.batching.frontend.iteration.plans import Plan
+from stretto.batching.frontend.iteration.plans import Items, Plan
 from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.iteration.walks import iterate
 from stretto.batching.frontend.state.dispatch import assign_to, evaluate, evaluates
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
-from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
 from stretto.batching.program import Operand
 from stretto.batching.types import ListType, Scalar
 
@@ -79,7 +80,26 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
 @evaluates(ast.ListComp, ast.GeneratorExp)
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
     """A list; a generator is gone through at once, as in `sum(...)`."""
-    return comprehension(frame, node, first_plan(frame, node))
+    made = comprehension(frame, node, first_plan(frame, node))
+    return Iterator_(Items(made)) if isinstance(node, ast.GeneratorExp) else made
+
+
+def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:
+    """any(...) or all(...) of a generator, which is asked for no more items than decide it."""
+    name = ".decided"
+    outer = frame.locals.get(name)
+    frame.locals[name] = Static(False)
+
+    def body() -> None:
+        found = truth(frame, evaluate(frame, node.elt))
+        made: Value = Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
+        frame.locals[name] = negated(frame, made) if is_all else made
+
+    _generators(frame, node.generators, first_plan(frame, node), body, name)
+    decided = frame.locals.pop(name)
+    if outer is not None:
+        frame.locals[name] = outer
+    return negated(frame, decided) if is_all else decided
 
 
 def first_plan(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> Plan:
@@ -136,22 +156,31 @@ def _named_in(node: ast.AST | None) -> frozenset[str]:
 
 
 def _generators(
-    frame: Frame, generators: list[ast.comprehension], plan: Plan, body: Callable[[], None]
+    frame: Frame,
+    generators: list[ast.comprehension],
+    plan: Plan,
+    body: Callable[[], None],
+    until: str | None = None,
 ) -> None:
-    """Goes through generators, of which the first one's iterable has been evaluated."""
+    """Goes through generators, of which the first one's iterable has been evaluated. until: a local
+    variable; nothing more is evaluated once it is true."""
     first, *rest = generators
     outer = dict(frame.locals)
 
     def step(item: Value) -> None:
         assign_to(frame, first.target, item)
-        conditions(first.ifs)
+        ends = False if until is None else truth(frame, frame.locals[until])
+        if ends is False:
+            conditions(first.ifs)
+        elif ends is not True:
+            branch(frame, ends, (lambda: None, lambda: conditions(first.ifs)))
 
     def conditions(tests: list[ast.expr]) -> None:
         if not tests and not rest:
             return body()
         if not tests:
             inner = plan_of(frame, evaluate(frame, rest[0].iter))
-            return _generators(frame, rest, inner, body)
+            return _generators(frame, rest, inner, body, until)
         condition = truth(frame, evaluate(frame, tests[0]))
         if isinstance(condition, bool):
             return conditions(tests[1:]) if condition else None
@@ -163,7 +192,8 @@ def _generators(
         branch(frame, condition, (holds, lambda: None))
         return None
 
-    iterate(frame, plan, step, _named_in(frame.place))
+    stored = _named_in(frame.place)
+    iterate(frame, plan, step, stored if until is None else stored | {until})
     hidden = {n.id for n in ast.walk(first.target) if isinstance(n, ast.Name)}
     frame.locals = {name: v for name, v in frame.locals.items() if name not in hidden}
     frame.locals |= {name: outer[name] for name in hidden if name in outer}

@@ -12,6 +12,7 @@ from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.iteration.lists import known_parts, listed
+from stretto.batching.frontend.iteration.plans import Items, Known
 from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.state.builder import Draft, PathEnds
 from stretto.batching.frontend.state.dispatch import apply, at, evaluate, evaluates
@@ -22,6 +23,7 @@ from stretto.batching.frontend.state.values import (
     Choice,
     Closure,
     Dynamic,
+    Iterator_,
     SliceValue,
     Static,
     TupleValue,
@@ -33,6 +35,7 @@ from stretto.batching.frontend.syntax.displays import (
     first_plan,
     known_comprehension,
     parts_of,
+    quantified,
 )
 from stretto.batching.markers import concurrent
 from stretto.batching.types import TensorType
@@ -97,6 +100,7 @@ def _local(frame: Frame, name: str) -> Value | None:
 @evaluates(ast.NamedExpr)
 def _named(frame: Frame, node: ast.NamedExpr) -> Value:
     value = evaluate(frame, node.value)
+    frame.check_iterator(node.target.id, value)
     frame.locals[node.target.id] = value
     return value
 
@@ -155,6 +159,11 @@ def _call(frame: Frame, node: ast.Call) -> Value:
     function = evaluate(frame, node.func)
     if isinstance(function, Static) and function.value is concurrent:
         return _concurrent(frame, node)
+    match function, node.args:
+        case Static(value), [ast.GeneratorExp() as items] if value is any or value is all:
+            return quantified(frame, items, value is all)
+        case _:
+            pass
     args: list[Value] = []
     for item in node.args:
         if isinstance(item, ast.Starred):
@@ -207,6 +216,9 @@ def argument(frame: Frame, node: ast.expr) -> Value:
         if isinstance(node, ast.ListComp | ast.GeneratorExp):
             plan = first_plan(frame, node)
             items = known_comprehension(frame, node, plan)
+            if isinstance(node, ast.GeneratorExp):
+                made = Items(comprehension(frame, node, plan)) if items is None else Known(items)
+                return Iterator_(made)
             if items is None:
                 return comprehension(frame, node, plan)
             return TupleValue(items, is_list=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from stretto.batching.frontend.data.strings import is_plain, joined
 from stretto.batching.frontend.state.dispatch import evaluate, evaluates
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import Static, Text, Value
-from stretto.batching.program import Operand
+from stretto.batching.program import Literal, Operand
+from stretto.batching.types import Scalar, alternatives
 
 
 def text_parts(frame: Frame, value: Value) -> tuple[Any, ...]:
@@ -34,13 +36,22 @@ def _joined(frame: Frame, node: ast.JoinedStr) -> Value:
         value = evaluate(frame, item.value)
         if isinstance(value, Static):
             parts.append(_formatted(frame, item, value))
-        elif item.format_spec is None and item.conversion in (-1, 114):
+        elif item.format_spec is None and _is_shown(frame, value, item.conversion):
             parts.extend(text_parts(frame, value))
         else:
             frame.refuse("a value of an instance is formatted with a specification")
     if all(isinstance(part, str) for part in parts):
         return Static("".join(part for part in parts if isinstance(part, str)))
+    if all(isinstance(part, str | Literal) or is_plain(part.type) for part in parts):
+        return joined(frame, parts)
     return Text(tuple(parts))
+
+
+def _is_shown(frame: Frame, value: Value, conversion: int) -> bool:
+    """Whether a value is formatted as str() gives it."""
+    if conversion != 114:
+        return conversion in (-1, 115)
+    return Scalar.STR not in alternatives(frame.type_of(value)) and not isinstance(value, Text)
 
 
 def _formatted(frame: Frame, item: ast.FormattedValue, value: Static) -> str:

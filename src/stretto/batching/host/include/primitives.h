@@ -243,5 +243,10 @@ Value remove(Run& run, int32_t site, Value v, Value key);
 Value keys(Run& run, int32_t site, Value v);
 Value values(Run& run, int32_t site, Value v);
 Value join_str(Run& run, int32_t site, Value a, Value b);
+Value join_all(Run& run, int32_t site, Value v);
+Value characters(Run& run, int32_t site, Value v);
+int64_t code_point(Run& run, int32_t site, Value v);
+Value text(Run& run, int32_t site, Value v);
+double round_to(Run& run, int32_t site, double x, int64_t digits);
 
 }  // namespace stretto
