@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,6 +72,12 @@ class Inner(Base):
 class Cell:
     value: Any
     next: Any = None
+
+
+@dataclass
+class Branch:
+    value: int
+    kids: list[Any] = field(default_factory=list)
 
 
 # ---- variables on some ways only
@@ -1520,11 +1528,121 @@ def method_of_the_base(n):
     return a.scaled(), a.first, b
 
 
+# ---- parts of the library
+
+
+@case(Branch(1, [Branch(2, [Branch(3)]), Branch(4)]), Branch(5))
+def breadth_first(root):
+    queue, found = collections.deque([root]), []
+    while queue:
+        node = queue.popleft()
+        found.append(node.value)
+        queue.extend(node.kids)
+    return found
+
+
+@case([1, 2, 3, 4, 5], [], [2])
+def ends_of_a_deque(items):
+    window, both = collections.deque(maxlen=2), collections.deque(items)
+    for i in items:
+        window.append(i)
+        if i % 2 and len(both) > 1:
+            both.appendleft(both.pop())
+    both.rotate(2)
+    return list(window), list(both), 2 in both, sum(window), both[0] if both else None
+
+
+@case([], [1])
+def empty_deque(items):
+    return collections.deque(items).popleft()
+
+
+@case([("a", 1), ("b", 2), ("a", 3)], [], [("c", 1)])
+def default_dicts(pairs):
+    groups, counts, more = collections.defaultdict(list), collections.Counter(), {}
+    firsts = collections.defaultdict(lambda: -1)
+    for name, number in pairs:
+        groups[name].append(number)
+        counts.update([name])
+        more.setdefault(name, []).append(number)
+        firsts[name] += number
+    return dict(groups), counts["a"], counts.most_common(1), dict(firsts), more, "q" in groups
+
+
+@case([("a", 1)], [])
+def default_dict_without(pairs):
+    found = collections.defaultdict(int)
+    for name, number in pairs:
+        found[name] = number
+    del found["a"]
+    return len(found)
+
+
+@case([3, 1, 3, 2], [], [7])
+def sets_of_numbers(items):
+    seen, twice = set(), set()
+    for i in items:
+        if i in seen:
+            twice.add(i)
+        seen.add(i)
+    seen.discard(2)
+    some = {1, 2, 3}
+    both = some & set(items)
+    rests = {i % 3 for i in items}
+    return len(seen), sorted(both | {9} | twice), some - both == {2}, both <= some, sum(rests)
+
+
+@case("a", "zz")
+def tag_in_a_set(s):
+    return s in {"a", "b"}, s not in {"a", s}
+
+
+@case([3, 1, 2], [])
+def order_of_a_set(items):
+    return [i for i in set(items)]
+
+
+@case([1, 2], [])
+def set_returned(items):
+    return set(items)
+
+
+@case([1, 2, 3], [4], [])
+def iterators_of_the_library(items):
+    pairs = list(itertools.product(items, [0, 1]))
+    sums = list(itertools.accumulate(items)), list(itertools.accumulate(items, lambda a, b: a * b))
+    steps = [b - a for a, b in itertools.pairwise(items)]
+    numbered = [(i, x) for i, x in zip(itertools.count(1), itertools.chain(items, [9]))]
+    total = functools.reduce(lambda a, b: a * 10 + b, items, 0)
+    return pairs, sums, steps, numbered, total, list(itertools.combinations(items, 2))
+
+
+@case([torch.ones(2), torch.zeros(2)], [torch.arange(2.0)])
+def tensors_reduced(items):
+    return functools.reduce(torch.add, items), max(items, key=lambda t: float(t.sum()))
+
+
+@case([3, -4, 1], [5], [])
+def extremes_by_key(items):
+    first = min(items, key=lambda i: (-abs(i), i), default=None)
+    return first, max(range(len(items)), key=lambda i: items[i], default=-1)
+
+
+@case([], [1])
+def extreme_of_nothing(items):
+    return max(items, key=abs)
+
+
+@case({"a": 1}, {"a": 2})
+def dict_copied(d):
+    e, pairs = dict(d), dict([("x", d["a"]), ("y", 2)])
+    e["a"] = 5
+    return d, e, pairs, ",".join([str(d["a"]), "z"])
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
-        "min_with_key",
-        "sets",
         "nonlocal_counter",
         "in_place_method",
         "in_place_alias",
@@ -1535,6 +1653,8 @@ REFUSED = frozenset(
         "own_equality_of_items",
         "dicts_united",
         "string_repeated",
+        "order_of_a_set",
+        "set_returned",
         "iterator_gone_through_twice",
         "generator_gone_through_twice",
         "iterator_as_an_argument",

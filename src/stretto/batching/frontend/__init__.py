@@ -14,7 +14,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.batching.frontend.builtins import folds, numbers, objects, sequences, sorting, tensors
+from stretto.batching.frontend.builtins import (
+    folds,
+    library,
+    numbers,
+    objects,
+    sequences,
+    sorting,
+    tensors,
+)
 from stretto.batching.frontend.calls import application
 from stretto.batching.frontend.observe import Observer
 from stretto.batching.frontend.state.builder import Draft, PathEnds, finished
@@ -22,6 +30,7 @@ from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.evaluation import Evaluation
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import holds
+from stretto.batching.frontend.state.library import MODULE as LIBRARY_MODULE
 from stretto.batching.frontend.state.prune import pruned
 from stretto.batching.frontend.state.values import Dynamic, Static, Value
 from stretto.batching.frontend.syntax import (
@@ -35,13 +44,21 @@ from stretto.batching.frontend.syntax import (
 )
 from stretto.batching.frontend.tensors.content import noting_content
 from stretto.batching.program import InstanceProgram, Return, Variable
-from stretto.batching.types import NEVER, Type
+from stretto.batching.types import (
+    NEVER,
+    DictType,
+    ListType,
+    RecordType,
+    TupleType,
+    Type,
+    alternatives,
+)
 from stretto.errors import CaptureError, SourceLocation
 
 __all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
 _REGISTERED = (
-    (folds, numbers, objects, sequences, sorting, tensors),
+    (folds, library, numbers, objects, sequences, sorting, tensors),
     (assignments, displays, expressions, operators, patterns, statements, strings),
     application,
 )
@@ -95,9 +112,37 @@ def evaluate(
         raise CaptureError(
             error.message, location=_location(function), remedy=error.remedy
         ) from error
+    _check_result(evaluation, function)
     if not any(True for _ in program.functions):
         raise CaptureError("the function has no way that ends")
     return program
+
+
+def _check_result(evaluation: Evaluation, function: Callable[..., Any]) -> None:
+    """Refuses results that have something of Python's library in them, of which a program has
+    objects of a class of its own."""
+    pending, seen = [evaluation.results.get("main", NEVER)], set[Type]()
+    while pending:
+        for kind in alternatives(pending.pop()):
+            if kind in seen:
+                continue
+            seen.add(kind)
+            match kind:
+                case RecordType():
+                    info = evaluation.info(kind)
+                    if info.python.__module__ == LIBRARY_MODULE:
+                        raise CaptureError(
+                            f"a {info.python.__name__.lower()} is returned",
+                            location=_location(function),
+                            remedy="return list(x), dict(x) or sorted(x)",
+                        )
+                    pending += [evaluation.cells[cell] for cell in info.cells]
+                case TupleType(items):
+                    pending += items
+                case ListType(cell) | DictType(_, cell):
+                    pending.append(evaluation.cells[cell])
+                case _:
+                    pass
 
 
 def _argument(variable: Variable) -> Dynamic:

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.arithmetic.special import (
+from stretto.batching.frontend.control.choices import chosen
+from stretto.batching.frontend.control.joins import either
+from stretto.batching.frontend.control.kinds import each_type, has_type, python_class, unpacked
+from stretto.batching.frontend.data.attributes import attribute
+from stretto.batching.frontend.data.special import (
     by_method,
     check_equality,
     compared_fields,
@@ -17,10 +21,6 @@ from stretto.batching.frontend.arithmetic.special import (
     operated,
     ordered_fields,
 )
-from stretto.batching.frontend.control.choices import chosen
-from stretto.batching.frontend.control.joins import either
-from stretto.batching.frontend.control.kinds import each_type, has_type, python_class, unpacked
-from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from stretto.batching.frontend.arithmetic.special import by_method, operated
 from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.control.kinds import each_type, python_class
 from stretto.batching.frontend.control.tuples import as_list, is_tuple, known_items
+from stretto.batching.frontend.data.special import by_method, operated
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant, is_static, python_of
 from stretto.batching.frontend.state.values import (
@@ -145,7 +146,7 @@ def _integer_power(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
 def _understood(name: str, *classes: type) -> bool:
     """Whether Python has an operator for two of its own classes, whatever it gives."""
     if not all(python in _SAMPLES for python in classes):
-        return False
+        return any(issubclass(python, _CONTAINERS) and python not in _SAMPLES for python in classes)
     if name == "mod" and classes[0] is str:
         return True
     function = getattr(operator, f"{name}_" if name in ("and", "or") else name)
@@ -159,6 +160,7 @@ def _understood(name: str, *classes: type) -> bool:
 _SAMPLES: dict[type, Any] = {
     type(None): None, bool: True, int: 1, float: 1.0, str: "", list: [], tuple: (), dict: {},
 }  # fmt: skip
+_CONTAINERS = (list, tuple, dict, set, collections.deque)
 _COUNTS = (Scalar.INT, Scalar.BOOL)
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",

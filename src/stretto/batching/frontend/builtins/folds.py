@@ -21,8 +21,9 @@ from stretto.batching.frontend.control.kinds import each_type, has_type
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.iteration.plans import Plan
-from stretto.batching.frontend.iteration.sources import plan_of
+from stretto.batching.frontend.iteration.sources import members, plan_of
 from stretto.batching.frontend.iteration.walks import folded
+from stretto.batching.frontend.state import library
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
@@ -38,7 +39,7 @@ def _extreme(name: str, function: Callable[..., Any]) -> Builtin:
             return _extreme_by_key(frame, name, args, kwargs)
         if len(args) > 1:
             return smallest(frame, name, [_as_number(frame, value) for value in args])
-        plan = plan_of(frame, args[0])
+        plan = plan_of(frame, members(frame, args[0]))
         if plan.known is not None:
             if not plan.known:
                 return _empty(frame, name, kwargs)
@@ -96,7 +97,7 @@ def _extreme_by_key(frame: Frame, name: str, args: list[Value], kwargs: dict[str
         return found
 
     if plan.known is None:
-        frame.refuse(f"{name} with a key of a list whose length the instance decides")
+        return _extreme_of_many(frame, name, args[0], kwargs)
     if not plan.known:
         return _empty(frame, name, kwargs)
     first, *rest = plan.known
@@ -105,6 +106,19 @@ def _extreme_by_key(frame: Frame, name: str, args: list[Value], kwargs: dict[str
         best = combine(best, item)
     assert isinstance(best, TupleValue)
     return best.items[0]
+
+
+def _extreme_of_many(frame: Frame, name: str, items: Value, kwargs: dict[str, Value]) -> Value:
+    """min or max with a key, of a list whose length the instance decides."""
+    listed = frame.dynamic(BUILTINS[list](frame, [items], {}))
+    is_some = frame.assign("truth", Scalar.BOOL, listed.operand)
+    source = library.smallest if name == "min" else library.largest
+    return either(
+        frame,
+        is_some.operand,
+        lambda: apply(frame, Static(source), [listed, kwargs["key"]]),
+        lambda: _empty(frame, name, kwargs),
+    )
 
 
 def binary_less(frame: Frame, left: Value, right: Value, name: str) -> Any:
@@ -123,7 +137,7 @@ def _sum(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if all_static(args, kwargs):
         return natively(frame, sum, args, kwargs)
     start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
-    plan = plan_of(frame, args[0])
+    plan = plan_of(frame, members(frame, args[0]))
 
     def add(total: Value, item: Value) -> Value:
         return binary(frame, "add", operator.add, total, item)

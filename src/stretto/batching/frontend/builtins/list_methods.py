@@ -7,9 +7,9 @@ from typing import Any
 
 from stretto.batching.frontend.arithmetic.comparisons import contains, equal
 from stretto.batching.frontend.arithmetic.numbers import binary
-from stretto.batching.frontend.arithmetic.special import check_equality
 from stretto.batching.frontend.control.joins import branch, either
 from stretto.batching.frontend.data.lists import append
+from stretto.batching.frontend.data.special import check_equality
 from stretto.batching.frontend.iteration.lists import extend
 from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.iteration.walks import iterate

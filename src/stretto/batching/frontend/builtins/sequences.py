@@ -13,9 +13,11 @@ from stretto.batching.frontend.builtins.table import (
 from stretto.batching.frontend.control.joins import branch, stop_where
 from stretto.batching.frontend.control.kinds import each_type
 from stretto.batching.frontend.data.attributes import attribute
+from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.lists import append, new_list
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.data.records import new_dict
+from stretto.batching.frontend.data.storing import set_item
 from stretto.batching.frontend.data.strings import as_text
 from stretto.batching.frontend.data.truth import truth
 from stretto.batching.frontend.iteration.plans import (
@@ -188,12 +190,44 @@ BUILTINS[tuple] = _to_list(True)
 @builtin(dict)
 def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
+    if args and kwargs:
+        frame.refuse("dict() of a value and of names", "store in the dict afterwards")
     if args:
-        frame.refuse("dict() of a value", "write a dict display or a comprehension")
+        return (
+            each_type(frame, args[0], lambda one: _dict_of(frame, one))
+            if isinstance(args[0], Dynamic)
+            else _dict_of(frame, args[0])
+        )
     if kwargs:
         return new_dict(frame, tuple(kwargs), list(kwargs.values()))
     cell = frame.evaluation.cell(frame.site("dict"))
     return frame.assign("dict", frame.evaluation.dict_type(cell))
+
+
+def _dict_of(frame: Frame, value: Value) -> Value:
+    """dict(x) of a dict, or of pairs."""
+    kind = value.type if isinstance(value, Dynamic) else None
+    if isinstance(kind, RecordType):
+        info = frame.evaluation.info(kind)
+        if info.kind == "dict":
+            return new_dict(
+                frame, info.fields, [subscript(frame, value, Static(n)) for n in info.fields]
+            )
+        if issubclass(info.python, dict):
+            return _dict_of(frame, attribute(frame, value, "held"))
+    if isinstance(kind, DictType):
+        value = apply(frame, attribute(frame, value, "items"), [])
+    cell = frame.evaluation.cell(frame.site("dict of"))
+    made = frame.assign("dict", frame.evaluation.dict_type(cell))
+
+    def store(pair: Value) -> None:
+        items = plan_of(frame, pair).known
+        if items is None or len(items) != 2:
+            frame.refuse("dict() of something else than pairs")
+        set_item(frame, made, *items)
+
+    iterate(frame, plan_of(frame, value), store)
+    return made
 
 
 @builtin(filter)

@@ -12,7 +12,7 @@ from stretto.batching.frontend.control.loops import dynamic_loop, nothing
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.lists import new_list
 from stretto.batching.frontend.data.truth import truth
-from stretto.batching.frontend.iteration.sources import plan_of
+from stretto.batching.frontend.iteration.sources import members, plan_of
 from stretto.batching.frontend.iteration.walks import iterate
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
@@ -30,7 +30,8 @@ def _sorted(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not is_static(reverse):
         frame.refuse("sorted with a `reverse` that the instance decides")
     key = kwargs.get("key", Static(None))
-    made = frame.dynamic(BUILTINS[list](frame, args, {}))
+    given = members(frame, args[0]) if constant(key) is None else args[0]
+    made = frame.dynamic(BUILTINS[list](frame, [given], {}))
     assert isinstance(made.type, ListType)
     plain = constant(key) is None and not constant(reverse)
     if plain and frame.evaluation.item_type(made.type) is Scalar.INT:

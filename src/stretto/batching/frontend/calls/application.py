@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stretto.batching.frontend.builtins.library import from_source
 from stretto.batching.frontend.builtins.methods import call_method
 from stretto.batching.frontend.calls.foreign import apply_torch, handler_of, is_of_torch, is_of_user
 from stretto.batching.frontend.calls.functions import call_function
@@ -17,6 +18,7 @@ from stretto.batching.frontend.control.kinds import each_type, python_class
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.records import construct
 from stretto.batching.frontend.data.selection import selected_or
+from stretto.batching.frontend.state import library
 from stretto.batching.frontend.state.dispatch import applies, apply
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_attribute, note_items, note_module
@@ -114,6 +116,8 @@ def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, V
             frame.evaluation.read("item", owner, key, owner[key])
         default = args[1] if len(args) > 1 else NONE
         return selected_or(frame, list(owner.items()), args[0], default)
+    if isinstance(owner, str) and item.__name__ == "join":
+        return from_source(frame, library.join, [Static(owner), *args])
     call = getattr(type(item), "__call__", None)  # noqa: B004
     if isinstance(call, FunctionType):
         return _apply_static(frame, call, [Static(item), *args], kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.batching.frontend.control.joins import stop_outside
+from stretto.batching.frontend.data.special import by_method
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant, is_int
 from stretto.batching.frontend.state.values import Dynamic, SliceValue, Value
@@ -15,6 +16,8 @@ def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
     if not isinstance(owner, Dynamic):
         frame.refuse("an item of something that all instances share is assigned")
     kinds = list(alternatives(owner.type))
+    if len(kinds) == 1 and by_method(frame, owner, "__setitem__", index, value) is not None:
+        return
     given = frame.dynamic(value)
     if all(isinstance(kind, ListType) and not kind.is_tuple for kind in kinds):
         if isinstance(index, SliceValue) or isinstance(constant(index), slice):
@@ -54,6 +57,8 @@ def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
 def delete_item(frame: Frame, owner: Value, index: Value) -> None:
     """del owner[index]"""
     kind = owner.type if isinstance(owner, Dynamic) else None
+    if isinstance(owner, Dynamic) and by_method(frame, owner, "__delitem__", index) is not None:
+        return
     if isinstance(owner, Dynamic) and isinstance(kind, DictType):
         frame.do("remove", owner.operand, frame.operand(index))
         return

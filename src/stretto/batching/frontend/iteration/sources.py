@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from stretto.batching.frontend.arithmetic.special import method_of
 from stretto.batching.frontend.control.kinds import each_type, python_class, unpacked
+from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.items import subscript
 from stretto.batching.frontend.data.lists import new_list
+from stretto.batching.frontend.data.special import method_of
 from stretto.batching.frontend.data.strings import characters
 from stretto.batching.frontend.iteration.plans import Items, Known, Plan, Range
 from stretto.batching.frontend.state.dispatch import apply, impossible
@@ -48,6 +50,10 @@ def plan_of(frame: Frame, value: Value) -> Plan:
 def _static_plan(frame: Frame, item: Any) -> Plan:
     if isinstance(item, range):
         return Range(Static(item.start), Static(item.stop), Static(item.step))
+    if isinstance(item, Iterator):
+        frame.refuse(
+            "an iterator that all instances share is gone through", "make a list of it outside"
+        )
     try:
         items = list(item)
     except TypeError as error:
@@ -83,6 +89,16 @@ def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
             frame.stop(TypeError, f"'{name}' object is not iterable")
 
 
+def members(frame: Frame, value: Value) -> Value:
+    """The members of a set as a list, for what does not depend on their order; else the value."""
+    kind = value.type if isinstance(value, Dynamic) else None
+    if isinstance(kind, RecordType) and issubclass(frame.evaluation.info(kind).python, set):
+        held = frame.dynamic(attribute(frame, value, "held"))
+        assert isinstance(held.type, DictType)
+        return Iterator_(_dynamic_plan(frame, held, held.type))
+    return value
+
+
 def _as_items(frame: Frame, value: Dynamic) -> Dynamic:
     """What is gone through where a value is of this type: a list or rows."""
     plan = _dynamic_plan(frame, value, value.type)
@@ -101,6 +117,8 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
         names = range(len(info.python._fields))  # type: ignore[attr-defined]
         return Known([subscript(frame, value, Static(i)) for i in names])
     name = info.python.__name__
+    if issubclass(info.python, set):
+        frame.refuse("a loop goes through a set, which is in no order", "go through sorted(...)")
     own = method_of(frame, kind, "__iter__")
     if own is not None:
         found = apply(frame, Static(own), [value])

@@ -11,6 +11,7 @@ import torch
 
 from stretto.batching.frontend.state.builder import Builder, Gap, PathEnds
 from stretto.batching.frontend.state.evaluation import Again, Evaluation, show_type
+from stretto.batching.frontend.state.library import LIBRARY
 from stretto.batching.frontend.state.values import (
     Choice,
     Closure,
@@ -112,6 +113,8 @@ class Frame:
 
     @property
     def location(self) -> SourceLocation | None:
+        if self.file == LIBRARY and self.caller is not None:
+            return self.caller.location
         node = self.place
         if node is None or not hasattr(node, "lineno"):
             return None

@@ -7,11 +7,11 @@ from typing import NoReturn
 
 import torch
 
-from stretto.batching.frontend.arithmetic.special import by_method, method_of
 from stretto.batching.frontend.control.joins import stop_where
 from stretto.batching.frontend.control.kinds import each_type
 from stretto.batching.frontend.data.attributes import attribute, set_attribute
 from stretto.batching.frontend.data.items import subscript
+from stretto.batching.frontend.data.special import by_method, method_of
 from stretto.batching.frontend.data.storing import delete_item, set_item
 from stretto.batching.frontend.iteration.lists import extend, listed
 from stretto.batching.frontend.iteration.sources import plan_of

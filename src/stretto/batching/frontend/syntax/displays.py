@@ -15,12 +15,15 @@ from stretto.batching.frontend.iteration.lists import cell_of, known_parts, list
 from stretto.batching.frontend.iteration.plans import Items, Plan
 from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.iteration.walks import iterate
-from stretto.batching.frontend.state.dispatch import assign_to, evaluate, evaluates
+from stretto.batching.frontend.state.dispatch import apply, assign_to, evaluate, evaluates
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
 from stretto.batching.program import Operand
 from stretto.batching.types import ListType, Scalar
+
+_Listing = ast.ListComp | ast.GeneratorExp | ast.SetComp
+_Comprehension = _Listing | ast.DictComp
 
 
 def parts_of(frame: Frame, nodes: list[ast.expr]) -> list[Value | Plan]:
@@ -77,6 +80,19 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
     return frame.assign("dict", frame.evaluation.dict_type(cell), *operands)
 
 
+@evaluates(ast.Set)
+def _set(frame: Frame, node: ast.Set) -> Value:
+    items = known_parts(parts_of(frame, node.elts))
+    if items is None:
+        frame.refuse("* of a list whose length the instance decides, in a set display", "use set()")
+    return apply(frame, Static(set), [TupleValue(items)])
+
+
+@evaluates(ast.SetComp)
+def _set_comprehension(frame: Frame, node: ast.SetComp) -> Value:
+    return apply(frame, Static(set), [comprehension(frame, node, first_plan(frame, node))])
+
+
 @evaluates(ast.ListComp, ast.GeneratorExp)
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
     """A list; a generator is gone through at once, as in `sum(...)`."""
@@ -102,11 +118,11 @@ def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:
     return negated(frame, decided) if is_all else decided
 
 
-def first_plan(frame: Frame, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> Plan:
+def first_plan(frame: Frame, node: _Comprehension) -> Plan:
     return plan_of(frame, evaluate(frame, node.generators[0].iter))
 
 
-def comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: Plan) -> Dynamic:
+def comprehension(frame: Frame, node: _Listing, plan: Plan) -> Dynamic:
     cell = frame.evaluation.cell(frame.site("comprehension"))
     made = new_list(frame, cell, ())
     _generators(

@@ -100,6 +100,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
 
 def _compare_chain(frame: Frame, left: Value, pairs: list[tuple[ast.cmpop, ast.expr]]) -> Value:
     (op, node), *rest = pairs
+    if isinstance(op, ast.In | ast.NotIn) and isinstance(node, ast.Set):
+        node = ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
     right = evaluate(frame, node)
     found = compare(frame, op, left, right)
     if not rest:
