@@ -13,8 +13,9 @@ from stretto.ops.arguments import argument, value_argument
 from stretto.passes.batching.batch import Batch, Stays, times
 from stretto.passes.batching.rules import batches, rebuilt
 
-WIDE = 32
-"""Columns with which a product by itself is as fast as one of more columns."""
+WIDE = 16
+"""Columns from which on many products are faster than one product of matrices that are put side by
+side (docs/performance.md)."""
 
 
 def _operands(op: TensorOp, *names: str) -> list[Value]:
