@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
 
 from stretto.batching.compiled import CompiledBatch
-from stretto.batching.levels.tables import BLOCK, ROWS
+from stretto.batching.levels.tables import BLOCK, END, ROWS
 from stretto.batching.printer import function_name, print_program
-from stretto.batching.program import Block, Read, walk
+from stretto.batching.program import Block, InstanceProgram, Read, Remark, walk
 from stretto.errors import SourceLocation
+from stretto.ir.ops import TensorOp
+from stretto.ops.properties import is_contraction
 from stretto.text import Writer, counted, table
 
 MOST_STEPS = 40
-"""Of a longer list of steps, the first ones are shown."""
+MOST_LINES = 4
+MOST_ROWS = 12
+MOST_BLOCKS = 6
+"""Of what is longer, the first ones are shown."""
 
 
 def explain_batch(compiled: CompiledBatch) -> str:
@@ -33,6 +41,7 @@ def explain_batch(compiled: CompiledBatch) -> str:
     for line in str(compiled.tuning).splitlines():
         out.write(line)
     _blocks(out, compiled)
+    _products(out, compiled)
     _rows_alone(out, compiled)
     _remarks(out, compiled)
     _steps(out, compiled)
@@ -76,6 +85,22 @@ def _blocks(out: Writer, compiled: CompiledBatch) -> None:
             out.write(line)
 
 
+def _products(out: Writer, compiled: CompiledBatch) -> None:
+    """How many products those of the blocks have become."""
+    if compiled.levels is None:
+        return
+    before, after = (
+        sum(isinstance(op, TensorOp) and is_contraction(op) for op in program.walk())
+        for program in (compiled.levels.code.program, compiled.levels.stages.program)
+    )
+    if after < before:
+        out.write()
+        out.write(
+            f"{before} products of tensors run as {after}: those of one operand are joined, and "
+            "equal ones are computed once"
+        )
+
+
 def _operators(block: Block) -> str:
     names = [function_name(step.operation.function) for step in block.steps]
     unique = list(dict.fromkeys(names))
@@ -111,45 +136,92 @@ def _rows_alone(out: Writer, compiled: CompiledBatch) -> None:
 
 
 def _remarks(out: Writer, compiled: CompiledBatch) -> None:
-    """What the passes left as it is, and why."""
-    found = [
-        (remark.what, remark.reason, _place(remark.location))
-        for remark in dict.fromkeys(compiled.program.remarks)
-    ]
-    if not found:
+    """What the passes did, and what they left as it is, each with the reason."""
+    _grouped(out, "what the passes did", [r for r in compiled.program.remarks if r.is_done])
+    _grouped(out, "left as it is", [r for r in compiled.program.remarks if not r.is_done])
+
+
+def _grouped(out: Writer, title: str, remarks: Sequence[Remark]) -> None:
+    """Remarks that differ in their lines alone are one row."""
+    lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for remark in remarks:
+        lines[remark.what, remark.reason].append(_place(remark.location))
+    if not lines:
         return
     out.write()
-    out.write("left as it is")
+    out.write(title)
+    found = [(what, len(all_), reason, _listed(all_)) for (what, reason), all_ in lines.items()]
     with out.indent():
-        for line in table(found, ("what", "because", "line")).splitlines():
+        for line in table(found, ("what", "times", "because", "lines")).splitlines():
             out.write(line)
+
+
+def _listed(places: Sequence[str]) -> str:
+    unique = [place for place in dict.fromkeys(places) if place]
+    return ", ".join(unique[:MOST_LINES]) + (", ..." if len(unique) > MOST_LINES else "")
 
 
 def _place(location: SourceLocation | None) -> str:
     return "" if location is None else f"{location.file.rsplit('/', 1)[-1]}:{location.line}"
 
 
+@dataclass(slots=True)
+class _Depths:
+    """Depths that follow each other and run the same blocks; rows: of each block at each depth."""
+
+    launch: int
+    first: int
+    blocks: tuple[int, ...]
+    rows: list[list[int]]
+
+    def show(self, program: InstanceProgram) -> tuple[int, str, str]:
+        last = self.first + len(self.rows[0]) - 1
+        depths = str(self.first) if last == self.first else f"{self.first} to {last}"
+        shown = [
+            f"{program.blocks[number].name}: {_numbers(rows)}"
+            for number, rows in zip(self.blocks, self.rows, strict=True)
+        ]
+        left = len(shown) - MOST_BLOCKS
+        more = f"; and {counted(left, 'more block')}" if left > 0 else ""
+        return self.launch, depths, "; ".join(shown[:MOST_BLOCKS]) + more
+
+
+def _numbers(rows: Sequence[int]) -> str:
+    shown = ", ".join(map(str, rows[:MOST_ROWS]))
+    return shown if len(rows) <= MOST_ROWS else f"{shown}, ... {rows[-1]}"
+
+
 def _steps(out: Writer, compiled: CompiledBatch) -> None:
-    """The steps of the last call, in order."""
-    found: list[Sequence[object]] = []
-    number = 0
-    for launch, steps in enumerate(compiled.steps, 1):
-        for row in steps.tolist():
-            number += 1
-            block = compiled.program.blocks[row[BLOCK]]
-            found.append((launch, number, f"{row[BLOCK]} {block.name}", row[ROWS]))
+    """What the last call ran at which depth, in order."""
+    found = [item for n, steps in enumerate(compiled.steps, 1) for item in _depths(n, steps)]
     out.write()
     if compiled.times.launches > len(compiled.steps):
         shown = f"the first {len(compiled.steps)} of {compiled.times.launches} launches"
     else:
-        shown = counted(compiled.times.launches, "launch")
-    out.write(f"steps of the last call, {shown}")
+        shown = "1 launch" if compiled.times.launches == 1 else f"{len(compiled.steps)} launches"
+    out.write(f"what the last call ran at which depth, {shown}")
     with out.indent():
-        headers = ("launch", "step", "block", "instances")
-        for line in table(found[:MOST_STEPS], headers).splitlines():
+        rows = [item.show(compiled.program) for item in found[:MOST_STEPS]]
+        headers = ("launch", "depth", "blocks, and how many instances of each at each depth")
+        for line in table(rows, headers).splitlines():
             out.write(line)
         if len(found) > MOST_STEPS:
             out.write(f"and {len(found) - MOST_STEPS} more")
+
+
+def _depths(launch: int, steps: torch.Tensor) -> list[_Depths]:
+    """The depths of a launch."""
+    levels: dict[int, list[tuple[int, int]]] = {}
+    for row in steps.tolist():
+        levels.setdefault(row[END], []).append((row[BLOCK], row[ROWS]))
+    found: list[_Depths] = []
+    for depth, level in enumerate(levels.values(), 1):
+        blocks = tuple(block for block, _ in level)
+        if not found or found[-1].blocks != blocks:
+            found.append(_Depths(launch, depth, blocks, [[] for _ in blocks]))
+        for rows, (_, count) in zip(found[-1].rows, level, strict=True):
+            rows.append(count)
+    return found
 
 
 def _all_steps(compiled: CompiledBatch) -> Iterator[tuple[int, int]]:

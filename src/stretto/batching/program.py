@@ -431,11 +431,13 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Why a pass left something as it is. what: what it might have changed."""
+    """What a pass did and why, or why it left something as it is. what: what it has, or might have,
+    changed."""
 
     what: str
     reason: str
     location: SourceLocation | None = None
+    is_done: bool = False
 
 
 @dataclass(slots=True)

@@ -35,3 +35,4 @@ class Coarsen:
             uses = FunctionUses.of(function)
             former = Former(blocks, uses, lambda _: True, alone=not self.joins)
             function.body = former.body(function.body)
+            program.remarks += former.remarks

@@ -39,6 +39,7 @@ from stretto.batching.program import (
     Body,
     Call,
     Fork,
+    ForkLoop,
     Function,
     InstanceProgram,
     Loop,
@@ -55,6 +56,10 @@ from stretto.batching.program import (
 
 _BEFORE, _AFTER = -1, 1 << 30
 """Places of statements that are in no body of a fork; the bodies are 0, 1, ..."""
+
+
+_CALLS = "calls wait at the same time"
+_APART = "found: they do not depend on each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,10 @@ class _Finder:
         for original in body:
             statement = with_bodies(original, self.body)
             if isinstance(statement, Fork):
-                parts += map(self.part, self._kept_or_flat(statement))
+                kept = self._kept_or_flat(statement)
+                if kept == (statement,):
+                    self._say(_CALLS, "asserted by `stretto.concurrent`", kept)
+                parts += map(self.part, kept)
                 continue
             if self.finds and isinstance(statement, Loop):
                 statement = self._loop(statement, original)
@@ -147,7 +155,12 @@ class _Finder:
         if isinstance(found, Remark):
             self.program.remarks.append(found)
             return loop
+        if isinstance(found, ForkLoop):
+            self._say("iterations of a loop wait at the same time", _APART, (found,))
         return found
+
+    def _say(self, what: str, reason: str, body: Body) -> None:
+        self.program.remarks.append(Remark(what, reason, place_of(body), is_done=True))
 
     def _kept_or_flat(self, fork: Fork) -> Body:
         """A fork of the user, where two bodies at least wait; otherwise what is in it."""
@@ -173,6 +186,8 @@ class _Finder:
                 self._remark(parts)
                 yield parts.pop(0).statement
             else:
+                forks = tuple(item for item in made if isinstance(item, Fork))
+                self._say(_CALLS, _APART, forks)
                 yield from made
                 del parts[:count]
 

@@ -22,15 +22,26 @@ from stretto.batching.passes.uses import (
     with_bodies,
 )
 from stretto.batching.program import (
+    Assign,
     Body,
+    Call,
+    Fork,
+    ForkLoop,
+    If,
     Literal,
+    Loop,
     Operand,
     Operate,
     Phase,
+    Read,
     Record,
+    Remark,
+    Scope,
     Statement,
     Step,
     Variable,
+    place_of,
+    walk,
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 
@@ -58,6 +69,8 @@ class Former:
     joins: Callable[[Operate], bool]
     alone: bool = False
     """Each operator is a block of its own."""
+    remarks: list[Remark] = field(default_factory=list[Remark])
+    """Why operators of one body are not one block."""
 
     def body(self, body: Body) -> Body:
         """The body with records in place of operators, inner bodies too."""
@@ -65,6 +78,8 @@ class Former:
         group = _Group()
         after = count_uses(body)
         """Reads from here to the end of the body."""
+        between: str | None = None
+        """What stands between the next operator and those before it."""
 
         def close() -> None:
             nonlocal group
@@ -77,28 +92,46 @@ class Former:
                     statement.targets
                 ):
                     close()
+                self._remark(between, (statement,))
+                between = None
                 group.add(statement)
                 if self.alone:
                     close()
             else:
-                if group.operates and not self._passes(statement, group, after):
-                    close()
+                inside = tuple(item for item in walk((statement,)) if isinstance(item, Operate))
+                if inside:
+                    self._remark(between, inside)
+                    between = None
+                if group.operates:
+                    reason = self.why_not_passing(statement, group, after)
+                    if reason is not None:
+                        between = reason
+                        close()
                 found.append(with_bodies(statement, self.body))
             after.subtract(count_uses((statement,)))
         close()
         return tuple(found)
 
-    def _passes(self, statement: Statement, group: _Group, after: Counter[Variable]) -> bool:
-        """Whether a statement may come before the operators of a group, which stand before it."""
+    def _remark(self, between: str | None, second: Body) -> None:
+        if between is not None:
+            self.remarks.append(Remark("two blocks, not one", between, place_of(second)))
+
+    def why_not_passing(
+        self, statement: Statement, group: _Group, after: Counter[Variable]
+    ) -> str | None:
+        """Why a statement may not come before the operators of a group, which stand before it, or
+        None where it may."""
         if isinstance(statement, Phase):
-            return False
+            return "a phase begins between them"
         if all_used(statement) & group.made:
-            return False
+            return f"{_kind(statement)} between them needs what the first makes"
         if all_assigned(statement) & (group.made | group.read):
-            return False
+            return f"{_kind(statement)} between them changes a variable of the first"
         inside = Counter(variable for item in group.operates for variable in used(item))
         seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
-        return seen_here or not leaves(statement)
+        if not seen_here and leaves(statement):
+            return "a `break`, `continue` or end of a branch between them may skip the second"
+        return None
 
     def record(self, operates: list[Operate]) -> list[Record]:
         """The record of some operators, in their order; none where nothing uses what they make."""
@@ -123,6 +156,24 @@ class Former:
         block = self.blocks.number(types, tuple(steps), outputs)
         location = operates[0].operation.location
         return [Record(targets, block, tuple(inputs.values()), location)]
+
+
+def _kind(statement: Statement) -> str:
+    match statement:
+        case Read():
+            return "a decision on a tensor"
+        case Call():
+            return "a call"
+        case Loop() | ForkLoop():
+            return "a loop"
+        case If() | Scope():
+            return "a branch"
+        case Fork():
+            return "one of several concurrent calls"
+        case Assign(op="append" | "put" | "insert" | "extend" | "store" | "set"):
+            return "a list or an object"
+        case _:
+            return "a value of the instance"
 
 
 def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:

@@ -42,6 +42,7 @@ from stretto.batching.program import (
     Raise,
     Read,
     Record,
+    Remark,
     Return,
     Scope,
     Statement,
@@ -50,6 +51,8 @@ from stretto.batching.program import (
 )
 from stretto.batching.types import Scalar, TensorType
 
+_WAITS = "a block waits behind a branch"
+_WHY = "so that it is one step, whichever way an instance has taken (a ghost operator)"
 _SAME = frozenset(("copy", "cast"))
 """Primitives whose result is their argument."""
 _Depths = dict[Variable, int]
@@ -69,6 +72,9 @@ class AlignArms:
             aligner = _Aligner(waiting)
             body = aligner.body(_distinct(function.body), {})
             function.body = _without(body, aligner.made - count_uses(body).keys())
+            for item in walk(function.body):
+                if isinstance(item, Record) and item.after:
+                    program.remarks.append(Remark(_WAITS, _WHY, item.location, is_done=True))
 
 
 # ---- depths

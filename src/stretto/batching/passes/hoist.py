@@ -44,10 +44,12 @@ from stretto.batching.program import (
     Loop,
     Operate,
     Phase,
+    Remark,
     Statement,
     Variable,
     bodies,
     call_operation,
+    walk,
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.ops.properties import properties
@@ -198,6 +200,12 @@ class _Hoister:
         if not chosen:
             return body
         uses = FunctionUses.of(self.function)
+        for item in walk(body):
+            if id(item) in chosen and isinstance(item, Operate):
+                reason = "it needs no value of a recurrence"
+                place = item.operation.location
+                remark = Remark("an operator runs at depth 0", reason, place, is_done=True)
+                self.program.remarks.append(remark)
         former = Former(self.blocks, uses, lambda item: id(item) in chosen)
         return former.body(_moved_up(body, chosen, uses))
 

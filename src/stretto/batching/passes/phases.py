@@ -25,9 +25,11 @@ from stretto.batching.program import (
     Call,
     InstanceProgram,
     Phase,
+    Remark,
     Return,
     Statement,
     Variable,
+    place_of,
     walk,
 )
 
@@ -50,14 +52,20 @@ class FindPhases:
         found: list[Statement] = []
         stage: list[Statement] = []
         number = 0
-        for statement in main.body:
+        for place, statement in enumerate(main.body):
             if stage and why_same_phase(program, stage, statement) is None:
                 number += 1
                 found.append(Phase(number))
+                reason = "found: operators need what a recurrence before it has made"
+                program.remarks.append(_begins(reason, main.body[place:]))
                 stage = []
             found.append(statement)
             stage.append(statement)
         main.body = tuple(found)
+
+
+def _begins(reason: str, body: Body) -> Remark:
+    return Remark("a phase begins", reason, place_of(body), is_done=True)
 
 
 def _number(program: InstanceProgram, keeps: bool) -> None:
@@ -74,11 +82,13 @@ def _number(program: InstanceProgram, keeps: bool) -> None:
     def body(statements: Body) -> Body:
         nonlocal count
         found: list[Statement] = []
-        for statement in statements:
+        for place, statement in enumerate(statements):
             if isinstance(statement, Phase):
                 count += 1
                 if keeps:
                     found.append(Phase(count))
+                    reason = "asserted by `stretto.phase()`"
+                    program.remarks.append(_begins(reason, statements[place:]))
                 continue
             if isinstance(statement, Call):
                 function(statement.function)
