@@ -1461,10 +1461,10 @@ def character_outside(s):
     return s[1], s[-3]
 
 
-@case((1, True, None, "x"), (-7, False, None, ""))
+@case((1, True, None, "x"), (-7, False, None, ""), (0, True, None, "it's\t\\é\x01\n"))
 def strings_of_values(p):
     a, b, c, d = p
-    key = f"{a}_{b}{c!s}:{d}"
+    key = f"{a!r}_{b}{c!s}:{d!r}{c!r}"
     return key, str(a) + d, len(key)
 
 
@@ -1640,6 +1640,100 @@ def dict_copied(d):
     return d, e, pairs, ",".join([str(d["a"]), "z"])
 
 
+# ---- members of enumerations, and tables of functions
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+
+    def opposite(self):
+        return Shade.LIGHT if self is Shade.DARK else Shade.DARK
+
+    @property
+    def is_dark(self):
+        return self == Shade.DARK
+
+
+@dataclass
+class Tagged:
+    kind: Any
+    number: int = 1
+
+
+WEIGHTS = {Color.RED: 2.5, Color.BLUE: 3.5}
+
+
+@case(Tagged(Color.RED), Tagged(Color.BLUE, 5), Tagged(None))
+def enumeration_as_tag(t):
+    if t.kind is None:
+        return -1
+    if t.kind is Color.RED:
+        return t.kind.value, t.kind.name, t.kind
+    return t.kind == Color.RED, t.kind != Color.BLUE, t.kind in (Color.RED, Color.BLUE), t.kind
+
+
+@case(Tagged(Color.RED), Tagged(Color.BLUE, 5), Tagged(Shade.DARK))
+def enumeration_matched(t):
+    match t:
+        case Tagged(kind=Color.RED):
+            return 0
+        case Tagged(kind=Color.BLUE, number=n):
+            return n
+        case _:
+            return t.kind.is_dark, t.kind == Color.RED
+
+
+@case((Color.RED, Color.RED), (Color.RED, Color.BLUE), (Color.BLUE, Shade.DARK), (None, Color.RED))
+def members_compared(p):
+    return p[0] is p[1], p[0] == p[1], bool(p[0]), isinstance(p[0], enum.Enum)
+
+
+@case((Color.RED, 2), (Color.BLUE, 3))
+def table_by_a_member(p):
+    functions = {Color.RED: abs, Color.BLUE: lambda x: x * 3}
+    return WEIGHTS[p[0]], functions[p[0]](-p[1]), WEIGHTS.get(p[0], 0.0)
+
+
+@case(Shade.DARK, Shade.LIGHT)
+def own_method_of_a_member(s):
+    return 1 if s.is_dark else 2
+
+
+@case([Color.RED, Color.BLUE], [])
+def members_in_a_list(items):
+    return Color.RED in items
+
+
+@case((0, 3), (2, 3), (-1, 4), (3, 0))
+def list_of_functions(p):
+    several = [lambda a, i=i: a * i for i in range(3)]
+    some = [abs, min, max]
+    return sum([f(p[1]) for f in several]), several[p[0]](p[1]), len(some), some[1](p[1], 2)
+
+
+@case(3, -4)
+def functions_that_read_the_variable(n):
+    several = [lambda a: a * i for i in range(3)]
+    return several[0](n)
+
+
+@case([2, 0, 1], [])
+def function_chosen_in_a_loop(items):
+    several = [abs, lambda x: x + 10, lambda x: x * 2]
+    found, f = [], abs
+    for i, place in enumerate(items):
+        f = several[place]
+        found.append(f(-i))
+    return found, f(-5)
+
+
+@case(("neg", 2), ("twice", 3), ("none", 4))
+def table_of_functions(p):
+    table = {"neg": lambda x: -x, "twice": lambda x: x + x}
+    return table.get(p[0], abs)(p[1]), "neg" in table, p[0] in table, len(table)
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
@@ -1653,6 +1747,8 @@ REFUSED = frozenset(
         "own_equality_of_items",
         "dicts_united",
         "string_repeated",
+        "members_in_a_list",
+        "functions_that_read_the_variable",
         "order_of_a_set",
         "set_returned",
         "iterator_gone_through_twice",

@@ -187,6 +187,7 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     "join_all": "".join,
     "characters": list,
     "ord": ord,
+    "repr": repr,
     "text": str,
     "round_to": round,
 }

@@ -134,6 +134,7 @@ PRIMITIVES: dict[str, str] = {
     "join_all": "(list of strs) -> str: concatenation",
     "characters": "(str) -> a new list of strs of one character",
     "ord": "(str of one character) -> int; TypeError for any other str",
+    "repr": "repr(x) of a str, int, bool or None",
     "text": "str(x) of a str, int, bool or None",
 }
 """The primitives of `Assign` and what each does."""

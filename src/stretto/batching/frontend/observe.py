@@ -178,13 +178,14 @@ class Observer:
 
     def _record(self, value: Any, path: str) -> Type:
         python = type(value)
-        values = None if isinstance(value, enum.Enum) else _fields_of(value)
+        is_member = isinstance(value, enum.Enum)
+        values = _member_fields(value) if is_member else _fields_of(value)
         if values is None:
             raise CaptureError(
                 f"{path} is an object of class {python.__name__}, which is no data that a batch "
                 "understands",
-                remedy="use a string as the tag"
-                if isinstance(value, enum.Enum)
+                remedy="use a plain enum.Enum, or a string, as the tag"
+                if is_member
                 else "instances may hold numbers, strings, None, tensors, and tuples, lists, "
                 "dicts, dataclasses and objects with attributes",
             )
@@ -266,6 +267,17 @@ def _row(kind: TensorType | RowsType) -> TensorType | None:
     if isinstance(kind, RowsType):
         return kind.row
     return TensorType(kind.dtype, kind.shape[1:]) if kind.shape else None
+
+
+def _member_fields(member: enum.Enum) -> dict[str, Any] | None:
+    """What is read of a member of an enumeration: its name, and its value where that is a scalar.
+    None where members are numbers or strings themselves, or combinations of others."""
+    if isinstance(member, int | float | str | tuple | enum.Flag):
+        return None
+    found: dict[str, Any] = {"_name_": member.name}
+    if all(scalar_type(other.value) is not None for other in type(member)):
+        found["_value_"] = member.value
+    return found
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:

@@ -397,6 +397,33 @@ Value text(Run& run, int32_t site, Value v) {
   }
 }
 
+// As repr(x), but for characters outside of ASCII that Python does not print.
+Value repr(Run& run, int32_t site, Value v) {
+  if (v.kind != kStr) return text(run, site, v);
+  const char* given = as_str(v)->text;
+  const size_t count = v.object->length;
+  const bool has_single = std::memchr(given, '\'', count) != nullptr;
+  const char quote = has_single && !std::memchr(given, '"', count) ? '"' : '\'';
+  auto* shown = static_cast<char*>(run.take(4 * count + 2));
+  char* next = shown;
+  *next++ = quote;
+  for (size_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<unsigned char>(given[i]);
+    const char* named = byte ? std::strchr("n\nr\rt\t", byte) : nullptr;
+    if (byte < 0x20 && named) {
+      *next++ = '\\';
+      *next++ = named[-1];
+    } else if (byte < 0x20 || byte == 0x7f) {
+      next += std::snprintf(next, 5, "\\x%02x", byte);
+    } else {
+      if (byte == quote || byte == '\\') *next++ = '\\';
+      *next++ = static_cast<char>(byte);
+    }
+  }
+  *next++ = quote;
+  return box(new_str(run, shown, static_cast<size_t>(next - shown)));
+}
+
 // Python rounds the decimal number that a float is exactly, to even where it is halfway, which is
 // what printing it to so many digits does.
 double round_to(Run&, int32_t, double x, int64_t digits) {

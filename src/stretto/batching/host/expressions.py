@@ -94,6 +94,7 @@ _CALLS: dict[str, tuple[str, str]] = {
     "join_all": ("v", "v"),
     "characters": ("v", "v"),
     "ord": ("v", "i"),
+    "repr": ("v", "v"),
     "text": ("v", "v"),
     "round_to": ("fi", "f"),
 }

@@ -58,7 +58,7 @@ def may_be_one(first: Access, second: Access) -> bool:
 _MAKING = frozenset(
     ("record", "list", "dict", "slice", "concat", "repeat", "to_list", "keys", "values",
      "sorted_ints", "rows", "tuple", "shared", "join_str", "join_all",
-     "characters", "text")
+     "characters", "repr", "text")
 )  # fmt: skip
 _SAME = frozenset(("copy", "cast", "expect"))
 _CHANGING = frozenset(
@@ -69,7 +69,7 @@ _DEEP = frozenset(("eq", "ne", "contains", "index"))
 _SAFE = frozenset(
     ("copy", "shared", "record", "tuple", "list", "dict", "is", "ready", "not", "truth", "has_type",
      "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
-     "join_str", "item", "has", "join_all", "characters", "text", "round_to")
+     "join_str", "item", "has", "join_all", "characters", "repr", "text", "round_to")
 )  # fmt: skip
 """Primitives that raise nothing on operands that the verifier lets through."""
 _SAFE_ON_NUMBERS = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,12 @@ from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.joins import either
 from stretto.batching.frontend.control.kinds import each_type, has_type, python_class, unpacked
 from stretto.batching.frontend.data.attributes import attribute
+from stretto.batching.frontend.data.members import (
+    enumeration,
+    is_member,
+    may_be_member,
+    name_of,
+)
 from stretto.batching.frontend.data.special import (
     by_method,
     check_equality,
@@ -95,6 +102,33 @@ def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
             return _ordered(frame, op, left, right)
 
 
+def _same_member(frame: Frame, value: Dynamic, other: Value) -> Value:
+    """Whether a value, which may be a member of an enumeration, is identical to another one."""
+    python = enumeration(frame, value.type)
+    if python is None:
+        return Static(False) if _is_all_members(frame, other) else identical(frame, value, other)
+    if isinstance(other, Static):
+        is_one = type(other.value) is python
+        return is_member(frame, value, other.value) if is_one else Static(False)
+    if not isinstance(other, Dynamic):
+        return Static(False)
+
+    def single(one: Dynamic) -> Value:
+        if one.type != value.type:
+            return Static(False)
+        names = [name_of(frame, member).operand for member in (value, one)]
+        return frame.assign("eq", Scalar.BOOL, *names)
+
+    return each_type(frame, other, single)
+
+
+def _is_all_members(frame: Frame, value: Value) -> bool:
+    if isinstance(value, Static):
+        return isinstance(value.value, enum.Enum)
+    kinds = alternatives(value.type) if isinstance(value, Dynamic) else ()
+    return bool(kinds) and all(enumeration(frame, kind) is not None for kind in kinds)
+
+
 def _unequal(frame: Frame, left: Value, right: Value) -> Value:
     """left != right: by `__ne__` where the left object has one, else what == is not."""
     for value in (left, right):
@@ -174,6 +208,9 @@ def identical(frame: Frame, left: Value, right: Value) -> Value:
     for value, other in ((left, right), (right, left)):
         if same(value, none):
             return has_type(frame, other, (Scalar.NONE,))
+    for value, other in ((left, right), (right, left)):
+        if isinstance(value, Dynamic) and may_be_member(frame, value):
+            return each_type(frame, value, lambda one, o=other: _same_member(frame, one, o))
     if isinstance(left, Dynamic) and isinstance(right, Dynamic):
         kinds = set(alternatives(left.type)) & set(alternatives(right.type))
         if not kinds:
@@ -221,6 +258,8 @@ def _equal_static(frame: Frame, value: Value, shared: Static) -> Value:
         if method_of(frame, kind, "__eq__") is not None:
             found = by_method(frame, frame.dynamic(value), "__eq__", shared)
             return Static(False) if found is None else found
+    if isinstance(shared.value, enum.Enum):
+        return identical(frame, value, shared)
     if any(issubclass(type(shared.value), python_class(frame, kind)) for kind in kinds):
         frame.refuse(
             f"a {type(shared.value).__name__} that all instances share is compared with one of "
@@ -234,7 +273,7 @@ def _has_equality(frame: Frame, kind: Type) -> bool:
     """Whether == of objects of a class is not that of all their fields, nor identity."""
     if not isinstance(kind, RecordType):
         return False
-    own = method_of(frame, kind, "__eq__") is not None
+    own = method_of(frame, kind, "__eq__") is not None or enumeration(frame, kind) is not None
     return own or compared_fields(frame, kind) is not None
 
 
@@ -243,6 +282,8 @@ def _equal_objects(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
     found = operated(frame, "eq", left, right)
     if found is not None:
         return found
+    if any(enumeration(frame, one.type) is not None for one in (left, right)):
+        return identical(frame, left, right)
     if left.type == right.type and isinstance(left.type, RecordType):
         if method_of(frame, left.type, "__eq__") is not None:  # which declined
             return identical(frame, left, right)

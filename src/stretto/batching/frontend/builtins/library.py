@@ -101,7 +101,7 @@ def _defaultdict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> V
         frame.refuse("a defaultdict with content", "make it empty, and store in a loop")
     (factory,) = args
     if isinstance(factory, Closure) and not factory.node.args.args:
-        factory = Static(_function_of(frame, factory))
+        factory = Static(function_of(frame, factory))
     if not isinstance(factory, Static):
         frame.refuse("a defaultdict of a function that the instance decides")
     return apply(frame, Static(_with_factory(factory.value)), [])
@@ -115,15 +115,18 @@ def _with_factory(factory: Any) -> type:
     )
 
 
-def _function_of(frame: Frame, closure: Closure) -> types.FunctionType:
-    """A function without parameters that reads global names alone, as one of Python."""
-    names = {name.id for name in ast.walk(closure.node) if isinstance(name, ast.Name)}
+def function_of(frame: Frame, closure: Closure) -> types.FunctionType:
+    """A function that reads its parameters and global names alone, as one of Python."""
+    arguments = {arg.arg for arg in ast.walk(closure.node.args) if isinstance(arg, ast.arg)}
+    names = {name.id for name in ast.walk(closure.node) if isinstance(name, ast.Name)} - arguments
+    if closure.defaults or closure.keyword_defaults:
+        frame.refuse("a function with defaults is kept in a dict", "define it outside")
     scope = closure.scope
     while scope is not None:
         if names & (scope.local_names | set(scope.locals) | set(scope.free)):
             frame.refuse(
-                "a defaultdict of a function that reads variables around it",
-                "use int, float, list or a function of the module",
+                "a function that reads variables around it is kept in a dict, or in a defaultdict",
+                "choose between functions by a branch",
             )
         scope = scope.outer
     key = (closure.node, id(closure.scope.globals))

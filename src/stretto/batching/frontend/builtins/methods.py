@@ -27,6 +27,10 @@ def call_method(
             return tensor_method(frame, name, owner, args, kwargs)
         case Dynamic(_, RowsType()):
             return rows_method(frame, name, owner, args, kwargs)
+        case TupleValue(_, is_list=True):
+            return frame.refuse(
+                f"the method {name} of a list of functions", "append to it where it is made only"
+            )
         case TupleValue(items):
             return tuple_method(frame, name, items, args)
         case Static(item) if all(map(is_static, args)):

@@ -115,7 +115,8 @@ def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, V
         for key in owner:
             frame.evaluation.read("item", owner, key, owner[key])
         default = args[1] if len(args) > 1 else NONE
-        return selected_or(frame, list(owner.items()), args[0], default)
+        options = [(key, Static(item)) for key, item in owner.items()]
+        return selected_or(frame, options, args[0], default)
     if isinstance(owner, str) and item.__name__ == "join":
         return from_source(frame, library.join, [Static(owner), *args])
     call = getattr(type(item), "__call__", None)  # noqa: B004

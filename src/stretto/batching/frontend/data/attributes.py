@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import is_dataclass
-from types import FunctionType, MemberDescriptorType
+from types import DynamicClassAttribute, FunctionType, MemberDescriptorType
 from typing import Any
 
 import torch
 
 from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.kinds import each_type, python_class
+from stretto.batching.frontend.data.members import FIELDS
 from stretto.batching.frontend.data.records import new_record
 from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import ABSENT, note_attribute, note_class
+from stretto.batching.frontend.state.guards import ABSENT, in_class, note_attribute, note_class
 from stretto.batching.frontend.state.values import (
     NONE,
     Choice,
@@ -135,6 +136,10 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
         return read_field(frame, value, [kind], name)
     if name == "__class__":
         return Static(info.python)
+    if name in FIELDS and isinstance(in_class(info.python, name), DynamicClassAttribute):
+        if FIELDS[name] not in info.fields:
+            frame.refuse(f"{info.python.__name__}.{name} of a member that the instance decides")
+        return read_field(frame, value, [kind], FIELDS[name])
     if info.kind == "namedtuple" and name == "_replace":
         return Native(name, lambda f, _, changes: _replaced(f, value, kind, changes))
     found = note_class(frame.evaluation, info.python, name)

@@ -16,12 +16,12 @@ from stretto.batching.frontend.control.tuples import is_tuple, known_items
 from stretto.batching.frontend.data.attributes import read_field
 from stretto.batching.frontend.data.lists import item_type, slice_parts, sliced
 from stretto.batching.frontend.data.numbers import read_number
-from stretto.batching.frontend.data.selection import check_one_kind, selected
+from stretto.batching.frontend.data.selection import at_position, by_key, check_one_kind
 from stretto.batching.frontend.data.strings import characters
 from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items
-from stretto.batching.frontend.state.statics import constant, is_int, is_static, python_of
+from stretto.batching.frontend.state.statics import constant, is_data, is_int, is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
     Dynamic,
@@ -91,6 +91,8 @@ def _item_of_known(frame: Frame, value: TupleValue, index: Value) -> Value:
                 return value.items[position]
             except (IndexError, TypeError) as error:
                 frame.stop(type(error), str(error))
+        case _ if not all(map(is_data, value.items)):
+            return at_position(frame, value.items, index, "list" if value.is_list else "tuple")
         case _:
             data = frame.dynamic(TupleValue(value.items, is_list=True))
             return subscript(frame, data, index)
@@ -116,9 +118,11 @@ def _static_by_dynamic(frame: Frame, item: Any, index: Value) -> Value:
         if all(scalar_type(part) is not None for part in parts):
             data = frame.dynamic(TupleValue(tuple(map(Static, parts)), is_list=True))
             return subscript(frame, data, index)
-        return selected(frame, list(enumerate(parts)), index, IndexError, len(parts))
+        kind = type(item).__name__ if isinstance(item, list | tuple) else "module"
+        return at_position(frame, list(map(Static, parts)), index, kind)
     if isinstance(item, dict | torch.nn.ModuleDict | torch.nn.ParameterDict):
-        return selected(frame, list(item.items()), index, KeyError, 0)
+        options = [(key, Static(part)) for key, part in item.items()]
+        return by_key(frame, options, index)
     return frame.refuse(
         f"an object of class {type(item).__name__} is indexed by a value of the instance"
     )

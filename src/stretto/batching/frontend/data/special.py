@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from types import FunctionType
 from typing import Any
 
@@ -127,6 +128,10 @@ def check_equality(frame: Frame, type_: Type) -> None:
 def _compared_parts(frame: Frame, kind: RecordType) -> list[Type]:
     info = frame.evaluation.info(kind)
     name = info.python.__name__
+    if issubclass(info.python, enum.Enum):
+        frame.refuse(
+            f"a value with a member of {name} in it is compared", "compare the members one by one"
+        )
     if method_of(frame, kind, "__eq__") is not None:
         frame.refuse(
             f"a value with a {name} in it is compared, which defines == itself",

@@ -8,6 +8,7 @@ from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.numbers import read_number
 from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.guards import ABSENT, in_class
 from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import (
     Choice,
@@ -88,7 +89,7 @@ def _true(frame: Frame, value: Dynamic) -> Value:
             if python is dict:
                 return Static(bool(frame.evaluation.info(kind).fields))
             for name in ("__bool__", "__len__"):
-                if hasattr(python, name) and not issubclass(python, tuple):
+                if in_class(python, name) is not ABSENT and not issubclass(python, tuple):
                     found = apply(frame, attribute(frame, value, name), [])
                     return _as_bool(truth(frame, found))
             return Static(True)

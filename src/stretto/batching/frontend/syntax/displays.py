@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Any
 
 from stretto.batching.frontend.arithmetic.comparisons import negated
+from stretto.batching.frontend.builtins.library import function_of
 from stretto.batching.frontend.control.joins import branch
 from stretto.batching.frontend.control.narrowing import narrow
 from stretto.batching.frontend.data.lists import append, new_list
@@ -17,8 +19,15 @@ from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.iteration.walks import iterate
 from stretto.batching.frontend.state.dispatch import apply, assign_to, evaluate, evaluates
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.statics import constant
-from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
+from stretto.batching.frontend.state.statics import constant, is_data, is_static, python_of
+from stretto.batching.frontend.state.values import (
+    Closure,
+    Dynamic,
+    Iterator_,
+    Static,
+    TupleValue,
+    Value,
+)
 from stretto.batching.program import Operand
 from stretto.batching.types import ListType, Scalar
 
@@ -52,7 +61,11 @@ def _tuple(frame: Frame, node: ast.Tuple) -> Value:
 
 @evaluates(ast.List)
 def _list(frame: Frame, node: ast.List) -> Value:
-    return listed(frame, parts_of(frame, node.elts))
+    parts = parts_of(frame, node.elts)
+    items = known_parts(parts)
+    if items and not any(map(is_data, items)):
+        return TupleValue(items, is_list=True)
+    return listed(frame, parts)
 
 
 @evaluates(ast.Dict)
@@ -61,6 +74,8 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
         frame.refuse("** in a dict display")
     keys = [evaluate(frame, key) for key in node.keys if key is not None]
     values = [evaluate(frame, value) for value in node.values]
+    if keys and all(map(is_static, keys)) and not any(map(is_data, values)):
+        return _table(frame, keys, values)
     if keys and all(isinstance(k, Static) and isinstance(k.value, str) for k in keys):
         return new_dict(frame, tuple(constant(key) for key in keys), values)
     cell = frame.evaluation.cell(frame.site("dict"))
@@ -80,6 +95,19 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
     return frame.assign("dict", frame.evaluation.dict_type(cell), *operands)
 
 
+def _table(frame: Frame, keys: list[Value], values: list[Value]) -> Value:
+    """A dict of functions or modules, which is only read."""
+    found: dict[Any, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        if isinstance(value, Closure):
+            value = Static(function_of(frame, value))
+        if not isinstance(value, Static):
+            frame.refuse("a dict of functions that the instance decides")
+        found[python_of(key)] = value.value
+    frame.evaluation.kept.append(found)
+    return Static(found)
+
+
 @evaluates(ast.Set)
 def _set(frame: Frame, node: ast.Set) -> Value:
     items = known_parts(parts_of(frame, node.elts))
@@ -96,7 +124,12 @@ def _set_comprehension(frame: Frame, node: ast.SetComp) -> Value:
 @evaluates(ast.ListComp, ast.GeneratorExp)
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
     """A list; a generator is gone through at once, as in `sum(...)`."""
-    made = comprehension(frame, node, first_plan(frame, node))
+    plan = first_plan(frame, node)
+    if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Lambda):
+        items = known_comprehension(frame, node, plan)
+        if items is not None:
+            return TupleValue(items, is_list=True)
+    made = comprehension(frame, node, plan)
     return Iterator_(Items(made)) if isinstance(node, ast.GeneratorExp) else made
 
 
@@ -138,6 +171,12 @@ def known_comprehension(
     if len(node.generators) != 1 or node.generators[0].ifs or plan.known is None:
         return None
     outer = dict(frame.locals)
+    targets = {n.id for n in ast.walk(node.generators[0].target) if isinstance(n, ast.Name)}
+    if isinstance(node.elt, ast.Lambda) and targets & _read_in(node.elt):
+        frame.refuse(
+            "a function reads the variable of a comprehension, which has its last value then",
+            "bind it: lambda x, i=i: ...",
+        )
     found: list[Value] = []
     for item in plan.known:
         assign_to(frame, node.generators[0].target, item)
@@ -163,6 +202,12 @@ def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
 
     _generators(frame, node.generators, first_plan(frame, node), store)
     return made
+
+
+def _read_in(function: ast.Lambda) -> set[str]:
+    """Names that the body of a function reads, but for its parameters."""
+    names = {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)}
+    return names - {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
 
 
 def _named_in(node: ast.AST | None) -> frozenset[str]:

@@ -11,7 +11,7 @@ from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import Static, Text, Value
 from stretto.batching.program import Literal, Operand
-from stretto.batching.types import Scalar, alternatives
+from stretto.batching.types import Scalar
 
 
 def text_parts(frame: Frame, value: Value) -> tuple[Any, ...]:
@@ -36,7 +36,9 @@ def _joined(frame: Frame, node: ast.JoinedStr) -> Value:
         value = evaluate(frame, item.value)
         if isinstance(value, Static):
             parts.append(_formatted(frame, item, value))
-        elif item.format_spec is None and _is_shown(frame, value, item.conversion):
+        elif item.format_spec is None and item.conversion == 114:
+            parts.append(_shown(frame, value))
+        elif item.format_spec is None and item.conversion in (-1, 115):
             parts.extend(text_parts(frame, value))
         else:
             frame.refuse("a value of an instance is formatted with a specification")
@@ -47,11 +49,12 @@ def _joined(frame: Frame, node: ast.JoinedStr) -> Value:
     return Text(tuple(parts))
 
 
-def _is_shown(frame: Frame, value: Value, conversion: int) -> bool:
-    """Whether a value is formatted as str() gives it."""
-    if conversion != 114:
-        return conversion in (-1, 115)
-    return Scalar.STR not in alternatives(frame.type_of(value)) and not isinstance(value, Text)
+def _shown(frame: Frame, value: Value) -> Operand:
+    """repr(x)"""
+    given = frame.dynamic(value)
+    if not is_plain(given.type):
+        frame.refuse("repr of a value of an instance that is no int and no string")
+    return frame.assign("repr", Scalar.STR, given.operand).operand
 
 
 def _formatted(frame: Frame, item: ast.FormattedValue, value: Static) -> str:

@@ -246,6 +246,7 @@ Value join_str(Run& run, int32_t site, Value a, Value b);
 Value join_all(Run& run, int32_t site, Value v);
 Value characters(Run& run, int32_t site, Value v);
 int64_t code_point(Run& run, int32_t site, Value v);
+Value repr(Run& run, int32_t site, Value v);
 Value text(Run& run, int32_t site, Value v);
 double round_to(Run& run, int32_t site, double x, int64_t digits);
 
