@@ -103,6 +103,8 @@ def _body(run: _Run, body: Body, values: _Values) -> _End | None:
     for statement in body:
         end: _End | None = None
         match statement:
+            case Assign(Variable() as target, "unset"):
+                values.pop(target, None)
             case Assign(target, op, args, detail):
                 result = apply(run.program, op, detail, [of(arg) for arg in args])
                 if target is not None:

@@ -78,6 +78,7 @@ PRIMITIVES: dict[str, str] = {
     **dict.fromkeys(("neg", "abs", "invert", "to_int", "to_float", "round"), "of one number"),
     "round_to": "(float, digits, not negative) -> float",
     **dict.fromkeys(("min", "max"), "of two numbers"),
+    "unset": "any value of the target's type; nothing reads it",
     "ready": "(tensor): the depth from which it may be read, and detail, an int >= 0, more; for "
     "`Record.after` alone -> int",
     "math": "detail: the name of a function of `math`, on floats (sqrt, exp, log, ...) -> float",

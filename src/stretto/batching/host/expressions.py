@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from stretto.batching.host.tables import Layout
-from stretto.batching.host.terms import INTEGERS, NUMBERS, Term, call
+from stretto.batching.host.terms import INTEGERS, NUMBERS, Term, call, form_of, zero
 from stretto.batching.program import Assign, InstanceProgram, Literal, Operand
 from stretto.batching.types import (
     DictType,
@@ -121,6 +121,10 @@ class Expressions:
         match op:
             case "copy" | "cast":
                 return args[0]
+            case "unset":
+                assert statement.target is not None
+                form = form_of(statement.target.type)
+                return Term(zero(form), form)
             case "ready":
                 level = f"later(run.phase, run.level_of({args[0].to('t')}))"
                 return Term(f"({level} + {detail})", "i")

@@ -27,6 +27,7 @@ from typing import ClassVar
 from stretto.batching.apart import Touched
 from stretto.batching.passes.concurrent_loops import concurrent_loop
 from stretto.batching.passes.effects import AllEffects, Effects, FunctionObjects
+from stretto.batching.passes.parted import parted, without_continue
 from stretto.batching.passes.uses import (
     FunctionUses,
     all_assigned,
@@ -146,18 +147,20 @@ class _Finder:
 
     def _loop(self, loop: Loop, original: Statement) -> Statement:
         """The loop with concurrent iterations, where they may be."""
-        parts = [self.part(item) for item in loop.body]
-        within = [self.part(item, loop.body).effects for item in loop.body]
+        body = parted(without_continue(loop.body), lambda s: self.part(s).effects.waits, self.uses)
+        parts = [self.part(item) for item in body]
+        within = [self.part(item, body).effects for item in body]
         inside = count_uses((original,))
         made = all_assigned(original)
         later = frozenset(v for v in made if self.uses.reads[v] != inside[v])
-        found = concurrent_loop(loop, parts, within, later)
+        found = concurrent_loop(Loop(body), parts, within, later)
         if isinstance(found, Remark):
             self.program.remarks.append(found)
             return loop
         if isinstance(found, ForkLoop):
             self._say("iterations of a loop wait at the same time", _APART, (found,))
-        return found
+            return found
+        return loop
 
     def _say(self, what: str, reason: str, body: Body) -> None:
         self.program.remarks.append(Remark(what, reason, place_of(body), is_done=True))

@@ -67,9 +67,10 @@ _CHANGING = frozenset(
 _DEEP = frozenset(("eq", "ne", "contains", "index"))
 """These look at all that can be reached from their arguments."""
 _SAFE = frozenset(
-    ("copy", "shared", "record", "tuple", "list", "dict", "is", "ready", "not", "truth", "has_type",
+    ("copy", "shared", "record", "tuple", "list", "dict", "is", "not", "truth", "has_type",
      "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
-     "join_str", "item", "has", "join_all", "characters", "repr", "text", "round_to")
+     "join_str", "item", "ready", "unset", "has", "join_all", "characters", "repr", "text",
+     "round_to")
 )  # fmt: skip
 """Primitives that raise nothing on operands that the verifier lets through."""
 _SAFE_ON_NUMBERS = frozenset(
