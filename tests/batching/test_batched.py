@@ -404,3 +404,28 @@ def test_a_position_outside_is_that_of_the_instance_and_odd_lists_are_named() ->
     with pytest.raises(CaptureError, match=r"positions\[1\] is an object of class Items"):
         many([x, x], [[0], Items([1])])
     check(many, item, [x, x + 1], [[2], [-3]])
+
+
+def test_messages_show_strings_of_the_instance_as_the_function_says() -> None:
+    def named(name: str, number: int) -> int:
+        if number < 0:
+            raise ValueError(f"{name} is {name!r}, not {number!r}: {'x'!r}")
+        return number + 1
+
+    many = stretto.batch(named)
+    assert many(["a", "b"], [1, 2]) == [2, 3]
+    for name in (
+        "plain",
+        "it's",
+        'a "b"',
+        "back\\slash",
+        "new\nline",
+        "ü\u200b",
+        "\xad\U0001f600\U000e0001",
+        "",
+    ):
+        with pytest.raises(ValueError) as wanted:
+            named(name, -1)
+        with pytest.raises(ValueError) as found:
+            many(["a", name], [1, -1])
+        assert found.value.args == wanted.value.args

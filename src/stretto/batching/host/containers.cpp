@@ -7,6 +7,7 @@
 #include <new>
 
 #include "primitives.h"
+#include "python.h"
 
 namespace stretto {
 
@@ -372,15 +373,20 @@ Value characters(Run& run, int32_t site, Value v) {
   return box(made);
 }
 
+// The character that some bytes, more than one, encode.
+static uint32_t decoded(const unsigned char* text, size_t bytes) {
+  uint32_t found = text[0] & (0xff >> (bytes + 1));
+  for (size_t i = 1; i < bytes; ++i) found = found << 6 | (text[i] & 0x3f);
+  return found;
+}
+
 int64_t code_point(Run& run, int32_t site, Value v) {
   if (v.kind != kStr || !v.object->length) fail(run, site, kPython, v);
   const auto* text = reinterpret_cast<const unsigned char*>(as_str(v)->text);
   const size_t bytes = character_bytes(text[0]);
   if (bytes != v.object->length) fail(run, site, kPython, v);
   if (bytes == 1) return text[0];
-  int64_t found = text[0] & (0xff >> (bytes + 1));
-  for (size_t i = 1; i < bytes; ++i) found = found << 6 | (text[i] & 0x3f);
-  return found;
+  return decoded(text, bytes);
 }
 
 Value text(Run& run, int32_t site, Value v) {
@@ -397,7 +403,6 @@ Value text(Run& run, int32_t site, Value v) {
   }
 }
 
-// As repr(x), but for characters outside of ASCII that Python does not print.
 Value repr(Run& run, int32_t site, Value v) {
   if (v.kind != kStr) return text(run, site, v);
   const char* given = as_str(v)->text;
@@ -409,6 +414,16 @@ Value repr(Run& run, int32_t site, Value v) {
   *next++ = quote;
   for (size_t i = 0; i < count; ++i) {
     const auto byte = static_cast<unsigned char>(given[i]);
+    if (byte >= 0x80) {
+      const size_t bytes = character_bytes(byte);
+      const uint32_t character = decoded(reinterpret_cast<const unsigned char*>(given + i), bytes);
+      if (python.is_printable(character)) next = std::copy_n(given + i, bytes, next);
+      else if (character < 0x100) next += std::snprintf(next, 5, "\\x%02x", character);
+      else if (character < 0x10000) next += std::snprintf(next, 7, "\\u%04x", character);
+      else next += std::snprintf(next, 11, "\\U%08x", character);
+      i += bytes - 1;
+      continue;
+    }
     const char* named = byte ? std::strchr("n\nr\rt\t", byte) : nullptr;
     if (byte < 0x20 && named) {
       *next++ = '\\';

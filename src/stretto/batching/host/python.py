@@ -47,6 +47,7 @@ _FUNCTIONS = (
     "Py_DecRef",
     "PyErr_Clear",
     "PyLong_AsVoidPtr",
+    "_PyUnicode_IsPrintable",
 )
 _OBJECTS = (
     None,

@@ -38,6 +38,7 @@ struct PythonApi {
   void (*release)(Py object);
   void (*forget_exception)();
   void* (*pointer_value)(Py object);
+  int (*is_printable)(uint32_t character);  // as str.isprintable; reads a table alone
   // Objects.
   Py none, yes, no;
   Py bool_type, int_type, float_type, text_type, list_type, tuple_type, dict_type;
