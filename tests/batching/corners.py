@@ -1734,10 +1734,75 @@ def table_of_functions(p):
     return table.get(p[0], abs)(p[1]), "neg" in table, p[0] in table, len(table)
 
 
+# ---- variables that nested functions assign
+
+
+@case(Branch(1, [Branch(2, [Branch(3)]), Branch(4)]), Branch(5))
+def nonlocal_in_a_recursion(root):
+    count, best = 0, None
+    total: int = 0
+    best = None
+    seen = 0
+
+    def go(node, depth):
+        nonlocal seen, total
+        seen += 1
+        total = max(total, depth)
+
+        def deeper():
+            nonlocal total
+            total += 10
+
+        for kid in node.kids:
+            go(kid, depth + 1)
+        if depth > 1:
+            deeper()
+
+    go(root, 1)
+    return count, best, total, seen
+
+
+@case(3, 0)
+def nonlocal_parameter(n):
+    def twice():
+        nonlocal n
+        n *= 2
+        return [n for _ in range(2)]
+
+    before = n
+    return twice(), before, n
+
+
+@case([torch.ones(2), torch.arange(2.0)], [])
+def nonlocal_tensor(items):
+    h = torch.zeros(2)
+
+    def step(x):
+        nonlocal h
+        h = torch.tanh(h + x)
+
+    for x in items:
+        step(x)
+    return h
+
+
+@case(3)
+def nonlocal_in_a_loop(n):
+    for last in range(n):
+        pass
+
+    def f():
+        nonlocal last
+        last += 1
+
+    f()
+    return last
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",
-        "nonlocal_counter",
+        "nonlocal_in_a_loop",
         "in_place_method",
         "in_place_alias",
         "try_except",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from stretto.batching.frontend.calls.boxes import with_boxes
 from stretto.batching.frontend.state.dispatch import at
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_cell, note_function
@@ -38,7 +39,8 @@ def source_of_function(frame: Frame, function: FunctionType) -> Source:
     note_function(frame.evaluation, function)
     definitions = frame.evaluation.definitions
     if code not in definitions:
-        definitions[code] = definition_of(code)
+        found = definition_of(code)
+        definitions[code] = None if found is None else with_boxes(found)
     node = definitions[code]
     if node is None:
         frame.refuse(f"the source of {function.__qualname__} is not found")
