@@ -1799,6 +1799,11 @@ def nonlocal_in_a_loop(n):
     return last
 
 
+@case({"a": 1, "b": 2}, {"c": 3})
+def items_of_several_dicts(d):
+    return [(str(k), v) for k, v in d.items()], sum(d.values()), len(d)
+
+
 REFUSED = frozenset(
     (
         "assigned_slice",

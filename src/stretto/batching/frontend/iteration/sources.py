@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stretto.batching.frontend.control.choices import chosen
 from stretto.batching.frontend.control.kinds import each_type, python_class, unpacked
 from stretto.batching.frontend.data.attributes import attribute
 from stretto.batching.frontend.data.items import subscript
-from stretto.batching.frontend.data.lists import new_list
+from stretto.batching.frontend.data.lists import append, new_list
 from stretto.batching.frontend.data.special import method_of
 from stretto.batching.frontend.data.strings import characters
 from stretto.batching.frontend.iteration.plans import Items, Known, Plan, Range
+from stretto.batching.frontend.iteration.walks import iterate
 from stretto.batching.frontend.state.dispatch import apply, impossible
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items
-from stretto.batching.frontend.state.values import Dynamic, Iterator_, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import (
+    Choice,
+    Dynamic,
+    Iterator_,
+    Static,
+    TupleValue,
+    Value,
+)
 from stretto.batching.frontend.tensors.operators import getitem
 from stretto.batching.types import (
     DictType,
@@ -41,10 +50,20 @@ def plan_of(frame: Frame, value: Value) -> Plan:
             return Known(items)
         case Static(item):
             return _static_plan(frame, item)
+        case Choice():
+            return plan_of(frame, chosen(frame, value, lambda one: _gathered(frame, one)))
         case Dynamic(_, type_):
             return _dynamic_plan(frame, value, type_)
         case _:
             return frame.refuse("this value cannot be iterated over")
+
+
+def _gathered(frame: Frame, value: Value) -> Value:
+    """A list of what one of several iterators gives, by the way that the instance took."""
+    plan = plan_of(frame, value)
+    made = new_list(frame, frame.evaluation.cell(frame.site("gathered")), ())
+    iterate(frame, plan, lambda item: append(frame, made, item))
+    return made
 
 
 def _static_plan(frame: Frame, item: Any) -> Plan:

@@ -165,6 +165,14 @@ def _definition(frame: Frame, node: ast.FunctionDef) -> None:
     frame.locals[node.name] = closure(frame, node)
 
 
+@executes(ast.Try)
+def _try(frame: Frame, node: ast.Try) -> None:
+    frame.refuse(
+        "try is not supported in a batched function",
+        "test for it before: `if key in items`, `if place < len(items)`, `if n != 0`",
+    )
+
+
 @executes(ast.With)
 def _with(frame: Frame, node: ast.With) -> None:
     for item in node.items:
@@ -181,4 +189,5 @@ def _with(frame: Frame, node: ast.With) -> None:
 
 def _is_harmless(manager: Any) -> bool:
     """Context managers that change nothing in a batch, which never records gradients."""
-    return isinstance(manager, torch.no_grad | torch.inference_mode)
+    grad = torch.no_grad | torch.enable_grad | torch.set_grad_enabled | torch.inference_mode
+    return isinstance(manager, grad)
