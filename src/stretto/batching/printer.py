@@ -27,6 +27,7 @@ from stretto.batching.program import (
     Body,
     Break,
     Call,
+    Composition,
     Continue,
     Fork,
     ForkLoop,
@@ -90,6 +91,8 @@ def show_operation(operation: Operation, operands: Iterable[str]) -> str:
 
 def function_name(function: Any) -> str:
     """The name of a torch function, or of the class of a module."""
+    if isinstance(function, Composition):
+        return ", ".join(function_name(step.function) for step in function.steps)
     return getattr(function, "__name__", type(function).__name__).strip("_")
 
 

@@ -19,7 +19,7 @@ Statements:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -241,26 +241,57 @@ class Block:
         return tuple(values[number] for number in self.outputs)
 
 
-def call_operation(operation: Operation, operands: list[Any]) -> Any:
+def filled(item: Any, operands: Sequence[Any]) -> Any:
+    """Arguments of an operation with operands in the place of each `Input`."""
+    match item:
+        case Input(number):
+            return operands[number]
+        case tuple() if type(item) is tuple:
+            return tuple(filled(part, operands) for part in item)
+        case list():
+            return [filled(part, operands) for part in item]
+        case dict():
+            return {key: filled(value, operands) for key, value in item.items()}
+        case slice():
+            parts = (item.start, item.stop, item.step)
+            return slice(*(filled(part, operands) for part in parts))
+        case _:
+            return item
+
+
+def call_operation(operation: Operation, operands: Sequence[Any]) -> Any:
     """What the function returns for some operands."""
+    kwargs = {name: filled(value, operands) for name, value in operation.kwargs}
+    return operation.function(*filled(operation.args, operands), **kwargs)
 
-    def filled(item: Any) -> Any:
-        match item:
-            case Input(number):
-                return operands[number]
-            case tuple() if type(item) is tuple:
-                return tuple(map(filled, item))
-            case list():
-                return list(map(filled, item))
-            case dict():
-                return {key: filled(value) for key, value in item.items()}
-            case slice():
-                return slice(filled(item.start), filled(item.stop), filled(item.step))
-            case _:
-                return item
 
-    kwargs = {name: filled(value) for name, value in operation.kwargs}
-    return operation.function(*map(filled, operation.args), **kwargs)
+def leaf_of(made: Any, number: int) -> Any:
+    """One of the tensors that a function returned."""
+    return pytree.tree_leaves(made)[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composition:
+    """A function that makes several calls, and returns what the last one does. The operands of a
+    step are those of the function, then the results of the steps before."""
+
+    steps: tuple[Operation, ...]
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.run(operands, call_operation)
+
+    def run(self, operands: Sequence[Any], call: Callable[[Operation, list[Any]], Any]) -> Any:
+        """The same, where `call` makes the call of a step."""
+        values = list(operands)
+        for step in self.steps:
+            values.append(call(step, values))
+        return values[-1]
+
+    @property
+    def name(self) -> str:
+        """The name of the last function."""
+        last = self.steps[-1].function
+        return getattr(last, "__name__", type(last).__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,15 @@ from torch.utils import _pytree as pytree
 
 from stretto.batching.lengths import least_lengths, length_groups
 from stretto.batching.levels.filled_lists import FilledLists
-from stretto.batching.program import Block, Step, call_operation
+from stretto.batching.program import (
+    Block,
+    Composition,
+    Operation,
+    Step,
+    call_operation,
+    filled,
+    leaf_of,
+)
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.errors import CaptureError, StrettoError
 from stretto.frontends.python import (
@@ -153,13 +161,7 @@ def _instance(block: Block) -> Callable[..., Any]:
 
 
 def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
-    function = _AS_WRITTEN.get(step.operation.function, step.operation.function)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return staging.call(function, *args, **kwargs)
-
-    operation = replace(step.operation, function=call)
-    made = call_operation(operation, [values[number] for number in step.operands])
+    made = _staged(step.operation, [values[number] for number in step.operands])
     leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
     # A float of an instance is a tensor of f64 here, and makes results of f64 where a Python
     # number would make them of the default dtype.
@@ -168,6 +170,20 @@ def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
         leaf if leaf.dtype == dtype else staging.call(torch.Tensor.to, leaf, dtype)
         for leaf, dtype in zip(leaves, wanted, strict=True)
     ]
+
+
+def _staged(operation: Operation, operands: list[Any]) -> Any:
+    """A call as the front end traces it."""
+    if isinstance(operation.function, Composition):
+        return operation.function.run(filled(operation.args, operands), _staged)
+    if operation.function is leaf_of:
+        return call_operation(operation, operands)
+    function = _AS_WRITTEN.get(operation.function, operation.function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return staging.call(function, *args, **kwargs)
+
+    return call_operation(replace(operation, function=call), operands)
 
 
 def _row(type_: TensorType | RowsType) -> TensorType:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from stretto.batching.frontend.builtins.dict_methods import dict_method, fixed_dict_method
 from stretto.batching.frontend.builtins.list_methods import list_method, tuple_method
-from stretto.batching.frontend.builtins.tensor_methods import rows_method, tensor_method
+from stretto.batching.frontend.builtins.tensor_methods import (
+    composed_method,
+    rows_method,
+    tensor_method,
+)
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import is_static, python_of
-from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import Composed, Dynamic, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.purity import call_static
 from stretto.batching.types import DictType, ListType, RecordType, RowsType, TensorType
 
@@ -27,6 +31,8 @@ def call_method(
             return tensor_method(frame, name, owner, args, kwargs)
         case Dynamic(_, RowsType()):
             return rows_method(frame, name, owner, args, kwargs)
+        case Composed():
+            return composed_method(frame, name, owner, args, kwargs)
         case TupleValue(_, is_list=True):
             return frame.refuse(
                 f"the method {name} of a list of functions", "append to it where it is made only"

@@ -11,7 +11,7 @@ from stretto.batching.frontend.iteration.sources import plan_of
 from stretto.batching.frontend.iteration.walks import iterate
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
-from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import Composed, Dynamic, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.operators import call_torch, getitem
 from stretto.batching.types import ListType, RowsType, TensorType
 
@@ -47,6 +47,20 @@ def tensor_method(
             )
         case _:
             return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
+
+
+def composed_method(
+    frame: Frame, name: str, owner: Composed, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method of a tensor that is no data of the program."""
+    if name in _HARMLESS:
+        return owner
+    if name in ("dim", "ndimension"):
+        return Static(owner.dims)
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    if is_in_place or name in ("item", "size", "numel", "nelement", "tolist", "__len__", "unbind"):
+        frame.refuse(owner.refusal.message, owner.refusal.remedy)
+    return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
 
 
 def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:

@@ -19,6 +19,7 @@ from stretto.batching.frontend.state.guards import ABSENT, in_class, note_attrib
 from stretto.batching.frontend.state.values import (
     NONE,
     Choice,
+    Composed,
     Dynamic,
     Method,
     Native,
@@ -49,6 +50,8 @@ def attribute(frame: Frame, value: Value, name: str) -> Value:
             return items[names.index(name)]
         case TupleValue():
             return Method(name, value)
+        case Composed():
+            return _composed_attribute(frame, value, name)
         case Dynamic(_, type_):
             return _dynamic_attribute(frame, value, type_, name)
         case Super(owner, given):
@@ -209,6 +212,17 @@ def _rows_attribute(frame: Frame, value: Dynamic, row: TensorType, name: str) ->
         return TupleValue((length, *map(Static, row.shape)))
     # No other attribute than the shape depends on how many rows there are.
     return _tensor_attribute(frame, value, TensorType(row.dtype, (1, *row.shape)), name)
+
+
+def _composed_attribute(frame: Frame, value: Composed, name: str) -> Value:
+    if name in _TENSOR_VIEWS:
+        return call_torch(frame, getattr, [value, Static(name)], {})
+    if callable(getattr(torch.Tensor, name, None)):
+        return Method(name, value)
+    sample = TensorType(value.dtype, (1,) * value.dims)
+    if name in _TENSOR_FACTS:
+        return Static(getattr(torch.empty(sample.shape, dtype=value.dtype.torch), name))
+    return frame.refuse(value.refusal.message, value.refusal.remedy)
 
 
 def set_attribute(frame: Frame, owner: Value, name: str, value: Value) -> None:

@@ -24,6 +24,7 @@ from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.statics import constant, is_data, is_int, is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
+    Composed,
     Dynamic,
     SliceValue,
     Static,
@@ -67,6 +68,8 @@ def subscript(frame: Frame, value: Value, index: Value) -> Value:
         if isinstance(value.value, torch.Tensor):
             return getitem(frame, value, index)
         return _static_by_dynamic(frame, value.value, index)
+    if isinstance(value, Composed):
+        return getitem(frame, value, index)
     if not isinstance(value, Dynamic):
         frame.refuse("this value has no items")
     return each_type(frame, _not_none(frame, value), lambda one: _item(frame, one, index))

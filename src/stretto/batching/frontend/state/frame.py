@@ -15,6 +15,7 @@ from stretto.batching.frontend.state.library import LIBRARY
 from stretto.batching.frontend.state.values import (
     Choice,
     Closure,
+    Composed,
     Dynamic,
     Iterator_,
     Method,
@@ -229,6 +230,8 @@ class Frame:
                 )
             case Iterator_(plan):
                 self.refuse(f"{plan} is kept in data", "make a list of it")
+            case Composed(refusal=refusal):
+                self.refuse(refusal.message, refusal.remedy)
             case Text():
                 self.refuse("a string that the instance formats is kept", "use it in `raise` only")
             case Closure() | Method() | Native() | SliceValue() | Super():

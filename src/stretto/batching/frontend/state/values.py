@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from stretto.batching.program import Literal, Operand
+from stretto.batching.program import Composition, Literal, Operand
 from stretto.batching.types import Scalar, Type
+from stretto.errors import CaptureError
+from stretto.ir.types import DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +62,19 @@ class Method:
 
     function: FunctionType | str
     owner: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composed:
+    """A tensor that is no data of the program, as the calls that make it from some operands: a size
+    that the instance decides is not its first one."""
+
+    composition: Composition
+    operands: tuple[Dynamic, ...]
+    dims: int
+    dtype: DType
+    refusal: CaptureError
+    """Why it is no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,7 @@ Value = (
     | Text
     | Native
     | Super
+    | Composed
 )
 
 

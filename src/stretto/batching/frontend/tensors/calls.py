@@ -10,15 +10,25 @@ import torch
 
 from stretto.batching.frontend.control.joins import stop_where
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.values import Dynamic, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import Composed, Dynamic, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.results import (
     LENGTH,
     TORCH_ERRORS,
     NotStatic,
+    OtherSize,
     Results,
     results_of,
 )
-from stretto.batching.program import Input, Literal, Operand, Operate, Operation, Variable
+from stretto.batching.program import (
+    Composition,
+    Input,
+    Literal,
+    Operand,
+    Operate,
+    Operation,
+    Variable,
+    leaf_of,
+)
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.errors import CaptureError
 
@@ -34,6 +44,8 @@ class Called:
 
     @property
     def name(self) -> str:
+        if isinstance(self.function, Composition):
+            return self.function.name
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def rows(self) -> list[int]:
@@ -60,12 +72,14 @@ def results(frame: Frame, call: Called) -> Value:
     """The value of a call, all of whose operands that are rows are equally many."""
     made = _results_for(frame, call)
     rows = [call.operands[number] for number in call.rows()]
-    if made.error is not None:
+    if made.error is not None and not isinstance(made.error, OtherSize):
         lengths = [(str(LENGTH), rows[0])] if rows else []
         fail(frame, call, made.error, lengths)
     for count, error in enumerate(made.short):
         test = frame.assign("eq", Scalar.BOOL, length(frame, rows[0]), Literal(count))
         stop_where(frame, test.operand, type(error), str(error))
+    if isinstance(made.error, OtherSize):
+        return _composed(frame, call, made, made.error)
     types = tuple(leaf for leaf in made.leaves if isinstance(leaf, TensorType | RowsType))
     name = call.name.strip("_").lower()
     targets = tuple(frame.builder.variable(name, type_) for type_ in types)
@@ -81,6 +95,26 @@ def results(frame: Frame, call: Called) -> Value:
         Dynamic(next(found), leaf) if isinstance(leaf, TensorType | RowsType) else Static(leaf)
         for leaf in made.leaves
     ]
+    return _structured(frame, leaves, made.structure)
+
+
+def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) -> Value:
+    """What the call returns, as calls that are made later."""
+    first = Operation(call.function, call.args, call.kwargs, ())
+    steps = call.function.steps if isinstance(call.function, Composition) else (first,)
+    count = len(call.operands)
+    leaves = list[Value]()
+    for number, leaf in enumerate(made.leaves):
+        if not isinstance(leaf, TensorType):
+            leaves.append(Static(leaf))
+            continue
+        last = Input(count + len(steps) - 1)
+        part = Operation(leaf_of, (last, number), (), ())
+        several = steps if made.structure.is_leaf() else (*steps, part)
+        refused = CaptureError(refusal.message, location=frame.location, remedy=refusal.remedy)
+        leaves.append(
+            Composed(Composition(several), call.operands, len(leaf.shape), leaf.dtype, refused)
+        )
     return _structured(frame, leaves, made.structure)
 
 
@@ -148,6 +182,11 @@ def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
 
 def _identity(item: Any, frame: Frame) -> Hashable:
     """An object by its identity; it is kept, so that no other one gets the same."""
+    if isinstance(item, Composition):
+        return tuple(
+            (_identity(x.function, frame), _key(x.args, frame), _key(x.kwargs, frame))
+            for x in item.steps
+        )
     if isinstance(item, int | float | str | bool | type(None)):
         return (type(item), item)
     frame.evaluation.kept.append(item)

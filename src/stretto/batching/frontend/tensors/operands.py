@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from stretto.batching.frontend.state.values import Dynamic, SliceValue, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import (
+    Composed,
+    Dynamic,
+    SliceValue,
+    Static,
+    TupleValue,
+    Value,
+)
 from stretto.batching.types import RowsType, Scalar, TensorType, UnionType, alternatives
 
 NUMBERS = (Scalar.INT, Scalar.FLOAT, Scalar.BOOL)
@@ -15,6 +22,8 @@ def is_tensor_like(value: Value) -> bool:
     match value:
         case Dynamic(_, type_):
             return any(isinstance(x, TensorType | RowsType) for x in alternatives(type_))
+        case Composed():
+            return True
         case TupleValue(items):
             return any(map(is_tensor_like, items))
         case SliceValue(start, stop, step):

@@ -9,8 +9,16 @@ from typing import Any
 
 from stretto.batching.frontend.control.kinds import each_type, unpacked
 from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.values import Dynamic, SliceValue, Static, TupleValue, Value
+from stretto.batching.frontend.state.values import (
+    Composed,
+    Dynamic,
+    SliceValue,
+    Static,
+    TupleValue,
+    Value,
+)
 from stretto.batching.frontend.tensors.calls import Called
+from stretto.batching.frontend.tensors.composed import Joined, composed_in
 from stretto.batching.frontend.tensors.lengths import combined
 from stretto.batching.frontend.tensors.operands import NUMBERS
 from stretto.batching.program import Input, Literal
@@ -22,6 +30,7 @@ class Arguments:
     """The arguments of an operation, and its operands in order."""
 
     operands: list[Dynamic] = field(default_factory=list[Dynamic])
+    joined: Joined = field(default_factory=Joined)
 
     def add(self, value: Dynamic) -> Input:
         for number, other in enumerate(self.operands):
@@ -48,7 +57,12 @@ def call_torch(
     arguments = Arguments()
     given = tuple(_argument(frame, value, arguments) for value in args)
     named = tuple((name, _argument(frame, value, arguments)) for name, value in kwargs.items())
-    return combined(frame, Called(function, given, named, tuple(arguments.operands)))
+    operands = tuple(arguments.operands)
+    if any(map(composed_in, (*args, *kwargs.values()))):
+        arguments.joined.add(function, given, named)
+        function = arguments.joined.composition(len(operands))
+        given, named = tuple(map(Input, range(len(operands)))), ()
+    return combined(frame, Called(function, given, named, operands))
 
 
 def _of_several_types(value: Value) -> Dynamic | None:
@@ -78,6 +92,8 @@ def _replaced(value: Value, part: Dynamic, new: Value) -> Value:
 
 def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
     match value:
+        case Composed(operands=operands):
+            return arguments.joined.result(value, [arguments.add(item) for item in operands])
         case Static(item):
             return item
         case Dynamic(Literal(item), _):

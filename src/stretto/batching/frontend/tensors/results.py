@@ -41,6 +41,13 @@ TRIED_ERRORS = (
 """What functions of torch may raise on fake tensors, and code of the user within a module."""
 
 
+class OtherSize(CaptureError):
+    """A size that the instance decides is not the first one of a tensor. made: what the function
+    returns for some length."""
+
+    made: Results
+
+
 class NotStatic(CaptureError):
     """A torch function needs the value of a tensor to say what it returns."""
 
@@ -57,9 +64,11 @@ def results_of(
     def call(length: int, number: int = 0) -> Results:
         return _called(function, args, kwargs, types, number, length)
 
+    short: tuple[Exception, ...] = ()
     has_rows = any(isinstance(type_, RowsType) for type_ in types)
     try:
-        short = short_errors(Operation(function, args, kwargs, ()), types) if has_rows else ()
+        if has_rows:
+            short = short_errors(Operation(function, args, kwargs, ()), types)
         length = max(len(short) + 2, _LEAST_LENGTH)
         made = call(length) if not has_rows else _of_any_length(call, length, len(short))
         if any(type_ in NUMBERS for type_ in types):
@@ -69,6 +78,8 @@ def results_of(
                 pass  # there is but one position in a dim of size 1
             else:
                 _check_length(other, made, length, _SIZE_OF_NUMBER)
+    except OtherSize as error:
+        return replace(error.made, error=error, short=short)
     except (*TRIED_ERRORS, CaptureError) as error:
         return Results((), None, error)
     return replace(made, short=short)
@@ -100,8 +111,24 @@ def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> R
         for one, two in zip(made.leaves, longer.leaves, strict=True)
     )
     found = replace(made, leaves=leaves)
-    _check_length(longer, found, length + 2)
-    _check_length(call(least), found, least)
+    for other, tried in ((longer, length + 2), (call(least), least)):
+        try:
+            _check_length(other, found, tried)
+        except CaptureError as error:
+            raise _other_size(made, other, error) from None
+    return found
+
+
+def _other_size(made: Results, other: Results, error: CaptureError) -> CaptureError:
+    """The refusal of tensors whose sizes depend on a length; their number and kinds do not."""
+    kinds = [
+        [(x.dtype, len(x.shape)) if isinstance(x, TensorType) else x for x in one.leaves]
+        for one in (made, other)
+    ]
+    if kinds[0] != kinds[1] or str(made.structure) != str(other.structure):
+        return error
+    found = OtherSize(error.message, remedy=error.remedy)
+    found.made = made
     return found
 
 
