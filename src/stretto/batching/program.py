@@ -265,6 +265,11 @@ def call_operation(operation: Operation, operands: Sequence[Any]) -> Any:
     return operation.function(*filled(operation.args, operands), **kwargs)
 
 
+def rows_in(tensor: Any) -> Any:
+    """How many rows a tensor has."""
+    return tensor.shape[0]
+
+
 def leaf_of(made: Any, number: int) -> Any:
     """One of the tensors that a function returned."""
     return pytree.tree_leaves(made)[number]

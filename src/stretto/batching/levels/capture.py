@@ -21,6 +21,7 @@ from stretto.batching.program import (
     call_operation,
     filled,
     leaf_of,
+    rows_in,
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.errors import CaptureError, StrettoError
@@ -38,6 +39,7 @@ from stretto.frontends.python import (
     staging,
 )
 from stretto.frontends.python.tracing.locations import at
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.ir.core import Program
 from stretto.ir.sizes import Size
 from stretto.options import Options
@@ -56,6 +58,9 @@ any."""
 
 _AS_WRITTEN: dict[Any, Callable[..., Any]] = {torch.Tensor.__getitem__: operator.getitem}
 """What calls of a function are in the source of the user."""
+
+_DIRECT = (leaf_of, rows_in, operator.add, operator.sub, operator.mul, operator.floordiv)
+"""What compositions call that is no operator: parts of results, and sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +153,7 @@ def _instance(block: Block) -> Callable[..., Any]:
     """The block as the front end traces it: as if the user's own code called the operators."""
 
     def instance(*given: torch.Tensor) -> tuple[Any, ...]:
+        tracer().splits_attention = True  # batches of a run's sizes have rules for its parts
         values: list[Any] = [
             value.item() if isinstance(type_, Scalar) else value
             for value, type_ in zip(given, block.inputs, strict=True)
@@ -176,7 +182,7 @@ def _staged(operation: Operation, operands: list[Any]) -> Any:
     """A call as the front end traces it."""
     if isinstance(operation.function, Composition):
         return operation.function.run(filled(operation.args, operands), _staged)
-    if operation.function is leaf_of:
+    if operation.function in _DIRECT:
         return call_operation(operation, operands)
     function = _AS_WRITTEN.get(operation.function, operation.function)
 

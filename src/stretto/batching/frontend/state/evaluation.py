@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from stretto.batching.frontend.state.builder import Builder
+from stretto.batching.frontend.state.values import Composed
 from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
 from stretto.batching.types import (
     NEVER,
@@ -114,6 +115,8 @@ class Evaluation:
     """Fields for which `hasattr` was asked, of this round."""
     foreign: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
     """What is no data that a program could know, by the cell of the field that holds it."""
+    counts: dict[Variable, Composed] = field(default_factory=dict[Variable, Composed])
+    """Numbers that follow from how many rows a value has, of this round."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
 
@@ -309,7 +312,7 @@ class Evaluation:
                 )
             self.changed = False
             self.outlined, self.functions, self.reads, self._lengths = {}, [], {}, {}
-            self.tested = set()
+            self.tested, self.counts = set(), {}
             self.statements = 0
             try:
                 body()

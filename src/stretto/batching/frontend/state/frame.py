@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from stretto.batching.frontend.state.builder import Builder, Gap, PathEnds
+from stretto.batching.frontend.state.counts import count_of
 from stretto.batching.frontend.state.evaluation import Again, Evaluation, show_type
 from stretto.batching.frontend.state.library import LIBRARY
 from stretto.batching.frontend.state.values import (
@@ -166,6 +167,9 @@ class Frame:
             )
         target = self.builder.variable(name or op, type_)
         self.builder.emit(Assign(target, op, args, detail, self.location))
+        count = count_of(op, args, self.evaluation.counts)
+        if count is not None:
+            self.evaluation.counts[target] = count
         return Dynamic(target, type_)
 
     def do(self, op: str, *args: Operand, detail: Any = None) -> None:

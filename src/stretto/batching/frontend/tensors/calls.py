@@ -17,6 +17,7 @@ from stretto.batching.frontend.tensors.results import (
     NotStatic,
     OtherSize,
     Results,
+    SizeOfNumber,
     results_of,
 )
 from stretto.batching.program import (
@@ -96,6 +97,12 @@ def results(frame: Frame, call: Called) -> Value:
         for leaf in made.leaves
     ]
     return _structured(frame, leaves, made.structure)
+
+
+def needs_sizes(frame: Frame, call: Called) -> bool:
+    """Whether what a call returns has a size that is a number of the instance, or may have."""
+    error = _results_for(frame, call).error
+    return isinstance(error, SizeOfNumber | RuntimeError | ValueError)
 
 
 def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) -> Value:

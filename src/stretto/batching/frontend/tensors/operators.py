@@ -17,11 +17,11 @@ from stretto.batching.frontend.state.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.frontend.tensors.calls import Called
+from stretto.batching.frontend.tensors.calls import Called, needs_sizes
 from stretto.batching.frontend.tensors.composed import Joined, composed_in
 from stretto.batching.frontend.tensors.lengths import combined
 from stretto.batching.frontend.tensors.operands import NUMBERS
-from stretto.batching.program import Input, Literal
+from stretto.batching.program import Input, Literal, Variable
 from stretto.batching.types import RowsType, Scalar, TensorType, TupleType, UnionType
 
 
@@ -58,11 +58,29 @@ def call_torch(
     given = tuple(_argument(frame, value, arguments) for value in args)
     named = tuple((name, _argument(frame, value, arguments)) for name, value in kwargs.items())
     operands = tuple(arguments.operands)
+    counted = frame.evaluation.counts.keys() & {item.operand for item in operands}
+    if counted and needs_sizes(frame, Called(function, given, named, operands)):
+        args = [_sizes(frame, value) for value in args]
+        kwargs = {name: _sizes(frame, value) for name, value in kwargs.items()}
+        return call_torch(frame, function, args, kwargs)
     if any(map(composed_in, (*args, *kwargs.values()))):
         arguments.joined.add(function, given, named)
         function = arguments.joined.composition(len(operands))
         given, named = tuple(map(Input, range(len(operands)))), ()
     return combined(frame, Called(function, given, named, operands))
+
+
+def _sizes(frame: Frame, value: Value) -> Value:
+    """An argument with numbers that follow from numbers of rows as calls on those."""
+    match value:
+        case Dynamic(Variable() as number):
+            return frame.evaluation.counts.get(number, value)
+        case TupleValue(items, is_list, names):
+            return TupleValue(tuple(_sizes(frame, item) for item in items), is_list, names)
+        case SliceValue(start, stop, step):
+            return SliceValue(*(_sizes(frame, item) for item in (start, stop, step)))
+        case _:
+            return value
 
 
 def _of_several_types(value: Value) -> Dynamic | None:

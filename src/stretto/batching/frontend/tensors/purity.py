@@ -14,6 +14,7 @@ from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_items
 from stretto.batching.frontend.state.values import Static, Value
 from stretto.errors import CaptureError
+from stretto.ops.properties import draws
 
 
 class Purity(TorchDispatchMode):
@@ -25,7 +26,8 @@ class Purity(TorchDispatchMode):
         self._kept: list[torch.Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        is_tagged = torch.Tag.nondeterministic_seeded in func.tags
+        if is_tagged and draws(str(func), args, (kwargs or {}).items()):
             raise CaptureError(
                 f"{func} draws random numbers",
                 remedy="draw them outside, and pass them as an argument of the instance; call "

@@ -48,6 +48,10 @@ class OtherSize(CaptureError):
     made: Results
 
 
+class SizeOfNumber(CaptureError):
+    """A size of a tensor depends on a number of the instance."""
+
+
 class NotStatic(CaptureError):
     """A torch function needs the value of a tensor to say what it returns."""
 
@@ -77,7 +81,13 @@ def results_of(
             except IndexError:
                 pass  # there is but one position in a dim of size 1
             else:
-                _check_length(other, made, length, _SIZE_OF_NUMBER)
+                try:
+                    _check_length(other, made, length)
+                except CaptureError:
+                    raise SizeOfNumber(
+                        "the size of a tensor depends on a number of the instance",
+                        remedy="keep such a tensor as a list of its rows",
+                    ) from None
     except OtherSize as error:
         return replace(error.made, error=error, short=short)
     except (*TRIED_ERRORS, CaptureError) as error:
@@ -136,17 +146,11 @@ _OTHER_SIZE = (
     "a size that differs from instance to instance is not the first one of a tensor",
     "go through the rows in a loop",
 )
-_SIZE_OF_NUMBER = (
-    "the size of a tensor depends on a number of the instance",
-    "keep such a tensor as a list of its rows",
-)
 
 
-def _check_length(
-    found: Results, made: Results, length: int, refusal: tuple[str, str] = _OTHER_SIZE
-) -> None:
+def _check_length(found: Results, made: Results, length: int) -> None:
     if found.leaves != tuple(_with_length(leaf, length) for leaf in made.leaves):
-        raise CaptureError(refusal[0], remedy=refusal[1])
+        raise CaptureError(_OTHER_SIZE[0], remedy=_OTHER_SIZE[1])
 
 
 def _with_length(leaf: Any, length: int) -> Any:

@@ -233,6 +233,8 @@ def _has_many_scores(rows: Any, keys: Any) -> bool:
     """A decoder's step has few rows, however many keys there are."""
     if all(type(size) is int for size in (rows, keys)):
         return rows * keys >= WHOLE_SCORES
+    if tracer().splits_attention:
+        return False
     return type(rows) is not int or rows >= FEW_ROWS
 
 

@@ -135,6 +135,7 @@ class Tracer:
         self.traced: dict[tuple[int, int], FunctionType] = {}
         self.names_read: set[str] = set()
         self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
+        self.splits_attention = False  # whether it is products and a softmax, whatever its sizes
         self.masks_to_nan = False  # what they make of a row of which all keys are masked
         self.missing: list[tuple[Any, str]] = []
         self.writes = False
