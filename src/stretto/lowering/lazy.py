@@ -90,11 +90,13 @@ def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
 def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
     """Element `indices` of a tensor of `shape` that has the whole of `buffer`.
 
-    Where data decide two dims, the buffer has room for the most that the second one can be.
+    Where data decide several dims, the buffer has room for the most that those after the first one
+    can be. Its other dims may be more or fewer than those of `shape`, by dims of size 1.
     """
     first, *others = memory_shape(shape) or (1,)
-    if not all(map(is_known, others)):
-        others = buffer.shape[1:]
+    decided = sum(not is_known(dim) for dim in others)
+    if decided:
+        others = [*buffer.shape[1 : 1 + decided], *others[decided:]]
     dims = (first, *others) if shape else ()
     return Access(buffer, dims, tuple(indices[dim] for dim in memory_order(shape)))
 

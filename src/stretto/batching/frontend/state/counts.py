@@ -39,7 +39,7 @@ _REFUSAL = CaptureError(
 def count_of(
     op: str, args: Sequence[Operand], counts: Mapping[Variable, Composed]
 ) -> Composed | None:
-    """What a primitive makes, as a call on the rows that it follows from; None for other numbers."""
+    """What a primitive makes, as a call on rows that it follows from; None for other numbers."""
     if op == "len" and isinstance(args[0], Variable) and isinstance(args[0].type, RowsType):
         step = Operation(rows_in, (Input(0),), (), ())
         return _count((step,), Dynamic(args[0], args[0].type))
