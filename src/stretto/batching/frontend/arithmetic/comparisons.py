@@ -35,6 +35,7 @@ from stretto.batching.frontend.state.sameness import same
 from stretto.batching.frontend.state.statics import is_data, is_static, python_of
 from stretto.batching.frontend.state.values import (
     Choice,
+    Composed,
     Dynamic,
     Static,
     TupleValue,
@@ -204,6 +205,8 @@ def identical(frame: Frame, left: Value, right: Value) -> Value:
         return Static(True)
     if isinstance(left, Static) and isinstance(right, Static):
         return Static(left.value is right.value)
+    if isinstance(left, Composed) or isinstance(right, Composed):
+        return Static(left is right)
     none = Static(None)
     for value, other in ((left, right), (right, left)):
         if same(value, none):
@@ -303,8 +306,10 @@ def _equal_data(frame: Frame, a: Dynamic, b: Dynamic) -> Value:
 
 
 def _is_tensor(value: Value) -> bool:
+    if isinstance(value, Composed):
+        return True
     return isinstance(value, Dynamic) and all(
-        isinstance(kind, TensorType) for kind in alternatives(value.type)
+        isinstance(kind, TensorType | RowsType) for kind in alternatives(value.type)
     )
 
 
