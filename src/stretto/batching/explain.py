@@ -102,8 +102,9 @@ def _products(out: Writer, compiled: CompiledBatch) -> None:
 
 
 def _operators(block: Block) -> str:
-    names = [function_name(step.operation.function) for step in block.steps]
-    unique = list(dict.fromkeys(names))
+    functions = [step.operation.function for step in block.steps]
+    names = ", ".join(function_name(function) for function in functions)
+    unique = list(dict.fromkeys(names.split(", ")))
     return ", ".join(unique[:4]) + (", ..." if len(unique) > 4 else "")
 
 
