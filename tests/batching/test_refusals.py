@@ -119,19 +119,36 @@ def test_what_is_no_data_may_be_where_the_program_does_not_look() -> None:
     assert many(items, [{}, {}])[1][1] is items[1]
 
 
-def test_a_field_that_is_missing_counts_where_it_is_asked_for() -> None:
+def test_optional_attributes() -> None:
     class Item:
         def __init__(self, x: int) -> None:
             self.x = x
 
-    items = [Item(1), Item(2)]
-    items[0].more = 1  # type: ignore[attr-defined]
-    function = lambda item: (item.x, hasattr(item, "more"))  # noqa: E731
+    def function(item: Any) -> Any:
+        more = item.more if hasattr(item, "more") else 0
+        return item.x, more, getattr(item, "rest", None)
+
+    def check_all() -> None:
+        assert many(items) == [function(item) for item in items]
+
+    items: list[Any] = [Item(1), Item(2), Item(3)]
     many = stretto.batch(function)
-    with pytest.raises(CaptureError, match="'Item' object has no attribute 'more'"):
+    check_all()
+    items[1].more = 5
+    check_all()
+    items[0].more, items[2].rest = 7, "text"
+    check_all()
+    for item in items:
+        item.more = item.rest = 2.5
+    check_all()
+    del items[1].more
+    check_all()
+
+    many = stretto.batch(lambda item: item.more)
+    assert many(items[::2]) == [2.5, 2.5]
+    with pytest.raises(AttributeError, match="'Item' object has no attribute 'more'"):
         many(items)
-    assert many(items[:1]) == [(1, True)]
-    assert stretto.batch(function)(items[1:]) == [(2, False)]
+    assert many(items[:1]) == [2.5]
 
 
 def test_an_attribute_that_a_kind_of_data_lacks() -> None:

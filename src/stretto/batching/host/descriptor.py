@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stretto.batching.host.frozen import Frozen
 from stretto.batching.host.tables import BlockLayout, Layout
 from stretto.batching.host.terms import form_of
-from stretto.batching.host.unread import UNREAD, is_by_value, unread_fields
+from stretto.batching.host.unread import UNREAD, is_by_value, may_lack, unread_fields
 from stretto.batching.program import InstanceProgram
 from stretto.batching.types import (
     DictType,
@@ -59,13 +59,15 @@ def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
     lines = [*shown_types]
     for number, (info, cells) in enumerate(zip(program.classes, classes, strict=True)):
         lines.append(_array("int32_t", f"cells{number}", cells, f"{info.kind} {len(cells)}"))
+        lacks = [str(may_lack(info, name)).lower() for name in info.fields]
+        lines.append(_array("bool", f"may_lack{number}", lacks or ["false"]))
     lines.append(
         _array(
             "ClassInfo",
             "classes",
             [
                 f"{{{_CLASS_KINDS[info.kind]}, {len(info.fields)}, {int(is_by_value(info))}, "
-                f"{int(number in frozen.classes)}, cells{number}}}"
+                f"{int(number in frozen.classes)}, cells{number}, may_lack{number}}}"
                 for number, info in enumerate(program.classes)
             ],
         )

@@ -259,6 +259,11 @@ class Flattener {
         if (is_direct && at.place == kInObject) field = stored_at<Py>(task.object, at.offset);
         if (values && at.place == kInValues) field = stored_at<Py>(values, at.offset);
         if (!field) field = asked(task.object, cls.fields[i]);
+        if (!field && info.may_lack[i]) {
+          python.forget_exception();
+          made->items[i] = unset();
+          continue;
+        }
       }
       if (!field || !add(field, &made->items[i], info.cells[i], task.instance, info.is_frozen)) return false;
     }

@@ -9,7 +9,7 @@ import torch
 
 from stretto.batching.host.places import hidden_names
 from stretto.batching.host.tables import tensor_type
-from stretto.batching.host.unread import unread_fields
+from stretto.batching.host.unread import may_lack, unread_fields
 from stretto.batching.primitives import has_type
 from stretto.batching.program import InstanceProgram
 from stretto.batching.types import (
@@ -80,7 +80,7 @@ def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iter
                     raise _Other(f"{path}.{name}: expected {of_class}, found one of the object")
             unread = unread_fields(program)[number]
             for name, cell in zip(info.fields, info.cells, strict=True):
-                if name in unread:
+                if name in unread or (may_lack(info, name) and not hasattr(value, name)):
                     continue
                 if info.kind == "dict":
                     yield f"{path}[{name!r}]", value[name], program.cells[cell]

@@ -37,3 +37,12 @@ def is_by_value(info: ClassInfo) -> bool:
     params = getattr(info.python, "__dataclass_params__", None)
     fields = dataclasses.fields(info.python)
     return bool(params and params.eq) and tuple(x.name for x in fields if x.compare) == info.fields
+
+
+def may_lack(info: ClassInfo, name: str) -> bool:
+    """Whether an object of a class may be without a field that others have: Python assigns fields
+    one by one, but `hasattr` takes those that a dataclass assigns when it is made for granted."""
+    if info.kind != "object":
+        return False
+    own = dataclasses.fields(info.python) if dataclasses.is_dataclass(info.python) else ()
+    return name not in {item.name for item in own if item.init}

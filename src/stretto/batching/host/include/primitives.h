@@ -185,7 +185,6 @@ inline Value field_of(Run& run, int32_t site, Value record, size_t place) {
   if (__builtin_expect(found.kind == kUnset, 0)) fail(run, site, kPython, record);
   return found;
 }
-inline Value unset() { Value v{}; v.kind = kUnset; return v; }
 int64_t length(Run& run, int32_t site, Value v);
 STRETTO_PURE Value at(Run& run, int32_t site, Value v, int64_t place) {
   if (v.kind == kRows) {

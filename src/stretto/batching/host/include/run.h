@@ -35,7 +35,8 @@ struct TypeInfo {
 enum ClassKind : int32_t { kObject, kNamedTuple, kFixedDict };
 struct ClassInfo {
   int32_t kind, field_count, by_value, is_frozen;  // by_value: == compares the fields; frozen: frozen.py
-  const int32_t* cells;  // types of the fields
+  const int32_t* cells;  // types of the fields; negative: not read
+  const bool* may_lack;  // of each field: whether an object may have none
 };
 struct PoolInfo {
   int32_t dtype, itemsize, rank;  // dtype: torch's number

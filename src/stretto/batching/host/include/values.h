@@ -63,6 +63,7 @@ struct Dict : Object {  // length: live entries
 };
 
 inline Value none() { Value v; v.kind = kNone; v.type = 0; v.i = 0; return v; }
+inline Value unset() { Value v{}; v.kind = kUnset; return v; }
 inline Value box(bool x) { Value v; v.kind = kBool; v.type = 0; v.i = x; return v; }
 inline Value box(int64_t x) { Value v; v.kind = kInt; v.type = 0; v.i = x; return v; }
 inline Value box(double x) { Value v; v.kind = kFloat; v.type = 0; v.f = x; return v; }
