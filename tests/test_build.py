@@ -89,13 +89,13 @@ def test_a_machine_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Point()]
 
     monkeypatch.setattr(registry, "entry_points", entry_points)
-    registry._built_in.cache_clear()
+    registry._points.cache_clear()
     try:
         assert find_machine("foreign") is foreign
         assert asked == ["stretto.machines"]
     finally:
         monkeypatch.undo()
-        registry._built_in.cache_clear()
+        registry._points.cache_clear()
     with pytest.raises(KeyError):
         find_machine("foreign")
 
