@@ -27,7 +27,7 @@ def test_jobs_have_names_of_their_own_and_cover_all_models() -> None:
 
 
 def test_each_switch_is_turned_once() -> None:
-    found = parts.variants()
+    found = parts.variants("birnn:256")
     assert found[parts.ALL_ON] == BatchPasses()
     assert found["without coarsen"] == BatchPasses(coarsen=False)
     assert not any(getattr(found[parts.ALL_OFF], name) for name in ("tidy", "coarsen"))
@@ -88,7 +88,7 @@ def test_marks_of_the_docs_name_tables() -> None:
 
 def test_pictures_of_records(tmp_path: Path) -> None:
     head = {"model": "treelstm:256", "batch": 64}
-    times = dict.fromkeys(parts.variants(), 2.0)
+    times = dict.fromkeys(parts.variants("birnn:256"), 2.0)
     (tmp_path / "ablation-treelstm-256.json").write_text(
         json.dumps({**head, "milliseconds": times})
     )
