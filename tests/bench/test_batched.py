@@ -107,7 +107,7 @@ def test_what_is_not_there_is_skipped_with_a_reason() -> None:
     (hand,) = measured("expression", "hand").models[0].systems
     assert hand.status == "skipped"
     assert hand.reason == "nothing is written by hand for a batch of this model"
-    (each,) = measured("birnn", "stretto_each").models[0].systems
+    (each,) = measured("treelstm", "stretto_each").models[0].systems
     assert each.status == "skipped"
     assert each.reason == "instances without tensors are constants of their programs"
 
