@@ -176,6 +176,7 @@ def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
 def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
     iterations: list[_Values] = []
     """The private variables of each."""
+    failures: dict[int, Exception] = {}
 
     def part(body: Body, own: _Values) -> _End | None:
         for variable in loop.private:
@@ -185,9 +186,19 @@ def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
         own.update({v: values[v] for v in loop.private if v in values})
         return end
 
-    while not isinstance(part(loop.head, own := {}), Break):
-        iterations.append(own)
-    _fork(run, [partial(part, loop.body, own) for own in iterations])
-    for own in iterations:
+    try:
+        while not isinstance(part(loop.head, own := {}), Break):
+            iterations.append(own)
+    except Exception as error:
+        failures[len(iterations)] = error
+    for place in run.order(len(iterations)):
+        try:
+            end = part(loop.body, iterations[place])
+            assert end is None, "a concurrent body ends at its end"
+        except Exception as error:
+            failures[place] = error
+    for own in iterations[: min(failures, default=None)]:
         end = part(loop.tail, own)
         assert end is None, "the tail of a concurrent loop ends at its end"
+    if failures:
+        raise failures[min(failures)]

@@ -402,8 +402,9 @@ class ForkLoop:
     again, until a Break in the head; where one body waits for a value, the others go on.
 
     All heads run before the tails, and no body needs what another one makes. The tails run in the
-    order of the iterations. `private` variables are assigned in each iteration before it reads
-    them, and nothing else reads them: each iteration has its own.
+    order of the iterations; where one fails, those before it have run. `private` variables are
+    assigned in each iteration before it reads them, and nothing else reads them: each iteration
+    has its own.
     """
 
     head: Body

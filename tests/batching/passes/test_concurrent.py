@@ -352,6 +352,70 @@ def test_exceptions_of_iterations() -> None:
     assert forks(check(each, columns, Concurrent())) == [0]
 
 
+def slowed(x: Tensor, limit: int) -> int:
+    """The number of steps until a tensor is large; raises where that takes too long."""
+    steps = 0
+    while x.sum() < 1.0:
+        x = x + torch.sigmoid(x)
+        steps += 1
+        if steps == limit:
+            raise ValueError(f"more than {limit}")
+    return steps
+
+
+def histogram(x: Tensor, limits: list[int], counts: list[int]) -> list[int]:
+    """Counts that iterations change one after the other; the list may be too short."""
+    counts = counts[:]
+    for n, limit in enumerate(limits):
+        counts[slowed(x - n, limit)] += 1
+    return counts
+
+
+HISTOGRAMS = (
+    [torch.ones(4), -torch.ones(4), torch.ones(4), torch.ones(4), -torch.ones(4), torch.ones(4)],
+    [[9, 9, 9], [9, 9], [], [9, 9, 1, 1], [9, 1, 9], [1, 9, 9, 9]],
+    [[0] * 9, [0] * 9, [], [0, 0], [0, 0], [5]],
+)
+"""Right ones, none, and such where a body or a count of an earlier or a later iteration fails."""
+
+
+def test_counts_that_iterations_change() -> None:
+    assert forks(check(histogram, HISTOGRAMS, Concurrent())) == [0]
+
+    def until_full(x: Tensor, n: int) -> int:
+        used = 0
+        for i in range(n):
+            used += slowed(x - i - used, 20)
+        return used
+
+    assert forks(made(until_full, inputs(), [0, 1, 4])) == []
+
+    def guarded(x: Tensor, n: int) -> list[int]:
+        used, found = 0, [0]
+        for i in range(n):
+            used += found[-1]
+            if used > 3:
+                raise ValueError(f"{used} in {i} rounds")
+            found.append(slowed(x - i, 20))
+        return found
+
+    assert forks(made(guarded, inputs(), [0, 1, 4])) == []
+
+
+def test_a_guard_that_is_carried_stays_before_what_it_guards() -> None:
+    def budget(x: Tensor, costs: list[int]) -> list[int]:
+        left, found = [6], [0]
+        for n, cost in enumerate(costs):
+            left[0] -= cost
+            if left[0] < 0:
+                raise ValueError(f"nothing left for {n}")
+            found.append(slowed(x - n, 4))
+        return found
+
+    columns = ([torch.ones(4)] * 3 + [-torch.ones(4)], [[1, 2], [4, 4, 1], [], [9]])
+    assert forks(check(budget, columns, Concurrent())) == []
+
+
 # ---- effects
 
 
@@ -435,19 +499,20 @@ def test_failures_end_to_end() -> None:
         b = fails(x - 1, "second", 1)
         return [a, b, *(fails(x, "one of several", n) for n in ns)]
 
-    many = Batched(several)
     columns = (
         [torch.zeros(4), torch.ones(4), torch.full((4,), 0.5), torch.zeros(4)],
         [[0], [5], [], [0, 1]],
     )
-    for args in zip(*columns, strict=True):
-        wanted = _outcome(lambda args=args: several(*args))
-        found = _outcome(lambda args=args: many(*([item] for item in args))[0])
-        assert same(wanted, found), (wanted, found)
+    for function, several_args in ((several, columns), (histogram, HISTOGRAMS)):
+        many = Batched(function)
+        for args in zip(*several_args, strict=True):
+            wanted = _outcome(lambda f=function, args=args: f(*args))
+            found = _outcome(lambda many=many, args=args: many(*([item] for item in args))[0])
+            assert same(wanted, found), (wanted, found)
 
 
 def _outcome(run: Callable[[], Any]) -> Any:
     try:
         return run()
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         return str(error)

@@ -292,14 +292,11 @@ void begin(Run& run, Child& child, bool here) {
   suspend(run);
 }
 
-// Waits until all children have ended. The failure of the first one is that of all.
-void finish(Run& run, Join& join, const Child* first) {
-  if (join.pending) {
-    join.waiter = run.scheduler->current;
-    suspend(run);
-  }
-  for (const Child* child = first; child; child = child->next)
-    if (!child->is_right) throw child->failure;
+// Waits until all children have ended.
+void finish(Run& run, Join& join) {
+  if (!join.pending) return;
+  join.waiter = run.scheduler->current;
+  suspend(run);
 }
 
 void wait(Run& run) {
@@ -391,7 +388,7 @@ int64_t read_int(Run& run, int32_t site, Tensor tensor) {
 }
 
 // The bodies before the last are fibers; each runs at once, until it ends or waits. None is begun
-// behind one that has failed.
+// behind one that has failed. The failure of the first one is that of all.
 void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
@@ -406,10 +403,13 @@ void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
     begin(run, children[i], i + 1 == count);
     if (!children[i].is_right) break;
   }
-  finish(run, join, children);
+  finish(run, join);
+  for (const Child* child = children; child; child = child->next)
+    if (!child->is_right) throw child->failure;
 }
 
-// An iteration begins when the head of the next one has run, so that the last one runs here.
+// An iteration begins when the head of the next one has run, so that the last one runs here. The tails
+// of the iterations before one that has failed run, too: of several failures the first one counts.
 void fork_iterations(Run& run, const LoopParts& parts, void* frame) {
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
@@ -433,9 +433,12 @@ void fork_iterations(Run& run, const LoopParts& parts, void* frame) {
     (last ? last->next : first) = child;
     last = child;
   }
-  finish(run, join, first);
+  finish(run, join);
+  for (Child* child = first; child; child = child->next) {
+    if (!child->is_right) throw child->failure;
+    parts.tail(frame, child->own);
+  }
   if (!end.is_right) throw end.failure;
-  for (Child* child = first; child; child = child->next) parts.tail(frame, child->own);
 }
 
 void go_on(Run& run) {

@@ -14,7 +14,8 @@ to say which calls are concurrent.) Loops are the matter of `concurrent_loops.py
 Changes: neighbouring statements become a `Fork`; what stands between them moves before it, into a
 body or behind it. Forks that are worth nothing become sequences. Needs: nothing. Guarantees: the
 same values and effects; of several exceptions the first in the order of the program is raised: the
-host raises that of the first body, and no statement that may raise moves over another one.
+host raises that of the first body, and no statement that may raise moves over another one (but see
+`concurrent_loops.py`).
 """
 
 from __future__ import annotations

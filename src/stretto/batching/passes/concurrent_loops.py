@@ -13,9 +13,10 @@
 
 The *head* decides whether there is an iteration, the *tail* has what iterations do one after the
 other; all else is the *body*. Changes: a `Loop` whose bodies wait and do not depend on each other
-becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. All heads run before
-all tails, so neither may raise: the exception of the first body that raises is the first in the
-order of the program.
+becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of several exceptions
+that of the first iteration is raised; within an iteration, `raise` statements and calls in the tail
+keep their place, and only a primitive that fails there, as `counts[i] += 1`, may give way to an
+exception of the body that follows it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from stretto.batching.program import (
     Call,
     ForkLoop,
     Loop,
+    Raise,
     Remark,
     Return,
     Variable,
@@ -110,7 +112,7 @@ class _Split:
         )
 
     def _tail(self, head: set[int]) -> set[int]:
-        """What needs what an earlier iteration has made, and all that needs this."""
+        """What needs what an earlier iteration has made or changed, and all that needs this."""
         carried = exposed(tuple(part.statement for part in self.parts))
         rest = set(range(len(self.parts))) - head
         kept = carried | self.later
@@ -120,7 +122,10 @@ class _Split:
         return self._closed(
             found,
             rest - found,
-            lambda n, tail: n > tail and self.parts[tail].why_before(self.parts[n]) is not None,
+            lambda n, tail: (
+                self.within[n].disturbs(self.within[tail])
+                or (n > tail and self.parts[tail].why_before(self.parts[n]) is not None)
+            ),
         )
 
     def _assigned(self, number: int) -> frozenset[Variable]:
@@ -150,15 +155,23 @@ class _Split:
             return "an iteration changes a list or an object that others may use"
         if tail.waits or not body.waits:
             return "an iteration that waits needs what the one before it has made"
-        if head.fails or tail.fails:
-            return "what the iterations do one after the other may raise"
         if body.writes or body.disturbs(tail) or head.disturbs(Effects.join((body, tail))):
             return "an iteration changes a list or an object that another one uses"
         for n, part in enumerate(self.parts):
             for m in range(n):
-                if places[m] > places[n] and self.parts[m].why_before(part) is not None:
+                if places[m] <= places[n]:
+                    continue
+                if self.parts[m].why_before(part) is not None:
                     return "what the iterations do one after the other stands before what waits"
+                if part.effects.fails and self._raises(m):
+                    return "what the iterations do one after the other may raise before what waits"
         return None
+
+    def _raises(self, number: int) -> bool:
+        """Whether a statement is a guard of what follows it: it raises where its user says so."""
+        part = self.parts[number]
+        guards = any(isinstance(item, Raise | Call) for item in walk((part.statement,)))
+        return part.effects.fails and guards
 
     def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoop | str:
         """The loop, with a variable of each iteration for what its head hands on."""

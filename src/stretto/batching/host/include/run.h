@@ -156,7 +156,8 @@ inline void fork_all(Run& run, Bodies... several) {
 }
 
 // A loop whose bodies run concurrently. `own` is memory of one iteration, of `size` bytes; head says
-// whether there is an iteration. The tails run in order when all bodies have ended.
+// whether there is an iteration. The tails run in order when all bodies have ended. Of several failures,
+// that of the first iteration counts.
 struct LoopParts {
   size_t size;
   bool (*head)(void* frame, void* own);
