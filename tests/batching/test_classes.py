@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -240,3 +242,46 @@ def test_descriptors_are_refused() -> None:
 
     with pytest.raises(CaptureError, match="Described.twice is a Doubled"):
         stretto.batch(function)([Described(torch.ones(2))])
+
+
+@dataclass
+class Leafy:
+    x: Tensor
+    left: Leafy | None = None
+    right: Leafy | None = None
+
+
+class Lean:
+    bias: Any = None
+
+    def __init__(self, x: Tensor, left: Lean | None = None) -> None:
+        self.x = x
+        self.left = left
+
+
+def depth_of(item: Any) -> Any:
+    return item.x if item.left is None else depth_of(item.left) + 1
+
+
+@pytest.mark.parametrize("python", [Leafy, Lean])
+def test_instances_are_left_as_they_are(python: Any) -> None:
+    """CPython gives an object a dict when it is asked for it, and reads it more slowly then."""
+    leaf = python(torch.ones(2))
+    items = [python(torch.ones(2), python(torch.ones(2) * 2, leaf)), leaf]
+    nodes = [items[0], items[0].left]
+    assert_same(stretto.batch(depth_of), depth_of, items)
+    assert not any(isinstance(held, dict) for node in nodes for held in gc.get_referents(node))
+
+
+def test_all_that_an_object_stores_is_found() -> None:
+    """Whatever its class has, others store, or is the same object under another name."""
+
+    def function(item: Any) -> Any:
+        return item.x, item.left, item.bias, getattr(item, "other", 5)
+
+    first, other, third, fourth = (Lean(torch.ones(2) * n) for n in range(4))
+    other.bias = 3
+    del third.left
+    third.bias = third.left = None
+    fourth.other = fourth.bias = None  # pyright: ignore[reportAttributeAccessIssue]
+    assert_same(stretto.batch(function), function, [first, other, third, fourth])

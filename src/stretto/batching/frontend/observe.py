@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
 import types
 import typing
 from collections.abc import Hashable, Sequence
@@ -18,6 +19,7 @@ import torch
 
 from stretto.batching.frontend.state.evaluation import Evaluation
 from stretto.batching.frontend.state.frame import tensor_type
+from stretto.batching.frontend.state.guards import ABSENT, in_class
 from stretto.batching.frontend.state.values import scalar_type
 from stretto.batching.types import (
     NEVER,
@@ -179,7 +181,7 @@ class Observer:
     def _record(self, value: Any, path: str) -> Type:
         python = type(value)
         is_member = isinstance(value, enum.Enum)
-        values = _member_fields(value) if is_member else _fields_of(value)
+        values = _member_fields(value) if is_member else _fields_of(value, self._known(python))
         if values is None:
             raise CaptureError(
                 f"{path} is an object of class {python.__name__}, which is no data that a batch "
@@ -198,6 +200,11 @@ class Observer:
             if name not in values and hasattr(value, name):  # others store it, this has its class's
                 values[name] = getattr(value, name)
         return self._fields(number, values, path, lambda name: f"{path}.{name}")
+
+    def _known(self, python: type) -> tuple[str, ...]:
+        """The fields of other objects of a class."""
+        number = self._evaluation.classes.find(python)
+        return () if number is None else self._evaluation.classes.infos[number].fields
 
     def _fields(self, number: int, values: dict[str, Any], path: str, shown: Any) -> Type:
         type_ = RecordType(number)
@@ -280,8 +287,9 @@ def _member_fields(member: enum.Enum) -> dict[str, Any] | None:
     return found
 
 
-def _fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of an object that is data; None for any other object."""
+def _fields_of(value: Any, known: Sequence[str]) -> dict[str, Any] | None:
+    """The fields of an object that is data; None for any other object. known: those that other
+    objects of its class have."""
     if isinstance(value, tuple):
         return value._asdict()  # type: ignore[attr-defined]
     if isinstance(value, torch.nn.Module | type | types.ModuleType) or callable(value):
@@ -291,10 +299,30 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         names = [item.name for item in dataclasses.fields(value)]
         found = {name: getattr(value, name) for name in names if hasattr(value, name)}
     slots = _slots(type(value))
+    found |= {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
+    likely = found or _likely_fields(value, known)
+    if likely and _holds_only(value, likely):
+        return likely
     if slots is None and not found and not hasattr(value, "__dict__"):
         return None
-    found |= {name: getattr(value, name) for name in slots or () if hasattr(value, name)}
     return found | {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in found}
+
+
+def _likely_fields(value: Any, known: Sequence[str]) -> dict[str, Any]:
+    """Those of the known fields that an object stores, as far as its class has no such name."""
+    names = [name for name in known if in_class(type(value), name) is ABSENT]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _holds_only(value: Any, fields: dict[str, Any]) -> bool:
+    """Whether an object stores these fields and nothing else. Who asks an object of CPython for its
+    `__dict__` makes it one, which takes memory and makes each access slower from then on."""
+    python = type(value)
+    is_plain = python.__getattribute__ is object.__getattribute__
+    if not is_plain or in_class(python, "__getattr__") is not ABSENT:
+        return False
+    held = sorted(id(item) for item in gc.get_referents(value))
+    return held == sorted([id(python), *map(id, fields.values())])
 
 
 def _slots(python: type) -> list[str] | None:
