@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import string_at
 from dataclasses import dataclass, field
+from operator import gt
 from time import perf_counter
 from typing import Any
 
@@ -89,6 +90,8 @@ class CompiledBatch:
     times: Times = field(default_factory=Times)
     """Those of the last call."""
     _steps: list[bytes] = field(default_factory=list[bytes])
+    _room: list[int] = field(default_factory=list[int])
+    """The rows of each pool: `len` of a tensor takes a microsecond."""
 
     def __post_init__(self) -> None:
         for type_, permanent in zip(
@@ -96,6 +99,7 @@ class CompiledBatch:
         ):
             rows = max(FIRST_ROWS, permanent)
             self.pools.append(_pool(rows, type_.shape, type_.dtype.torch, self.device))
+        self._room = [len(pool) for pool in self.pools]
         self.host.write_shared(self.pools)
 
     @property
@@ -185,12 +189,15 @@ class CompiledBatch:
 
     def _grow(self, rows: Sequence[int]) -> None:
         """Makes room for as many rows in each pool; rows that are there stay."""
+        if not any(map(gt, rows, self._room)):
+            return
         for number, (pool, needed) in enumerate(zip(self.pools, rows, strict=True)):
             if needed > len(pool):
                 larger = _pool(max(needed, 2 * len(pool)), pool.shape[1:], pool.dtype, pool.device)
                 with torch.no_grad():
                     larger[: len(pool)].copy_(pool)
                 self.pools[number] = larger
+        self._room = [len(pool) for pool in self.pools]
 
 
 def _pool(

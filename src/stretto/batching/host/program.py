@@ -17,6 +17,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import is_
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,6 +106,7 @@ class HostProgram:
         self.shared = [item.tensor for item in self.layout.shared]
         self._kept: int = self.native.stretto_host_kept_new()
         self._addresses = ctypes.c_void_p * max(1, len(self.layout.pools))
+        self._last: tuple[tuple[torch.Tensor, ...], Any] = (), self._addresses()
         self.rows = ctypes.c_int64 * len(self.layout.pools)
         """The type of an array with a number for each pool."""
 
@@ -119,8 +121,12 @@ class HostProgram:
         return self.native.stretto_host_kept_count(self._kept)
 
     def addresses(self, pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-        """Where the pools lie."""
-        return self._addresses(*[pool.data_ptr() for pool in pools])
+        """Where the pools lie. They are mostly those of the last time."""
+        known, addresses = self._last
+        if len(known) != len(pools) or not all(map(is_, known, pools)):
+            addresses = self._addresses(*[pool.data_ptr() for pool in pools])
+            self._last = tuple(pools), addresses
+        return addresses
 
     def write_shared(self, pools: Sequence[torch.Tensor]) -> None:
         """Copies the tensors that all instances share to their permanent rows. pools: as
