@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import stretto
-from stretto.errors import BuildError, CaptureError
+from stretto.errors import BuildError, CaptureError, StrettoError
 from tests.batching.test_frontend import (
     Generator,
     Halting,
@@ -215,7 +215,8 @@ def test_other_devices_are_refused() -> None:
     with pytest.raises(CaptureError, match=r"expected f32\[3\], found f32\[3\] on meta"):
         many([items[0], items[1].to("meta")])
     layer.to("meta")
-    with pytest.raises(CaptureError, match="at least two devices, cpu and meta"):
+    # torch 2.13 refuses to multiply by it; for those before, it is the batcher that does.
+    with pytest.raises(StrettoError, match="two devices, cpu and meta|a tensor on meta"):
         many(items)
     first, second = torch.ones(3, device="meta"), torch.zeros(3, device="meta")
     with pytest.raises(BuildError, match="a tensor on meta, but batches run on cpu"):

@@ -19,6 +19,9 @@ torch.manual_seed(0)
 WEIGHT = torch.randn(D, D)
 MARK = torch.randn(1, D)
 ATTENTION = nn.MultiheadAttention(D, 2, batch_first=True).eval()
+LAYER = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True).eval()
+ENCODER = nn.TransformerEncoder(LAYER, 2, enable_nested_tensor=False).eval()
+DECODER = nn.TransformerDecoderLayer(D, 2, 16, norm_first=True).eval()
 
 
 def attention(x: Tensor) -> Tensor:
@@ -53,6 +56,19 @@ def causal(x: Tensor) -> Tensor:
 
 def module(x: Tensor) -> Tensor:
     return ATTENTION(x[None], x[None] + 1, x[None])[0][0]
+
+
+def encoder(x: Tensor) -> Tensor:
+    return ENCODER(x[None])[0].sum(0)
+
+
+def causal_layer(x: Tensor) -> Tensor:
+    mask = nn.Transformer.generate_square_subsequent_mask(len(x))
+    return LAYER(x[None], src_mask=mask)[0]
+
+
+def decoder(x: Tensor) -> Tensor:
+    return DECODER(x[:, None], (x + 1)[:, None])[:, 0]
 
 
 def biaffine(x: Tensor) -> Tensor:
@@ -95,8 +111,8 @@ def in_a_branch(x: Tensor, times: int) -> Tensor:
 
 
 FUNCTIONS: list[Callable[..., Any]] = [
-    attention, pooled, einsum, heads, library, causal, module, biaffine, distances, marked, counted,
-    batched_view, optional, in_a_loop, in_a_branch,
+    attention, pooled, einsum, heads, library, causal, module, encoder, causal_layer, decoder,
+    biaffine, distances, marked, counted, batched_view, optional, in_a_loop, in_a_branch,
 ]  # fmt: skip
 
 
@@ -117,7 +133,8 @@ def test_equal_to_eager(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [attention, heads, causal, biaffine, distances, marked, counted]
+    "function",
+    [attention, heads, causal, causal_layer, decoder, biaffine, distances, marked, counted],
 )
 def test_without_rows(function: Callable[..., Any]) -> None:
     """As eager: a value, or the exception of that instance."""
@@ -142,6 +159,35 @@ def test_without_rows(function: Callable[..., Any]) -> None:
 def test_what_is_no_data_is_refused_with_its_reason(function: Callable[..., Any]) -> None:
     with pytest.raises(CaptureError, match="size that differs from instance to instance"):
         stretto.batch(function)(tensors([2, 3]))
+
+
+def shape_of_one_row(x: Tensor) -> Tensor:
+    """Of one row, `squeeze` makes another shape."""
+    return torch.squeeze(x @ x.T, 0).sum(0).sum()
+
+
+def value_of_one_row(x: Tensor) -> Tensor:
+    """Correct, but torch's own way to it depends on the number of rows."""
+    return torch.tensor_split(x @ x.T, 2)[0].sum()
+
+
+@pytest.mark.parametrize("function", [shape_of_one_row, value_of_one_row])
+def test_few_rows_are_right_or_refused(function: Callable[..., Any]) -> None:
+    given = tensors([3, 1, 2, 0, 5])
+    try:
+        found = stretto.batch(function)(given)
+    except StrettoError as error:
+        assert "rows" in str(error) or "size" in str(error)
+    else:
+        torch.testing.assert_close(found, [function(x) for x in given], rtol=1e-4, atol=1e-5)
+
+
+def test_programs_for_two_rows_are_compared_where_there_are_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stretto.batching.levels.few_rows.run", lambda program, given: (given[0],))
+    with pytest.raises(CaptureError, match="works for some numbers of rows only"):
+        stretto.batch(causal_layer)(tensors([3, 4]))
 
 
 def test_more_rows_than_a_table_has() -> None:

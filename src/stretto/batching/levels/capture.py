@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.batching.lengths import least_lengths, length_groups
+from stretto.batching.levels.few_rows import ENOUGH, holds_for_few
 from stretto.batching.levels.filled_lists import FilledLists
 from stretto.batching.program import (
     Block,
@@ -24,7 +25,7 @@ from stretto.batching.program import (
     rows_in,
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
-from stretto.errors import CaptureError, StrettoError
+from stretto.errors import CaptureError, SourceLocation, StrettoError
 from stretto.frontends.python import (
     Captured,
     ConstantSource,
@@ -99,9 +100,15 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
     """The Program of one instance. Raises CaptureError, with the user's line, for operators that
     cannot be captured."""
     with naming(block), torch.no_grad():
-        captured = _captured(block, {}, options)
-        if captured.sizes is not None and captured.sizes.conditions:
-            captured = _captured(block, least_lengths(block), options)
+        captured, least = _captured(block, {}, options), {}
+        if _asks(captured):
+            least = least_lengths(block)
+            captured = _captured(block, least, options)
+        few = _asks(captured)
+        if few:
+            groups = set(length_groups(block).values())
+            enough = {group: max(least.get(group, 0), ENOUGH) for group in groups}
+            captured = _captured(block, enough, options)
         _check(captured)
         program = run_passes(captured.program, _passes(), verify=options.verify)
     main = program.main.body
@@ -109,6 +116,9 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
         main.params[leaf.index] if isinstance(leaf, InputLeaf) else main.yields[leaf.index]
         for leaf in _leaves(captured)
     )
+    if few and not holds_for_few(program, block, least):
+        with naming(block):
+            raise _other_lengths(block.steps[-1].operation.location)
     watch = Watch.of(captured)
     return CapturedBlock(block, program, captured.constants, watch, length_groups(block))
 
@@ -211,14 +221,21 @@ def _check(captured: Captured) -> None:
             "an operator changes a tensor that it is given, or an object outside of the function",
             remedy="use the operator that returns a new tensor",
         )
-    sizes = captured.sizes
-    if sizes is None:
-        return
-    if sizes.conditions or sizes.fixed:
-        where = sizes.conditions[0].location if sizes.conditions else None
-        raise CaptureError(
-            "an operator works for some numbers of rows only, and instances decide how many rows "
-            "a tensor has",
-            location=where,
-            remedy="go through its rows in a loop",
-        )
+    if _asks(captured):
+        assert captured.sizes is not None
+        conditions = captured.sizes.conditions
+        raise _other_lengths(conditions[0].location if conditions else None)
+
+
+def _asks(captured: Captured) -> bool:
+    """Whether the block was captured for some lengths of rows only."""
+    return captured.sizes is not None and bool(captured.sizes.conditions or captured.sizes.fixed)
+
+
+def _other_lengths(location: SourceLocation | None) -> CaptureError:
+    return CaptureError(
+        "an operator works for some numbers of rows only, and instances decide how many rows "
+        "a tensor has",
+        location=location,
+        remedy="go through its rows in a loop",
+    )

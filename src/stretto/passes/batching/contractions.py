@@ -91,7 +91,8 @@ def _matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, .
     # lies. Fewer columns of all iterations are put side by side, which transposes them twice.
     inner, columns = right.tensor.shape
     if isinstance(columns, int) and columns >= WIDE:
-        return batch.emit("aten.matmul.default", batch.operand(left), batch.twins[right])
+        # Not a matmul: torch 2.11 and 2.12 infer it for the one size only that stands for all.
+        return batch.emit("aten.bmm.default", batch.expanded(left), batch.twins[right])
     turned = batch.permute(batch.twins[right], (1, 0, 2))
     flat = batch.reshape(turned, (inner, times(batch.length, columns)))
     product = batch.emit("aten.mm.default", batch.operand(left), flat)
