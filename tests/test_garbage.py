@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import threading
+import weakref
 
 import pytest
 
@@ -63,3 +64,29 @@ def test_a_child_of_fork_begins_with_none_inside():
         child.kill()
     assert child.exitcode == 0
     assert gc.isenabled()
+
+
+def test_what_was_made_inside_is_collected_later():
+    class Node:
+        pass
+
+    with uncollected():
+        node = Node()
+        node.itself = node  # pyright: ignore[reportAttributeAccessIssue]
+        ended = weakref.ref(node)
+        del node
+    assert ended() is not None  # nothing is looked for at the end of a block
+    gc.collect()
+    assert ended() is None
+
+
+def test_what_others_have_frozen_stays_so():
+    gc.collect()
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with uncollected():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

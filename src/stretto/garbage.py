@@ -41,7 +41,15 @@ def _leave() -> None:
     with _lock:
         _blocks = max(_blocks - 1, 0)  # in a child of `fork` it may have begun again
         if not _blocks:
+            _all_are_old()
             gc.enable()
+
+
+def _all_are_old() -> None:
+    """What was made is looked through with all that is old, not at once as what is new would be."""
+    if not gc.get_freeze_count():  # else others have frozen objects, which are to stay so
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _after_fork() -> None:

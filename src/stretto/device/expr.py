@@ -219,10 +219,12 @@ class Const:
     dtype: DType
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and repr(self) == repr(other)
+        if not isinstance(other, Const) or self.dtype is not other.dtype:
+            return False
+        return repr(self.value) == repr(other.value)
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        return hash(repr(self.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ class SizeEnv(ShapeEnv):
     ) -> tuple[SLoc, str]:
         return SLoc(framework_loc or "", None), ""
 
+    def _log_create_unbacked_symbol(self, *_: Any, **__: Any) -> None:
+        """Nobody reads of symbols that stand for ours."""
+
 
 def without_cache(mode: FakeTensorMode) -> FakeTensorMode:
     """The mode, which does not remember what operators gave. Of symbolic sizes, torch makes each

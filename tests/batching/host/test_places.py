@@ -255,6 +255,14 @@ def test_places_of_fields() -> None:
     assert WithEnd.ended == 0 or gc.collect() >= 0
 
 
+def test_memory_behind_the_values_is_no_place_of_a_field() -> None:
+    """A property stores nothing, so that its mark may be found only where it is by chance."""
+    around = list[object]()
+    for size in range(2000):
+        around = [*around[-50:], [None] * (size % 12)]
+        assert places_of(Computed, ("a", "b")).fields[1] == (ASK, 0)
+
+
 def test_the_first_of_several_other_instances_is_named() -> None:
     executor = reader(Plain)
     good: Any = Plain(1, 2)

@@ -66,7 +66,10 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
         return unknown
     at, tag, valid_at, values = _values(cls, id(trial))
     found = list[tuple[int, int]]()
-    for mark in marks:
+    for name, mark in zip(fields, marks, strict=True):
+        if not is_stored(cls, name):  # what lies behind the values may name the mark all the same
+            found.append((ASK, 0))
+            continue
         slot = _find(mark, id(trial), cls.__basicsize__ // _WORD)
         value = _find(mark, values, _MOST_VALUES) if slot is None else None
         if slot is not None:
