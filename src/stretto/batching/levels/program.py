@@ -41,6 +41,7 @@ from stretto.frontends.python import ConstantSource, Watch
 from stretto.ir import core
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, IfOp, LiteralOp, SizeOp, WhileOp
+from stretto.ir.rewrite import free_values_of_op
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, symbols_of_types
 from stretto.ir.types import DType
@@ -252,8 +253,8 @@ class _Emitter:
 
     ops: list[Op] = field(default_factory=list[Op])
 
-    def emit(self, target: str, *args: Argument) -> Value:
-        op = tensor_op(target, *args)
+    def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
+        op = tensor_op(target, *args, **kwargs)
         self.ops.append(op)
         return op.result
 
@@ -308,6 +309,11 @@ class _Gather:
     lengths: dict[int, tuple[Size, Value]] = field(default_factory=dict[int, tuple[Size, Value]])
     """Of each group of rows (`length_groups`), as a size and as a number in the run."""
     rows_read: int = 0
+    used: set[Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        body = self.captured.program.main.body
+        self.used = {*body.yields, *(v for op in body.ops for v in free_values_of_op(op))}
 
     def operand(self, place: int, type_: TensorType | RowsType | Scalar) -> Value:
         emit = self.emitter.emit
@@ -323,6 +329,10 @@ class _Gather:
                 size, length = self.length(place)
                 flat = emit("aten.mul.Tensor", self.count, length)
                 indices = self.values(self.n * size, flat)
+                if self.captured.program.main.params[place] not in self.used:
+                    # How many they are is all that the block asks.
+                    shape, dtype = (self.n.dim, size.dim, *type_.row.shape), type_.row.dtype.torch
+                    return emit("aten.zeros.default", shape, dtype=dtype)
                 return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))
             case Scalar.BOOL:
                 return emit("aten.ne.Scalar", self.values(self.n, self.count), 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.batching.frontend.builtins.library import from_source
 from stretto.batching.frontend.builtins.objects import is_instance_of
 from stretto.batching.frontend.builtins.table import (
     BUILTINS,
@@ -15,12 +16,13 @@ from stretto.batching.frontend.builtins.table import (
     builtin,
     natively,
 )
+from stretto.batching.frontend.state import library
 from stretto.batching.frontend.state.dispatch import impossible
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import Dynamic, Static, Value
 from stretto.batching.frontend.tensors.operators import call_torch
-from stretto.batching.types import ListType, RowsType, TensorType, alternatives, union
+from stretto.batching.types import ListType, RowsType, Scalar, TensorType, alternatives, union
 
 
 @builtin(torch.is_tensor)
@@ -67,3 +69,43 @@ BUILTINS[torch.stack] = _of_lists(torch.stack, "stack")
 
 for _cat in (torch.cat, torch.concat, torch.concatenate):
     BUILTINS[_cat] = _of_lists(_cat, "cat")
+
+
+# ---- numbers
+
+
+def _of_numbers(function: Callable[..., Any], dtype: torch.dtype | None) -> Builtin:
+    """A tensor of a list of numbers whose length the instance decides: rows without dims."""
+
+    def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        (value, *more), named = args or [Static(None)], dict(kwargs)
+        if not (isinstance(value, Dynamic) and isinstance(value.type, ListType)):
+            run = natively if all_static(args, kwargs) else call_torch
+            return run(frame, function, args, kwargs)
+        asked = named.pop("dtype", Static(dtype))
+        if more or named:
+            frame.refuse(
+                f"{function.__name__} of a list whose length the instance decides, with more than "
+                "a dtype"
+            )
+        kind = frame.evaluation.item_type(value.type)
+        if kind not in (Scalar.BOOL, Scalar.INT, Scalar.FLOAT):
+            frame.refuse(
+                f"{function.__name__} of a list of {frame.show(kind)}",
+                "give a list of numbers; combine tensors by torch.stack",
+            )
+        if kind == Scalar.FLOAT and constant(asked) is None:
+            asked = Static(torch.get_default_dtype())
+        source = library.tensor_of_some if constant(asked) is None else library.tensor
+        return from_source(frame, source, [value, asked])
+
+    return call
+
+
+for _made, _dtype in (
+    (torch.tensor, None),
+    (torch.as_tensor, None),
+    (torch.LongTensor, torch.int64),
+    (torch.FloatTensor, torch.float32),
+):
+    BUILTINS[_made] = _of_numbers(_made, _dtype)

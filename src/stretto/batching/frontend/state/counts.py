@@ -41,8 +41,7 @@ def count_of(
 ) -> Composed | None:
     """What a primitive makes, as a call on rows that it follows from; None for other numbers."""
     if op == "len" and isinstance(args[0], Variable) and isinstance(args[0].type, RowsType):
-        step = Operation(rows_in, (Input(0),), (), ())
-        return _count((step,), Dynamic(args[0], args[0].type))
+        return rows_count(Dynamic(args[0], args[0].type))
     known = [counts.get(item) for item in args if isinstance(item, Variable)]
     if op not in _ARITHMETIC or len(known) != 1 or known[0] is None:
         return None
@@ -52,6 +51,11 @@ def count_of(
     last = Input(len(steps))
     given = tuple(item.value if isinstance(item, Literal) else last for item in args)
     return _count((*steps, Operation(_ARITHMETIC[op], given, (), ())), rows)
+
+
+def rows_count(rows: Dynamic) -> Composed:
+    """How many rows a value has."""
+    return _count((Operation(rows_in, (Input(0),), (), ()),), rows)
 
 
 def _count(steps: tuple[Operation, ...], rows: Dynamic) -> Composed:

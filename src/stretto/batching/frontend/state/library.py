@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import collections
 
+import torch
+
 LIBRARY, MODULE = __file__, __name__
 
 
@@ -116,6 +118,35 @@ def join(separator, items):
         found = item if first else found + separator + item
         first = False
     return found
+
+
+def tensor(items, dtype):
+    if len(items) == 0:
+        return torch.stack([torch.tensor(0, dtype=dtype)])[1:]
+    return torch.stack([torch.tensor(item, dtype=dtype) for item in items])
+
+
+def tensor_of_some(items, dtype):
+    if len(items) == 0:
+        raise RuntimeError("torch.tensor of an empty list is a tensor of floats; give it a dtype")
+    return torch.stack([torch.tensor(item, dtype=dtype) for item in items])
+
+
+def rows_as_many(count, row):
+    if count < 0:
+        raise RuntimeError(f"Trying to create tensor with negative dimension {count}")
+    return torch.stack([row] + [row for _ in range(count)])[1:]
+
+
+def rows_between(table, start, stop, size):
+    first = 0 if start is None else start
+    last = size if stop is None else stop
+    if first < 0:
+        first = max(first + size, 0)
+    if last < 0:
+        last = max(last + size, 0)
+    first = min(first, size)
+    return table[first + torch.arange(max(min(last, size) - first, 0))]
 
 
 class Deque(collections.deque):

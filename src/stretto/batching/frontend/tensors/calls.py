@@ -105,6 +105,11 @@ def needs_sizes(frame: Frame, call: Called) -> bool:
     return isinstance(error, SizeOfNumber | RuntimeError | ValueError)
 
 
+def depends_on_numbers(frame: Frame, call: Called) -> bool:
+    """Whether a size of what a call returns is a number of the instance, for sure."""
+    return isinstance(_results_for(frame, call).error, SizeOfNumber)
+
+
 def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) -> Value:
     """What the call returns, as calls that are made later."""
     first = Operation(call.function, call.args, call.kwargs, ())

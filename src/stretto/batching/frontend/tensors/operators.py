@@ -7,8 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stretto.batching.frontend.control.kinds import each_type, unpacked
+from stretto.batching.frontend.state import library
+from stretto.batching.frontend.state.counts import rows_count
+from stretto.batching.frontend.state.dispatch import apply
 from stretto.batching.frontend.state.frame import Frame
+from stretto.batching.frontend.state.statics import constant, is_static
 from stretto.batching.frontend.state.values import (
     Composed,
     Dynamic,
@@ -17,7 +23,7 @@ from stretto.batching.frontend.state.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.frontend.tensors.calls import Called, needs_sizes
+from stretto.batching.frontend.tensors.calls import Called, depends_on_numbers, needs_sizes
 from stretto.batching.frontend.tensors.composed import Joined, composed_in
 from stretto.batching.frontend.tensors.lengths import combined
 from stretto.batching.frontend.tensors.operands import NUMBERS
@@ -63,6 +69,11 @@ def call_torch(
         args = [_sizes(frame, value) for value in args]
         kwargs = {name: _sizes(frame, value) for name, value in kwargs.items()}
         return call_torch(frame, function, args, kwargs)
+    numbers = any(map(_has_number, (*args, *kwargs.values())))
+    if numbers and depends_on_numbers(frame, Called(function, given, named, operands)):
+        args = [_as_many(frame, value) for value in args]
+        kwargs = {name: _as_many(frame, value) for name, value in kwargs.items()}
+        return call_torch(frame, function, args, kwargs)
     if any(map(composed_in, (*args, *kwargs.values()))):
         arguments.joined.add(function, given, named)
         function = arguments.joined.composition(len(operands))
@@ -79,6 +90,33 @@ def _sizes(frame: Frame, value: Value) -> Value:
             return TupleValue(tuple(_sizes(frame, item) for item in items), is_list, names)
         case SliceValue(start, stop, step):
             return SliceValue(*(_sizes(frame, item) for item in (start, stop, step)))
+        case _:
+            return value
+
+
+_ROW = torch.zeros(())
+"""One of as many rows as a number of the instance says."""
+
+
+def _has_number(value: Value) -> bool:
+    """Whether `_as_many` has something to do. Bounds of slices may be negative."""
+    match value:
+        case Dynamic(Variable(), Scalar.INT):
+            return True
+        case TupleValue(items):
+            return any(map(_has_number, items))
+        case _:
+            return False
+
+
+def _as_many(frame: Frame, value: Value) -> Value:
+    """An argument with ints of the instance as numbers of rows that are made for this."""
+    match value:
+        case Dynamic(Variable(), Scalar.INT):
+            rows = apply(frame, Static(library.rows_as_many), [value, Static(_ROW)])
+            return rows_count(frame.dynamic(rows))
+        case TupleValue(items, is_list, names):
+            return TupleValue(tuple(_as_many(frame, item) for item in items), is_list, names)
         case _:
             return value
 
@@ -140,4 +178,20 @@ def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
 
 def getitem(frame: Frame, value: Value, index: Value) -> Value:
     """value[index], where one of them has tensors of the instance."""
+    if isinstance(index, SliceValue) and constant(index.step) in (None, 1):
+        size = _size_of(value)
+        if size is not None and not (is_static(index.start) and is_static(index.stop)):
+            bounds = [value, index.start, index.stop, Static(size)]
+            return apply(frame, Static(library.rows_between), bounds)
     return call_torch(frame, operator.getitem, [value, index], {})
+
+
+def _size_of(value: Value) -> int | None:
+    """The first dim of a tensor, where the program knows it."""
+    match value:
+        case Static(torch.Tensor() as tensor) if tensor.ndim:
+            return tensor.shape[0]
+        case Dynamic(_, TensorType(_, (int(size), *_))):
+            return size
+        case _:
+            return None

@@ -74,7 +74,12 @@ def results_of(
         if has_rows:
             short = short_errors(Operation(function, args, kwargs, ()), types)
         length = max(len(short) + 2, _LEAST_LENGTH)
-        made = call(length) if not has_rows else _of_any_length(call, length, len(short))
+        try:
+            made = call(length) if not has_rows else _of_any_length(call, length, len(short))
+        except TRIED_ERRORS:
+            if not has_rows and _returns_other_sizes(call, length, types):
+                raise _size_of_number() from None
+            raise
         if any(type_ in NUMBERS for type_ in types):
             try:
                 other = call(length, 1)
@@ -84,15 +89,32 @@ def results_of(
                 try:
                     _check_length(other, made, length)
                 except CaptureError:
-                    raise SizeOfNumber(
-                        "the size of a tensor depends on a number of the instance",
-                        remedy="keep such a tensor as a list of its rows",
-                    ) from None
+                    raise _size_of_number() from None
     except OtherSize as error:
         return replace(error.made, error=error, short=short)
     except (*TRIED_ERRORS, CaptureError) as error:
         return Results((), None, error)
     return replace(made, short=short)
+
+
+def _size_of_number() -> SizeOfNumber:
+    return SizeOfNumber(
+        "the size of a tensor depends on a number of the instance",
+        remedy="keep such a tensor as a list of its rows",
+    )
+
+
+def _returns_other_sizes(
+    call: Callable[[int, int], Results], length: int, types: Sequence[Type]
+) -> bool:
+    """Whether a function that refuses 0, as a step or a bound, returns tensors whose sizes depend
+    on the numbers that it takes."""
+    if not any(type_ in NUMBERS for type_ in types):
+        return False
+    try:
+        return len({call(length, number).leaves for number in (1, 2, 3, 5)}) > 1
+    except TRIED_ERRORS:
+        return False
 
 
 LENGTH, OTHER_LENGTH = 1009, 1013
