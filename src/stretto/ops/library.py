@@ -11,6 +11,9 @@ tensors of their own.
 what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
 positions; negative ones count from the end, if it `wraps`.
 
+`stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] with matrices [G, K, N], where
+group g of the rows ends before row `ends[g]`: [S, N], with zeros behind the last group.
+
 `stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of these
 strides that `operator`, an ATen operator such as `aten.normal_.default`, has filled: which element
 gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
@@ -29,6 +32,7 @@ _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) 
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
 )
+_library.define("grouped_mm(Tensor rows, Tensor matrices, Tensor ends) -> Tensor")
 _library.define(
     "check_positions(Tensor positions, SymInt size, int length, str operator, int dim, bool wraps)"
     " -> ()"
@@ -98,6 +102,24 @@ def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Te
     return values.narrow(dim, 0, k).clone(), indices.narrow(dim, 0, k).clone()
 
 
+def _grouped_mm(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    result, start = _grouped_mm_shape(rows, matrices, ends).zero_(), 0
+    for end, matrix in zip(ends.tolist(), matrices, strict=True):
+        result[start:end] = rows[start:end] @ matrix
+        start = end
+    return result
+
+
+def _grouped_mm_shape(
+    rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    if (rows.dim(), matrices.dim(), ends.dim()) != (2, 3, 1) or rows.dtype != matrices.dtype:
+        raise ValueError(f"no rows and matrices: {rows.shape}, {matrices.shape}, {ends.shape}")
+    torch._check(rows.size(1) == matrices.size(1))  # pyright: ignore[reportPrivateUsage]
+    torch._check(ends.size(0) == matrices.size(0))  # pyright: ignore[reportPrivateUsage]
+    return rows.new_empty((rows.size(0), matrices.size(2)))
+
+
 def _check_positions(
     positions: torch.Tensor, size: int, length: int, operator: str, dim: int, wraps: bool
 ) -> None:
@@ -134,6 +156,8 @@ _library.impl("narrow", _narrow_shape, "Meta")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
 _library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
+_library.impl("grouped_mm", _grouped_mm, "CompositeExplicitAutograd")
+_library.impl("grouped_mm", _grouped_mm_shape, "Meta")
 _library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
 _library.impl("check_positions", lambda *_: None, "Meta")
 _library.impl("random_fill", _random_fill, "CompositeExplicitAutograd")

@@ -17,6 +17,7 @@ from torch._decomp import core_aten_decompositions
 from stretto.frontends.python.operators.draws import DROPOUTS
 from stretto.frontends.python.operators.eager import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite
+from stretto.frontends.python.operators.groups import RULES as GROUPS
 from stretto.frontends.python.operators.ordering import RULES as ORDERING
 from stretto.frontends.python.operators.value_checks import check_classes
 from stretto.frontends.python.tracing.signals import fail
@@ -396,6 +397,7 @@ def _each(rule: Callable[..., Any], *names: str) -> dict[Any, Callable[..., Any]
 
 RULES: dict[Any, Callable[..., Any]] = {
     **ORDERING,
+    **GROUPS,
     aten.copy_.default: _copy_,
     aten.fill_.Scalar: _fill_,
     aten.fill_.Tensor: _fill_,
