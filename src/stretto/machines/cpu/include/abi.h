@@ -91,6 +91,7 @@ struct Context {
 constexpr int64_t POLL_INTERVAL_NS = 50'000'000;  // a poll may wait for the GIL
 constexpr int64_t LOOK_INTERVAL_NS = 100'000;  // between two looks at a unit that is waited for
 constexpr int64_t SPIN_NS = 2'000'000;  // a wait that takes longer sleeps between its looks
+constexpr int64_t LIBRARY_SPIN_NS = 50'000;  // so does one for a unit in a library call, sooner
 
 inline int64_t now_ns() {
     timespec t;
@@ -161,6 +162,10 @@ STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t tar
         if (stopped(ctx)) return false;
         int64_t now = now_ns();
         if (start == 0) start = now, look = now + LOOK_INTERVAL_NS;
+        // The threads of the library need this core, and where they do not get it, their system gives
+        // them a time slice only after milliseconds.
+        if (ctx->progress[unit].in_library.load(__ATOMIC_RELAXED) != 0 && now - start > LIBRARY_SPIN_NS)
+            usleep(10);
         if (now < look) continue;
         look = now + LOOK_INTERVAL_NS;
         if (ctx->has_core != nullptr && !ctx->has_core(ctx, self, unit, start))
