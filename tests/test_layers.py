@@ -26,6 +26,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("device",),
     ("lowering",),
     ("kernels",),
+    ("simulator",),
     ("schedule",),
     ("runtime",),
     ("machines",),

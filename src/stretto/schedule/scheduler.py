@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from stretto.device.costs import HOST_COSTS, CostModel
+from stretto.device.estimate import tree_seconds
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Wait
@@ -26,7 +27,6 @@ from stretto.device.tree import (
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Size
 from stretto.remarks import Remarks
-from stretto.schedule.estimate import tree_seconds
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.memory import FramePlan, plan_frame

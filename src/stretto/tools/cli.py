@@ -1,4 +1,5 @@
-"""The command line: `stretto doctor | demo | explain | opt | bench | streams | cache | fuzz`.
+"""The command line: `stretto doctor | demo | explain | simulate | opt | bench | streams | cache |
+fuzz`.
 
 Commands import what they run when they run it: torch alone takes a second to import, which
 `stretto --help` should not.
@@ -217,6 +218,45 @@ def _explain_target(model: str, target: str, units: int | None, small: bool, rem
         captured, stages = compile_model(found, machine, Options())
     shown = remarks_text(stages) if remarks else explain_target(target, found, captured, stages)
     typer.echo(shown, nl=False)
+
+
+@app.command(name="simulate")
+def simulate_command(
+    model: Annotated[str, typer.Argument(help="A zoo model, path.py:function or module:name.")],
+    device: Annotated[
+        str, typer.Option(help="h200, a100, v100, mi300x, or cpu:N for N cores.")
+    ] = "cpu:2",
+    units: Annotated[
+        int | None, typer.Option(min=1, help="Execution units; by default those of the device.")
+    ] = None,
+    trips: Annotated[
+        int | None, typer.Option(min=0, help="Of loops whose end only values decide.")
+    ] = None,
+    depth: Annotated[int, typer.Option(min=1, help="Of recursion that only values end.")] = 4,
+    measured: Annotated[
+        bool, typer.Option("--measured", help="Of cpu:N: tasks take what they take on this CPU.")
+    ] = False,
+    small: Annotated[bool, typer.Option(help="Of a zoo model the small preset.")] = False,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Also draw the run: .html, .json or .png.")
+    ] = None,
+) -> None:
+    """Predict the time of a model on a device that need not be there."""
+    from stretto.tools.models import find_model
+    from stretto.tools.simulate import report, simulate_model, write_simulated_timeline
+
+    with told():
+        if timeline is not None:
+            require_known("kind of timeline", [timeline.suffix], TIMELINES)
+        found = find_model(model, small=small)
+        with errors.status(f"simulating {found.name} on {device}"):
+            simulated = simulate_model(
+                found, device, units, trips=trips, depth=depth, measured=measured
+            )
+        console.print(report(simulated))
+        if timeline is not None:
+            write_simulated_timeline(simulated, timeline)
+            console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.device.operator import Kernel
 from stretto.errors import BuildError
 from stretto.machines.machine import Profiler, TaskEvent
 from stretto.machines.registry import known_machines
@@ -37,7 +40,7 @@ class ProfiledKernel:
     busy: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """`events` in order of their start; times in nanoseconds from the first task's start.
 
@@ -54,12 +57,20 @@ class Profile:
         """From the start of the first task to the end of the last."""
         return max((event.end for event in self.events), default=0)
 
+    @cached_property
+    def _totals(self) -> tuple[Counter[int], Counter[int]]:
+        """Nanoseconds in tasks, and tasks, by unit; there may be many of both."""
+        busy: Counter[int] = Counter()
+        for event in self.events:
+            busy[event.unit] += event.end - event.start
+        return busy, Counter(event.unit for event in self.events)
+
     def busy(self, unit: int) -> int:
         """Nanoseconds that a unit spent in tasks."""
-        return sum(event.end - event.start for event in self.events if event.unit == unit)
+        return self._totals[0][unit]
 
     def tasks(self, unit: int) -> int:
-        return sum(event.unit == unit for event in self.events)
+        return self._totals[1][unit]
 
     def busy_share(self, unit: int) -> float:
         """The part of the run that a unit spent in tasks, from 0 to 1."""
@@ -81,24 +92,31 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
             remedy=f'compile with backend="{clocks[0]}"',
         )
     events = _fastest(profiler, _inputs(entry))
-    kernels = {kernel.name: kernel for kernel in stages.device.kernels}
+    described = profiled_kernels(profiler.kernels, stages.device.kernels, events)
+    return make_profile(_title(entry), stages.device.units, described, events)
+
+
+def profiled_kernels(
+    names: Sequence[str], kernels: Sequence[Kernel], events: Sequence[TaskEvent]
+) -> tuple[ProfiledKernel, ...]:
+    """The kernels that events number by their place in `names`."""
+    known = {kernel.name: kernel for kernel in kernels}
     counts = Counter(event.kernel for event in events)
     times: Counter[int] = Counter()
     for event in events:
         times[event.kernel] += event.end - event.start
-    described = tuple(
+    return tuple(
         ProfiledKernel(
             name,
-            operators_text(kernels[name]),
-            templates_text(kernels[name]),
-            tile_text(kernels[name]),
-            kernel_lines(kernels[name]),
+            operators_text(known[name]),
+            templates_text(known[name]),
+            tile_text(known[name]),
+            kernel_lines(known[name]),
             counts[number],
             times[number],
         )
-        for number, name in enumerate(profiler.kernels)
+        for number, name in enumerate(names)
     )
-    return make_profile(_title(entry), stages.device.units, described, events)
 
 
 def make_profile(

@@ -18,6 +18,10 @@ from stretto.tools.colors import REST, kernel_colors
 from stretto.tools.profile import Profile, ProfiledKernel
 
 WIDTH_INCHES = 12.0
+MOST_INCHES = 6.0
+"""Height of the rows of a panel; many units have thin ones."""
+MOST_LABELS = 24
+"""Of units, beside their rows and in the headline."""
 CLOSE_TASKS = 48
 """Tasks of one unit in the close view."""
 MOST_NAMED = 20
@@ -38,7 +42,7 @@ def draw(profile: Profile, path: Path, most: int) -> None:
     rows = 1 if window is None else 2
     used = sum(kernel.tasks > 0 for kernel in profile.kernels)
     legend = 0.2 + 0.2 * -(-min(used, MOST_NAMED + 1) // LEGEND_COLUMNS)
-    height = 0.3 + legend + rows * (0.62 + 0.42 * profile.units)
+    height = 0.3 + legend + rows * (0.62 + min(0.42 * profile.units, MOST_INCHES))
     figure = Figure(figsize=(WIDTH_INCHES, height), dpi=150)
     panels = np.ravel(figure.subplots(rows, 1, squeeze=False))
     shown = profile.events[:most]
@@ -66,7 +70,10 @@ def close_window(profile: Profile, tasks: int) -> tuple[int, int] | None:
 
 
 def _headline(profile: Profile, most: int) -> str:
-    busy = ", ".join(f"{profile.busy_share(unit):.0%}" for unit in range(profile.units))
+    shares = [profile.busy_share(unit) for unit in range(profile.units)]
+    busy = ", ".join(f"{share:.0%}" for share in shares)
+    if profile.units > MOST_LABELS:
+        busy = f"{min(shares):.0%} to {max(shares):.0%}, {sum(shares) / len(shares):.0%} on average"
     text = f"{seconds_text(profile.nanoseconds / 1e9)}, {len(profile.events)} tasks, "
     text += f"{profile.units} units busy {busy}" if profile.units > 1 else f"1 unit busy {busy}"
     if len(profile.events) > most:
@@ -94,7 +101,8 @@ def _panel(
             _shares(axes, unit, [e for e in inside if e.unit == unit], colors, window)
     axes.set_xlim(low, high)
     axes.set_ylim(profile.units - 0.45, -0.55)
-    axes.set_yticks(range(profile.units), [f"unit {unit}" for unit in range(profile.units)])
+    labelled = range(0, profile.units, -(-profile.units // MOST_LABELS) or 1)
+    axes.set_yticks(labelled, [f"unit {unit}" for unit in labelled])
     axes.xaxis.set_major_locator(MaxNLocator(9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: seconds_text(x / 1e9)))
     axes.tick_params(length=0, labelsize=8, labelcolor=_INK)

@@ -18,10 +18,12 @@ def tree_seconds(
 ) -> float:
     """Seconds of one run of `main`, the longer arm of every branch taken."""
     bodies = {function.name: function.body for function in functions}
-    return _Estimator(bodies, leaf, costs).function("main")
+    return Estimator(bodies, leaf, costs).function("main")
 
 
-class _Estimator(Generic[L]):
+class Estimator(Generic[L]):
+    """Seconds of the functions and nodes of one tree, whose bodies are given by name."""
+
     def __init__(
         self, bodies: dict[str, Node[L]], leaf: Callable[[L], float], costs: CostModel
     ) -> None:
@@ -38,24 +40,25 @@ class _Estimator(Generic[L]):
             return 0.0
         if name not in self._known:
             self._active.add(name)
-            seconds = self._node(self._bodies[name])
+            seconds = self.node(self._bodies[name])
             self._active.remove(name)
             times = self._costs.unknown_trips if name in self._recursive else 1
             self._known[name] = seconds * times
         return self._known[name]
 
-    def _node(self, node: Node[L]) -> float:
+    def node(self, node: Node[L]) -> float:
+        """Seconds of one run of a node."""
         match node:
             case Leaf(body):
                 return self._leaf(body)
             case If(then=then, orelse=orelse):
-                return max(self._node(then), self._node(orelse))
+                return max(self.node(then), self.node(orelse))
             case Call(function=name):
                 return self.function(name)
             case _:
                 times = iterations(node)
                 times = self._usual_trips(node) if times is None else times
-                return times * sum(self._node(child) for child in children(node))
+                return times * sum(self.node(child) for child in children(node))
 
     def _usual_trips(self, node: Node[L]) -> int:
         """The trips of a loop over a size of the call; what is assumed of others."""

@@ -1,0 +1,259 @@
+"""The way of one run through a control tree: its leaves, in the order in which units come to them.
+
+All units take the same way, so it is found once. Registers that follow from numbers and sizes are
+computed; what a run reads from memory is not known, and `Choices` decide in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NoReturn, Protocol
+
+from torch import Tensor
+
+from stretto.device.costs import CostModel
+from stretto.device.estimate import Estimator
+from stretto.device.evaluate import Number, evaluate
+from stretto.device.expr import Buffer, Expr, Reg, expr_atoms, loads, size_name
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.runs import called, reached
+from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, children, title
+from stretto.errors import ScheduleError
+from stretto.ir.sizes import Size, Symbol, usual_value
+
+MOST_VISITS = 200_000
+"""Leaves that a simulated run comes to, at most."""
+MOST_DEPTH = 64
+"""Activations of a function in each other where registers say that there are more to come."""
+
+
+class Choices(Protocol):
+    """Decides what only the values of a run decide."""
+
+    def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
+        """Which arm is taken: 0 for `then`. seconds: estimates of both. ends: which of them must
+        not be taken, since recursion would not end."""
+        ...
+
+    def trips(self, node: For[Schedule] | While[Schedule]) -> int: ...
+
+    @property
+    def depth(self) -> int:
+        """The activations of a recursive function in each other."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Loops run `loop_trips` times, a branch takes the longer arm, recursion is `depth` deep."""
+
+    loop_trips: int = 16
+    depth: int = 4
+
+    def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
+        if ends[0] != ends[1]:
+            return int(ends[0])
+        return int(seconds[1] > seconds[0])
+
+    def trips(self, node: For[Schedule] | While[Schedule]) -> int:
+        return self.loop_trips
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Units run the leaf `schedule`, which is number `leaf` of the program's text. registers: those
+    whose values are known, behind the leaf's own statements."""
+
+    leaf: int
+    schedule: Schedule
+    registers: Mapping[str, Number]
+
+
+class _NoMemory:
+    """What is read from memory is not known."""
+
+    def elements(self, buffer: Buffer) -> int:
+        return self._refuse()
+
+    def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
+        return self._refuse()
+
+    def write(self, buffer: Buffer, offsets: Tensor, values: Tensor) -> None:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise AssertionError("expressions with loads are not evaluated")
+
+
+_NO_MEMORY = _NoMemory()
+
+
+def leaf_numbers(program: DeviceProgram) -> tuple[dict[int, int], list[str]]:
+    """Number of each leaf, by its node's identity, and what leaves are called: the control around
+    them, and the number."""
+    numbers: dict[int, int] = {}
+    titles: list[str] = []
+
+    def visit(node: Node[Schedule], path: tuple[str, ...]) -> None:
+        match node:
+            case Leaf():
+                if id(node) not in numbers:
+                    numbers[id(node)] = len(titles)
+                    titles.append(", ".join((*path, f"leaf {len(titles)}")))
+            case While(head=head, condition=condition, body=body):
+                visit(head, (*path, f"test of {condition.name}"))
+                visit(body, (*path, title(node)))
+            case If(condition=condition, then=then, orelse=orelse):
+                visit(then, (*path, title(node)))
+                visit(orelse, (*path, f"else of {condition.name}"))
+            case _:
+                inner = path if isinstance(node, Seq) else (*path, title(node))
+                for child in children(node):
+                    visit(child, inner)
+
+    for function in program.tree.functions:
+        visit(function.body, () if function.name == "main" else (function.name,))
+    return numbers, titles
+
+
+class Walk:
+    """The way through a program; `visits` gives the leaves. leaf: estimated seconds of one."""
+
+    def __init__(
+        self,
+        program: DeviceProgram,
+        choices: Choices,
+        costs: CostModel,
+        leaf: Callable[[Schedule], float],
+    ) -> None:
+        functions = program.tree.functions
+        callees = {function.name: called(function.body) for function in functions}
+        self._program = program
+        self._choices = choices
+        self._functions = {function.name: function for function in functions}
+        self._reached = {name: reached(name, callees) for name in callees}
+        self._numbers, self.titles = leaf_numbers(program)
+        bodies = {function.name: function.body for function in functions}
+        self._estimator = Estimator(bodies, leaf, costs)
+        self._active: list[str] = []
+        self._count = 0
+        taken = dict(costs.taken)
+        self._sizes: dict[str, Number] = {
+            size_name(symbol.name): usual_value(Size.of(symbol), taken)
+            for symbol in program.symbols
+        }
+
+    def visits(self) -> Iterator[Visit]:
+        """Raises ScheduleError for a run that comes to too many leaves, or whose recursion does not
+        end."""
+        return self._call("main", dict(self._sizes))
+
+    def _call(self, name: str, registers: dict[str, Number]) -> Iterator[Visit]:
+        if self._active.count(name) > max(self._choices.depth, MOST_DEPTH):
+            raise ScheduleError(
+                f"the recursion of {name} does not end on the way that the simulator takes",
+                remedy="simulate it with a depth of 1, or a part of it",
+            )
+        self._active.append(name)
+        yield from self._node(self._functions[name].body, registers)
+        self._active.pop()
+
+    def _node(self, node: Node[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
+        match node:
+            case Leaf(schedule):
+                yield self._visit(node, schedule, registers)
+            case Seq():
+                for child in children(node):
+                    yield from self._node(child, registers)
+            case For():
+                yield from self._for(node, registers)
+            case While():
+                yield from self._while(node, registers)
+            case If(condition, then, orelse):
+                taken = registers.get(condition.name)
+                if taken is None:
+                    seconds = self._estimator.node(then), self._estimator.node(orelse)
+                    ends = self._is_too_deep(then), self._is_too_deep(orelse)
+                    taken = self._choices.arm(node, seconds, ends) == 0
+                yield from self._node(then if taken else orelse, registers)
+            case Call():
+                arguments = dict(self._sizes)
+                for register, value in node.registers:
+                    if (number := self._value(value, registers)) is not None:
+                        arguments[register.name] = number
+                yield from self._call(node.function, arguments)
+                for mine, theirs in node.results:
+                    self._assign(mine.name, arguments.get(theirs.name), registers)
+
+    def _visit(
+        self, node: Leaf[Schedule], schedule: Schedule, registers: dict[str, Number]
+    ) -> Visit:
+        self._count += 1
+        if self._count > MOST_VISITS:
+            raise ScheduleError(
+                f"the run comes to more than {MOST_VISITS:,} leaves of the program",
+                remedy="simulate it with fewer trips of its loops, or smaller inputs",
+            )
+        for statement in schedule.statements:
+            if isinstance(statement, Let):
+                value = self._value(statement.value, registers)
+                self._assign(statement.reg.name, value, registers)
+        return Visit(self._numbers[id(node)], schedule, dict(registers))
+
+    def _for(self, node: For[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
+        bounds = self._value(node.start, registers), self._value(node.stop, registers)
+        if bounds[0] is not None and bounds[1] is not None:
+            for position in range(int(bounds[0]), int(bounds[1]), node.step):
+                registers[node.index.name] = position
+                yield from self._node(node.body, registers)
+            return
+        for trip in range(self._trips(node)):
+            first = None if bounds[0] is None else int(bounds[0]) + trip * node.step
+            self._assign(node.index.name, first, registers)
+            yield from self._node(node.body, registers)
+
+    def _while(self, node: While[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
+        done, trips = 0, None
+        while True:
+            yield from self._node(node.head, registers)
+            goes_on = registers.get(node.condition.name)
+            if goes_on is None:
+                trips = self._trips(node) if trips is None else trips
+                goes_on = done < trips
+            if not goes_on:
+                return
+            done += 1
+            yield from self._node(node.body, registers)
+
+    def _trips(self, node: For[Schedule] | While[Schedule]) -> int:
+        return 0 if self._is_too_deep(node.body) else self._choices.trips(node)
+
+    def _is_too_deep(self, node: Node[Schedule]) -> bool:
+        """Whether a node leads back to a function that is as deep in itself as it may be."""
+        found = {callee for name in called(node) for callee in (name, *self._reached[name])}
+        return any(self._active.count(name) >= self._choices.depth for name in found)
+
+    def _value(self, expr: Expr, registers: Mapping[str, Number]) -> Number | None:
+        """The value of an expression; None where it depends on what is not known."""
+        needed = _needed(expr)
+        if needed is None or not needed <= registers.keys():
+            return None
+        return evaluate(expr, registers, _NO_MEMORY)
+
+    def _assign(self, name: str, value: Number | None, registers: dict[str, Number]) -> None:
+        if value is None:
+            registers.pop(name, None)
+        else:
+            registers[name] = value
+
+
+@lru_cache(maxsize=4096)
+def _needed(expr: Expr) -> frozenset[str] | None:
+    """The registers and sizes that an expression needs; None for one that reads memory."""
+    if any(True for _ in loads(expr)):
+        return None
+    atoms = list(expr_atoms(expr))
+    registers = {atom.name for atom in atoms if isinstance(atom, Reg)}
+    return frozenset(registers | {size_name(a.name) for a in atoms if isinstance(a, Symbol)})

@@ -1,0 +1,227 @@
+"""What devices can do, from their data sheets; what no data sheet says is an estimate, which
+comments say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from math import inf
+
+from stretto.device.costs import HOST_COSTS, CostModel
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Rates are per second and of the whole device; `_seconds` are seconds, `_bytes` bytes.
+
+    units: multiprocessors of a GPU, cores of a CPU; a program may have fewer or more of them.
+    trusts_estimates: the kernels' own estimates are for this device, so a task computes for
+    `Kernel.seconds`; otherwise for what its operations take at `efficiency` of the peak.
+    """
+
+    name: str
+    units: int
+    flops: float
+    """f32 operations."""
+    double_flops: float
+    tensor_flops: float
+    """f32 operations of products on tensor cores."""
+    half_flops: float
+    """f16 and bf16 operations of products on tensor cores."""
+    functions: float
+    """Scalar functions of pointwise work, as tanh or a division."""
+    memory_bandwidth: float
+    unit_bandwidth: float
+    """What one unit alone can draw from memory or from the shared cache."""
+    cache_bytes: int
+    """The last cache that all units share."""
+    cache_bandwidth: float
+    efficiency: float = 1.0
+    trusts_estimates: bool = False
+    start_seconds: float
+    """From the end of a task to the beginning of the next one's work."""
+    stage_seconds: float = 0.0
+    """A barrier within a unit: between two stages of a task, and before a signal."""
+    latency_seconds: float = 0.0
+    """The first loads of a task, and those of a register statement."""
+    wait_seconds: float
+    """From a signal until a unit that waits for it goes on."""
+    wake_seconds: float = 0.0
+    """From the start of a launch until units other than the first begin."""
+    launch_seconds: float = 0.0
+    """From the call until the first unit begins; a library call costs one, too."""
+    call_seconds: float
+    """The least that a library call takes."""
+    target: str = ""
+    """What the CUDA machine compiles for; empty for a CPU."""
+
+    def peak(self, dtype: DType, on_tensor_cores: bool) -> float:
+        """Operations per second on numbers of `dtype`."""
+        if dtype is DType.F64:
+            return self.double_flops
+        if not on_tensor_cores:
+            return self.flops
+        return self.half_flops if dtype in (DType.F16, DType.BF16) else self.tensor_flops
+
+
+# Latencies of GPUs are estimates. Waits: two trips through the second-level cache, which take
+# about 200 cycles each (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via
+# Microbenchmarking", 2018, table 3.1: 193 for V100), and the polling between. Tensor cores give
+# f32 products as three products of TF32, so `tensor_flops` is a third of the peak of TF32. A unit
+# alone draws about three times its share of the bandwidth. Scalar functions: 16 a cycle and
+# multiprocessor (CUDA C++ Programming Guide, throughput of native arithmetic instructions), and
+# several instructions beside.
+
+H200 = Device(
+    # NVIDIA H200 SXM data sheet: 67 TFLOPS f32, 34 f64, 989 TF32 and 1,979 f16 with sparsity
+    # (half without), 141 GB at 4.8 TB/s. NVIDIA H100 architecture white paper: 132
+    # multiprocessors, 50 MB of second-level cache. Its bandwidth is an estimate.
+    name="h200",
+    units=132,
+    flops=67e12,
+    double_flops=34e12,
+    tensor_flops=494.5e12 / 3,
+    half_flops=989.5e12,
+    functions=2e13,
+    memory_bandwidth=4.8e12,
+    unit_bandwidth=1.1e11,
+    cache_bytes=50 << 20,
+    cache_bandwidth=7e12,
+    efficiency=0.6,
+    start_seconds=5e-8,
+    stage_seconds=2e-7,
+    latency_seconds=7e-7,
+    wait_seconds=1e-6,
+    launch_seconds=5e-6,
+    call_seconds=5e-6,
+    target="sm_90",
+)
+
+A100 = Device(
+    # NVIDIA A100 80GB SXM data sheet: 19.5 TFLOPS f32, 9.7 f64, 156 TF32, 312 f16, 2,039 GB/s.
+    # NVIDIA A100 architecture white paper: 108 multiprocessors, 40 MB of second-level cache at
+    # 5,120 bytes per clock of 1.41 GHz.
+    name="a100",
+    units=108,
+    flops=19.5e12,
+    double_flops=9.7e12,
+    tensor_flops=156e12 / 3,
+    half_flops=312e12,
+    functions=1.2e13,
+    memory_bandwidth=2.039e12,
+    unit_bandwidth=6e10,
+    cache_bytes=40 << 20,
+    cache_bandwidth=7.2e12,
+    efficiency=0.6,
+    start_seconds=5e-8,
+    stage_seconds=2.5e-7,
+    latency_seconds=8e-7,
+    wait_seconds=1.2e-6,
+    launch_seconds=5e-6,
+    call_seconds=5e-6,
+    target="sm_80",
+)
+
+V100 = Device(
+    # NVIDIA V100 SXM2 data sheet: 15.7 TFLOPS f32, 7.8 f64, 125 f16, 900 GB/s. NVIDIA V100
+    # architecture white paper: 80 multiprocessors, 6 MB of second-level cache; 2,048 bytes per
+    # clock of 1.53 GHz (A100 white paper). Its tensor cores have no TF32: f32 products run on
+    # the others. Triton compiles for no sm_70; tasks and schedule are those of sm_80.
+    name="v100",
+    units=80,
+    flops=15.7e12,
+    double_flops=7.8e12,
+    tensor_flops=15.7e12,
+    half_flops=125e12,
+    functions=1e13,
+    memory_bandwidth=9e11,
+    unit_bandwidth=3.4e10,
+    cache_bytes=6 << 20,
+    cache_bandwidth=3.1e12,
+    efficiency=0.6,
+    start_seconds=6e-8,
+    stage_seconds=2.5e-7,
+    latency_seconds=8e-7,
+    wait_seconds=1.2e-6,
+    launch_seconds=6e-6,
+    call_seconds=6e-6,
+    target="sm_80",
+)
+
+MI300X = Device(
+    # AMD Instinct MI300X data sheet: 304 compute units, 163.4 TFLOPS f32 and 81.7 f64 (vector),
+    # 653.7 TF32, 1,307.4 f16, 5.3 TB/s, 256 MB of Infinity Cache at 17.2 TB/s.
+    name="mi300x",
+    units=304,
+    flops=163.4e12,
+    double_flops=81.7e12,
+    tensor_flops=653.7e12 / 3,
+    half_flops=1307.4e12,
+    functions=2.5e13,
+    memory_bandwidth=5.3e12,
+    unit_bandwidth=5e10,
+    cache_bytes=256 << 20,
+    cache_bandwidth=17.2e12,
+    efficiency=0.5,
+    start_seconds=5e-8,
+    stage_seconds=2.5e-7,
+    latency_seconds=9e-7,
+    wait_seconds=2e-6,
+    launch_seconds=8e-6,
+    call_seconds=8e-6,
+    target="gfx942",
+)
+
+CPU = Device(
+    # A core complex of AMD's EPYC 9004: 32 MB of third-level cache for 8 cores; a socket has 12
+    # channels of DDR5-4800, 460.8 GB/s (data sheet). Arithmetic is what kernels estimate of
+    # themselves; the third-level cache is part of that, too. `cpu_device` fills in the rest.
+    name="cpu",
+    units=1,
+    flops=220e9,
+    double_flops=110e9,
+    tensor_flops=220e9,
+    half_flops=220e9,
+    functions=8e9,
+    memory_bandwidth=460.8e9,
+    unit_bandwidth=2e10,
+    cache_bytes=32 << 20,
+    cache_bandwidth=inf,
+    trusts_estimates=True,
+    start_seconds=HOST_COSTS.start_seconds,
+    wait_seconds=HOST_COSTS.wait_seconds,
+    wake_seconds=HOST_COSTS.wake_seconds,
+    call_seconds=HOST_COSTS.call_seconds,
+)
+
+GPUS = {device.name: device for device in (H200, A100, V100, MI300X)}
+NAMES = (*GPUS, "cpu:N")
+
+
+def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
+    """A CPU of so many cores, of which tasks, waits and wakes take what a machine's costs say."""
+    return replace(
+        CPU,
+        name=f"cpu:{cores}",
+        units=cores,
+        flops=CPU.flops * cores,
+        double_flops=CPU.double_flops * cores,
+        tensor_flops=CPU.tensor_flops * cores,
+        half_flops=CPU.half_flops * cores,
+        functions=CPU.functions * cores,
+        memory_bandwidth=min(CPU.memory_bandwidth, CPU.unit_bandwidth * cores),
+        start_seconds=costs.start_seconds,
+        wait_seconds=costs.wait_seconds,
+        wake_seconds=costs.wake_seconds,
+        call_seconds=costs.call_seconds,
+    )
+
+
+def find_device(name: str, costs: CostModel = HOST_COSTS) -> Device:
+    """The device of a name. costs: of the CPU machine. Raises ValueError for another name."""
+    if name in GPUS:
+        return GPUS[name]
+    if match := re.fullmatch(r"cpu:([1-9]\d*)", name):
+        return cpu_device(int(match[1]), costs)
+    raise ValueError(f"unknown device {name!r}; known are {', '.join(NAMES)}")

@@ -1,0 +1,293 @@
+"""Runs a DeviceProgram event by event: what each unit does when, without doing it.
+
+A unit goes through the items of its leaves. A task first begins, then computes and moves bytes at
+the same time; it ends with the last of these. Bytes share the bandwidth of the memory, or of the
+cache, with all that moves just then. A signal publishes a step, and a unit that waits goes on some
+time after the last one it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from stretto.device.costs import HOST_COSTS, CostModel
+from stretto.device.evaluate import task_count
+from stretto.device.expr import loads
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
+from stretto.errors import ScheduleError
+from stretto.simulator.channel import Channel
+from stretto.simulator.control import Assumed, Choices, Visit, Walk
+from stretto.simulator.devices import Device
+from stretto.simulator.progress import START, Progress
+from stretto.simulator.residency import Residency
+from stretto.simulator.result import Bound, Cause, Segment, Simulation
+from stretto.simulator.work import Known, TaskWork, Works
+
+MOST_TASKS = 5_000_000
+"""Tasks of a simulated run, at most."""
+
+
+def simulate(
+    program: DeviceProgram,
+    device: Device,
+    choices: Choices | None = None,
+    costs: CostModel = HOST_COSTS,
+) -> Simulation:
+    """One run of a verified program on a device.
+
+    choices: decide what only values decide; by default loops run as often as `costs` assume. costs:
+    the sizes that are assumed. Raises ScheduleError for a run that is too long.
+    """
+    return Simulator(program, device, choices or Assumed(costs.unknown_trips), costs).run()
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task under way. parts: what has not ended yet of computing and moving bytes."""
+
+    kernel: int
+    number: int
+    work: TaskWork
+    missing: frozenset[str]
+    start: float
+    ready: float = 0.0
+    parts: int = 0
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Where a unit is: in which leaf of the run, and what of its items is left."""
+
+    number: int
+    visit: int = -1
+    base: int = 0
+    items: Iterator[Item] = field(default_factory=lambda: iter(()))
+    tasks: Iterator[int] = field(default_factory=lambda: iter(()))
+    run: Run | None = None
+    task: _Task | None = None
+    blocked_since: float = 0.0
+    segments: list[Segment] = field(default_factory=list[Segment])
+
+
+class Simulator:
+    """The state of one simulated run."""
+
+    def __init__(
+        self, program: DeviceProgram, device: Device, choices: Choices, costs: CostModel
+    ) -> None:
+        self.program, self.device, self.costs = program, device, costs
+        self.works = Works(program.kernels, device, costs)
+        self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
+        self.coming = self.walk.visits()
+        self.visits: list[Visit] = []
+        self.registers: list[Known] = []
+        self.numbers = {kernel.name: n for n, kernel in enumerate(program.kernels)}
+        self.memory = Channel(device.memory_bandwidth, device.unit_bandwidth)
+        self.cache = Channel(device.cache_bandwidth, device.unit_bandwidth * 2)
+        self.residency = Residency(device.cache_bytes, costs, program.kernels)
+        self.missing: dict[tuple[int, str], frozenset[str]] = {}
+        self.units = [_Unit(number) for number in range(program.units)]
+        self.progress = Progress(program.units)
+        self.events: list[tuple[float, int, int]] = []
+        self.order = count()
+        self.tasks = 0
+
+    # ---- events ------------------------------------------------------------------------------
+    def run(self) -> Simulation:
+        launch = self.device.launch_seconds
+        for unit in self.units:
+            self.at(launch + (self.device.wake_seconds if unit.number else 0.0), unit)
+        while (now := self.next_time()) < inf:
+            unit = self.units[self.next_unit(now)]
+            if unit.task is None:
+                self.advance(unit, now)
+            elif unit.task.parts == 0:
+                self.begin(unit, unit.task, now)
+            else:
+                self.end_part(unit, unit.task, now)
+        return self.result()
+
+    def at(self, time: float, unit: _Unit) -> None:
+        heappush(self.events, (time, next(self.order), unit.number))
+
+    def next_time(self) -> float:
+        first = self.events[0][0] if self.events else inf
+        return min(first, self.memory.next_end, self.cache.next_end)
+
+    def next_unit(self, now: float) -> int:
+        """Takes the next event away; its unit."""
+        if self.events and self.events[0][0] <= now:
+            return heappop(self.events)[2]
+        channel = self.memory if self.memory.next_end <= now else self.cache
+        return channel.end(now)
+
+    def result(self) -> Simulation:
+        stuck = [unit.number for unit in self.units if unit.visit < len(self.visits)]
+        if stuck:
+            raise ScheduleError(f"units {stuck} wait for ever: the program was not verified")
+        runs = [0] * len(self.walk.titles)
+        for visit in self.visits:
+            runs[visit.leaf] += 1
+        ends = (unit.segments[-1].end for unit in self.units if unit.segments)
+        return Simulation(
+            self.device.name,
+            max(ends, default=self.device.launch_seconds),
+            tuple(tuple(unit.segments) for unit in self.units),
+            tuple(runs),
+            tuple(self.walk.titles),
+            tuple(kernel.name for kernel in self.program.kernels),
+        )
+
+    # ---- a unit ------------------------------------------------------------------------------
+    def advance(self, unit: _Unit, now: float) -> None:
+        """Goes on until something takes time, or the program ends."""
+        while True:
+            number = next(unit.tasks, None)
+            if number is not None:
+                self.start(unit, number, now)
+                return
+            item = next(unit.items, None)
+            if item is None:
+                if not self.enter(unit, now):
+                    return
+            elif self.item(unit, item, now):
+                return
+
+    def enter(self, unit: _Unit, now: float) -> bool:
+        """The next leaf of the run; False at its end. At the end of a leaf all its steps are
+        published."""
+        if 0 <= unit.visit < len(self.visits):
+            schedule = self.visits[unit.visit].schedule
+            if schedule.steps:
+                unit.base += schedule.steps
+                self.publish(unit, unit.base, now)
+        unit.visit += 1
+        if unit.visit == len(self.visits):
+            found = next(self.coming, None)
+            if found is None:
+                return False
+            self.visits.append(found)
+            self.registers.append(Known(found.registers, self.costs.unknown_trips))
+        unit.items = iter(self.visits[unit.visit].schedule.units[unit.number])
+        return True
+
+    def item(self, unit: _Unit, item: Item, now: float) -> bool:
+        """Begins an item; whether it takes time."""
+        match item:
+            case Run():
+                unit.run = item
+                unit.tasks = iter(self.task_numbers(unit, item))
+                return False
+            case Wait():
+                return self.wait(unit, item, now)
+            case Signal():
+                return self.signal(unit, item, now)
+            case _:
+                reads = any(True for expr in item.exprs for _ in loads(expr))
+                return self.overhead(unit, self.device.latency_seconds if reads else 0.0, now)
+
+    def overhead(self, unit: _Unit, seconds: float, now: float) -> bool:
+        if seconds <= 0:
+            return False
+        unit.segments.append(
+            Segment(Bound.OVERHEAD, now, now, now + seconds, self.visits[unit.visit].leaf)
+        )
+        self.at(now + seconds, unit)
+        return True
+
+    # ---- tasks -------------------------------------------------------------------------------
+    def task_numbers(self, unit: _Unit, run: Run) -> range:
+        total = task_count(self.works.kernel(run.kernel), self.registers[unit.visit])
+        found = range(run.first, total, run.stride)
+        return found if run.count is None else found[: run.count]
+
+    def start(self, unit: _Unit, number: int, now: float) -> None:
+        self.tasks += 1
+        if self.tasks > MOST_TASKS:
+            raise ScheduleError(
+                f"the run has more than {MOST_TASKS:,} tasks",
+                remedy="simulate it with fewer trips of its loops, or smaller inputs",
+            )
+        assert unit.run is not None
+        kernel = self.works.kernel(unit.run.kernel)
+        work = self.works.task(kernel, number, self.registers[unit.visit])
+        missing = self.missing_of(unit, kernel, work)
+        unit.task = _Task(self.numbers[kernel.name], number, work, missing, now)
+        self.at(now + work.overhead, unit)
+
+    def missing_of(self, unit: _Unit, kernel: Kernel, work: TaskWork) -> frozenset[str]:
+        """The buffers that a kernel in this leaf of the run finds in memory, not in the cache."""
+        key = unit.visit, kernel.name
+        if key not in self.missing:
+            tasks = task_count(kernel, self.registers[unit.visit])
+            self.missing[key] = self.residency.touch(work.moved, tasks)
+        return self.missing[key]
+
+    def begin(self, unit: _Unit, task: _Task, now: float) -> None:
+        """Behind its overhead a task computes, and moves its bytes."""
+        task.ready = now
+        far = sum(nbytes for name, nbytes in task.work.moved if name in task.missing)
+        near = task.work.nbytes - far
+        task.parts = 1
+        self.at(now + task.work.compute, unit)
+        for channel, nbytes in ((self.memory, far), (self.cache, near)):
+            if nbytes > 0 and channel.total < inf:
+                task.parts += 1
+                channel.begin(now, unit.number, nbytes)
+
+    def end_part(self, unit: _Unit, task: _Task, now: float) -> None:
+        task.parts -= 1
+        if task.parts:
+            return
+        computed = task.ready + task.work.compute >= now
+        unit.segments.append(
+            Segment(
+                Bound.COMPUTE if computed else Bound.BANDWIDTH,
+                task.start,
+                task.ready,
+                now,
+                self.visits[unit.visit].leaf,
+                task.kernel,
+                task.number,
+            )
+        )
+        unit.task = None
+        self.advance(unit, now)
+
+    # ---- waits and signals -------------------------------------------------------------------
+    def signal(self, unit: _Unit, signal: Signal, now: float) -> bool:
+        """The step is published behind the barrier of the unit's threads."""
+        later = now + self.device.stage_seconds
+        took = self.overhead(unit, self.device.stage_seconds, now)
+        self.publish(unit, unit.base + signal.step, later)
+        return took
+
+    def publish(self, unit: _Unit, value: int, time: float) -> None:
+        cause = Cause(time, unit.number, len(unit.segments))
+        for number, last in self.progress.publish(value, cause):
+            self.resume(self.units[number], last)
+
+    def wait(self, unit: _Unit, wait: Wait, now: float) -> bool:
+        """Whether the unit must wait."""
+        unit.blocked_since = now
+        value = unit.base + wait.step
+        last = self.progress.wait(unit.number, wait.others(unit.number), value)
+        if last is None:
+            return True
+        if last is START or last.time + self.device.wait_seconds <= now:
+            return False
+        self.resume(unit, last)
+        return True
+
+    def resume(self, unit: _Unit, last: Cause) -> None:
+        """A unit goes on when it sees what `last` has published."""
+        since = unit.blocked_since
+        end = max(since, last.time + self.device.wait_seconds)
+        leaf = self.visits[unit.visit].leaf
+        unit.segments.append(Segment(Bound.WAIT, since, since, end, leaf, cause=last))
+        self.at(end, unit)

@@ -1,0 +1,182 @@
+"""What one task does on a device: how long it computes, and the bytes of each buffer it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from stretto.device.costs import CostModel
+from stretto.device.evaluate import Number, Ranges, span_range, tile_ranges
+from stretto.device.expr import Access, Buffer, Extent, Index, Reg, Var
+from stretto.device.operator import Combine, Kernel, Operator, as_executed
+from stretto.device.program import Run as Tasks
+from stretto.device.program import Schedule
+from stretto.device.regions import index_range
+from stretto.ir.sizes import Product, Symbol
+from stretto.simulator.devices import Device
+
+TENSOR_TEMPLATE = "dot"
+"""The template of the CUDA machine that uses tensor cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWork:
+    """overhead: seconds before a task works. compute: seconds of arithmetic on one unit. moved:
+    bytes by buffer name, without those that stay within the task."""
+
+    overhead: float
+    compute: float
+    moved: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def nbytes(self) -> float:
+        return sum(count for _, count in self.moved)
+
+
+class Known(dict[str, Number]):
+    """Registers by name; one whose value is not known has a usual one."""
+
+    def __init__(self, values: Mapping[str, Number], usual: int) -> None:
+        super().__init__(values)
+        self._usual = usual
+
+    def __missing__(self, name: str) -> Number:
+        return self._usual
+
+
+class Works:
+    """The work of the tasks of a program on one device; tasks of equal tiles are looked at once."""
+
+    def __init__(self, kernels: tuple[Kernel, ...], device: Device, costs: CostModel) -> None:
+        self._kernels = {kernel.name: as_executed(kernel) for kernel in kernels}
+        self._device = device
+        self._costs = costs
+        self._known: dict[tuple[str, tuple[int, ...]], TaskWork] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        return self._kernels[name]
+
+    def task(self, kernel: Kernel, task: int, registers: Mapping[str, Number]) -> TaskWork:
+        """The work of one task. registers: `Known` ones."""
+        tile = tile_ranges(kernel, task, registers)
+        key = kernel.name, tuple(last - first for first, last in tile)
+        if key not in self._known:
+            self._known[key] = self._work(kernel, tile, registers)
+        return self._known[key]
+
+    def leaf_seconds(self, schedule: Schedule) -> float:
+        """About how long the longest unit of a leaf works, for comparing arms of branches."""
+        usual = Known({}, self._costs.unknown_trips)
+
+        def seconds(item: Tasks) -> float:
+            work = self.task(self._kernels[item.kernel], 0, usual)
+            count = self._costs.unknown_trips if item.count is None else item.count
+            alone = max(work.compute, work.nbytes / self._device.unit_bandwidth)
+            return count * (work.overhead + alone)
+
+        return max(
+            (sum(seconds(i) for i in u if isinstance(i, Tasks)) for u in schedule.units),
+            default=0.0,
+        )
+
+    def _work(self, kernel: Kernel, tile: Ranges, registers: Mapping[str, Number]) -> TaskWork:
+        if kernel.call is not None:
+            return self._call(kernel)
+        compute, share = 0.0, 0.0
+        moved: dict[str, float] = {}
+        made: set[Buffer] = set()
+        for stage in kernel.stages:
+            operator = stage.operator
+            box = tuple(span_range(span, tile, registers) for span in stage.box)
+            points = prod((max(last - first, 0) for first, last in box), start=1)
+            if not points:
+                continue
+            whole = max(self._costs.points(operator.dims), 1)
+            compute += self._seconds(operator, stage.template.name) * points / whole
+            share = max(share, 1.0)
+            self._add_moved(operator, box, made, moved)
+            made.add(operator.out.buffer)
+        if not share:
+            return TaskWork(self._device.start_seconds, 0.0)
+        if self._device.trusts_estimates and kernel.seconds > 0:
+            compute = max(kernel.seconds * self._full_share(kernel, tile), 0.0)
+        overhead = self._device.start_seconds + self._device.latency_seconds
+        overhead += self._device.stage_seconds * (len(kernel.stages) - 1)
+        return TaskWork(overhead, compute, tuple(moved.items()))
+
+    def _full_share(self, kernel: Kernel, tile: Ranges) -> float:
+        """The part of a full task that a task at the edge of the grid is."""
+        full, part = 1, 1
+        for dim, (first, last) in zip(kernel.grid, tile, strict=True):
+            extent = self._costs.size(dim.extent)
+            full *= dim.tile if dim.parts is None else max(-(-extent // dim.parts), 1)
+            part *= last - first
+        return min(part / full, 1.0)
+
+    def _seconds(self, operator: Operator, template: str) -> float:
+        """Arithmetic of a whole operator on one unit."""
+        device = self._device
+        work = self._costs.work(operator)
+        if operator.combine in (Combine.SUM, Combine.ATTENTION):
+            found = [load.dtype for load in operator.reads()]
+            dtype = max(found, key=lambda d: d.itemsize, default=operator.value.dtype)
+            rate = device.peak(dtype, template == TENSOR_TEMPLATE)
+        else:
+            work -= self._costs.points((*operator.dims, *operator.reduce))
+            rate = device.functions
+        return max(work, 0) / (rate * device.efficiency / device.units)
+
+    def _add_moved(
+        self, operator: Operator, box: Ranges, made: set[Buffer], moved: dict[str, float]
+    ) -> None:
+        """Adds what an operator loads and stores; a buffer that an earlier stage of the same task
+        has written is in the unit already."""
+        ranges = (*box, *((0, self._costs.size(extent)) for extent in operator.reduce))
+        accesses = [load.access for load in operator.reads() if load.access.buffer not in made]
+        for access in dict.fromkeys((*accesses, operator.out)):
+            buffer = access.buffer
+            nbytes = self._touched(access, ranges) * buffer.dtype.itemsize
+            most = self._costs.points(buffer.shape) * buffer.dtype.itemsize
+            moved[buffer.name] = min(moved.get(buffer.name, 0) + nbytes, most)
+
+    def _touched(self, access: Access, ranges: Ranges) -> float:
+        """The elements of a buffer that an access touches, at most."""
+        used = {n for index in access.index for n in _variables(index) if n < len(ranges)}
+        points = prod((ranges[n][1] - ranges[n][0] for n in used), start=1)
+        region = 1
+        for index, extent in zip(access.index, access.shape, strict=True):
+            region *= self._length(index, extent, ranges)
+        return min(points, region)
+
+    def _length(self, index: Index, extent: Extent, ranges: Ranges) -> int:
+        """The positions of a dim that an index comes to, at most."""
+        most = max(self._costs.size(extent), 1)
+        fixed = Index(tuple((a, c) for a, c in index.terms if not _is_fixed(a)), 0)
+        found = index_range(fixed, ranges)
+        return most if found is None else min(found[1] - found[0], most)
+
+    def _call(self, kernel: Kernel) -> TaskWork:
+        """A library call works at the rates of the whole device; where it is a GPU, the launch
+        before it ends, and another one begins behind it."""
+        assert kernel.call is not None
+        device = self._device
+        overhead = device.start_seconds + 2 * device.launch_seconds
+        buffers = {item for item in kernel.call.operands if isinstance(item, Buffer)}
+        nbytes = sum(self._costs.points(b.shape) * b.dtype.itemsize for b in buffers)
+        seconds = max(device.call_seconds, nbytes / device.memory_bandwidth)
+        if device.trusts_estimates:
+            seconds = max(kernel.seconds, seconds)
+        return TaskWork(overhead, seconds)
+
+
+def _variables(index: Index) -> set[int]:
+    """The iteration variables that an index depends on, those of dynamic positions too."""
+    return {atom.number for atom in index.atoms() if isinstance(atom, Var)}
+
+
+def _is_fixed(atom: object) -> bool:
+    """Whether an atom is the same for all iterations of a task."""
+    if isinstance(atom, Product):
+        return all(map(_is_fixed, atom.factors))
+    return isinstance(atom, Reg | Symbol)

@@ -1,0 +1,227 @@
+"""`stretto simulate`: what a model would take on a device that need not be there."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+
+import stretto
+from stretto.build import begin, run_stages
+from stretto.device.program import DeviceProgram
+from stretto.frontends.python import capture
+from stretto.machines.machine import HOST, Machine, TaskEvent
+from stretto.machines.registry import find_machine
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+from stretto.simulator.control import Assumed
+from stretto.simulator.devices import GPUS, NAMES, Device, find_device
+from stretto.simulator.result import Bound, Simulation
+from stretto.simulator.simulate import simulate
+from stretto.text import counted, seconds_text
+from stretto.tools.models import Model
+from stretto.tools.names import UsageError, suggestion
+from stretto.tools.profile import make_profile, profile_entry, profiled_kernels
+from stretto.tools.targets import target_machine
+from stretto.tools.timeline import writer_of
+
+CPU_MACHINE = "cpu"
+MOST_ROWS = 12
+MOST_GAPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A model, its program for the units of a device, and a simulated run of it."""
+
+    model: str
+    program: DeviceProgram
+    result: Simulation
+
+
+def simulate_model(
+    model: Model,
+    name: str,
+    units: int | None = None,
+    *,
+    trips: int | None = None,
+    depth: int = 4,
+    measured: bool = False,
+) -> Simulated:
+    """Compiles a model for a device as far as its schedule, and simulates one run.
+
+    units: of the program; None is as many as the device has. trips: of loops that values end; None
+    is what the machine's costs assume. depth: of recursion. measured: tasks take what they take
+    here, for which a program for this CPU is built and run. Raises UsageError for a device that is
+    not known or whose tasks cannot be measured, and the errors of the stages.
+    """
+    machine, device, options = _machine(name, units)
+    if measured:
+        _require_cores(device, options)
+        program = _measured_program(model, machine, options)
+    else:
+        program = _scheduled_program(model, machine, options)
+    choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
+    return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
+
+
+def _machine(name: str, units: int | None) -> tuple[Machine, Device, Options]:
+    """The machine that compiles for a device, the device, and the options that ask for the
+    units."""
+    cpu = find_machine(CPU_MACHINE)
+    try:
+        device = find_device(name, cpu.costs)
+    except ValueError:
+        near = suggestion(name, list(GPUS))
+        raise UsageError(f"unknown device {name!r}{near}; known are {', '.join(NAMES)}") from None
+    if device.target:
+        options = Options(units=units)
+        return target_machine(device.target, units or device.units), device, options
+    return cpu, device, Options(threads=units or device.units)
+
+
+def _scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
+    """The program of a model, verified; nothing is printed or built of it."""
+    with torch.no_grad():
+        captured = capture(model.function, model.inputs, {}, options)
+    stages = begin(captured.program, machine, options, HOST)
+    run_stages(stages, TO_SCHEDULE)
+    assert stages.device is not None
+    return stages.device
+
+
+def _require_cores(device: Device, options: Options) -> None:
+    cores, wanted = os.cpu_count() or 1, options.unit_count()
+    if device.target:
+        raise UsageError(
+            f"--measured runs the tasks of cpu:N here: it does not go with {device.name}"
+        )
+    if wanted > cores:
+        raise UsageError(f"--measured needs as many cores as units: {wanted}, and here are {cores}")
+
+
+def _measured_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
+    """The program of a model, in which the estimate of each kernel is the mean time of its tasks
+    in a run."""
+    with torch.no_grad():
+        fast = stretto.compile(model.function, model.inputs, backend=machine.name, options=options)
+        entry = fast.signatures[0]
+        profile = profile_entry(entry, options)
+    seconds = {
+        kernel.name: kernel.busy / kernel.tasks / 1e9 for kernel in profile.kernels if kernel.tasks
+    }
+    program = entry.stages.device
+    assert program is not None
+    kernels = (replace(k, seconds=seconds.get(k.name, k.seconds)) for k in program.kernels)
+    return replace(program, kernels=tuple(kernels))
+
+
+# ---- what is shown -----------------------------------------------------------------------------
+def report(simulated: Simulated) -> Group:
+    """The prediction as tables."""
+    result = simulated.result
+    tables = (_summary(simulated), _stretches(result), _kernels(result), _gaps(result))
+    return Group(*(table for table in tables if table.row_count))
+
+
+def _table(title: str, *columns: str, texts: tuple[int, ...] = ()) -> Table:
+    """A table whose columns other than `texts` are numbers, aligned to the right."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for position, column in enumerate(columns):
+        is_text = position in texts
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
+    return table
+
+
+def _summary(simulated: Simulated) -> Table:
+    result = simulated.result
+    shares = [result.utilisation(unit) for unit in range(result.units)]
+    mean = sum(shares) / max(len(shares), 1)
+    table = Table(title=f"{simulated.model} on {result.device}, simulated", title_justify="left")
+    table.show_header, table.box = False, None
+    table.add_row("time", seconds_text(result.seconds))
+    table.add_row("tasks", f"{result.tasks:,} on {counted(result.units, 'unit')}")
+    lowest, highest = min(shares, default=0.0), max(shares, default=0.0)
+    table.add_row("utilisation", f"{mean:.0%} (units from {lowest:.0%} to {highest:.0%})")
+    table.add_row("critical path", _spent(result.critical, result.seconds))
+    calls = sum(kernel.call is not None for kernel in simulated.program.kernels)
+    if calls:
+        table.add_row("library calls", f"{calls} in the program, estimated coarsely")
+    return table
+
+
+def _spent(seconds: Mapping[Bound, float], total: float) -> str:
+    """What time is spent on, the largest part first; the first is what bounds it."""
+    found = sorted(seconds.items(), key=lambda item: -item[1])
+    shown = [f"{bound} {spent / total:.0%}" for bound, spent in found if spent > 0.005 * total]
+    return ", ".join(shown)
+
+
+def _stretches(result: Simulation) -> Table:
+    """Leaves by what they add to the time of the run."""
+    titles = ("stretch", "runs", "adds", "share", "bound by", "idle")
+    table = _table("Stretches of the program", *titles, texts=(0, 4))
+    found = sorted(result.stretches, key=lambda stretch: -stretch.seconds)
+    for stretch in found[:MOST_ROWS]:
+        unit_time = stretch.busy + stretch.idle
+        table.add_row(
+            stretch.title,
+            str(stretch.runs),
+            seconds_text(stretch.seconds),
+            f"{stretch.seconds / (result.seconds or 1.0):.0%}",
+            _spent(stretch.critical, stretch.seconds),
+            f"{stretch.idle / unit_time:.0%}" if unit_time else "0%",
+        )
+    if len(found) > MOST_ROWS:
+        rest = sum(stretch.seconds for stretch in found[MOST_ROWS:])
+        table.add_row(f"{len(found) - MOST_ROWS} more", "", seconds_text(rest))
+    return table
+
+
+def _kernels(result: Simulation) -> Table:
+    """Kernels by their seconds on the critical path."""
+    table = _table("Kernels on the critical path", "kernel", "adds", "share", texts=(0,))
+    seconds: dict[int, float] = defaultdict(float)
+    for link in result.critical_path:
+        if link.kernel >= 0:
+            seconds[link.kernel] += link.seconds
+    for kernel, spent in sorted(seconds.items(), key=lambda item: -item[1])[:MOST_ROWS]:
+        share = f"{spent / result.seconds:.0%}"
+        table.add_row(result.names[kernel], seconds_text(spent), share)
+    return table
+
+
+def _gaps(result: Simulation) -> Table:
+    titles = ("unit", "from", "idle", "waits for", "in")
+    table = _table("Longest idle gaps", *titles, texts=(3, 4))
+    for unit, gap in result.gaps(MOST_GAPS):
+        assert gap.cause is not None
+        begun, length = seconds_text(gap.start), seconds_text(gap.end - gap.start)
+        table.add_row(str(unit), begun, length, f"unit {gap.cause.unit}", result.titles[gap.leaf])
+    return table
+
+
+def write_simulated_timeline(simulated: Simulated, path: Path) -> None:
+    """The simulated run, drawn as a measured one. Raises ValueError for an unknown suffix."""
+    write = writer_of(path)
+    events = list(_events(simulated.result))
+    kernels = profiled_kernels(simulated.result.names, simulated.program.kernels, events)
+    title = f"{simulated.model} on {simulated.result.device}, simulated"
+    profile = make_profile(title, simulated.result.units, kernels, events)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(profile, path)
+
+
+def _events(result: Simulation) -> Iterator[TaskEvent]:
+    for unit, segments in enumerate(result.segments):
+        for s in segments:
+            if s.is_task:
+                start, end = (round(1e9 * time) for time in (s.start, s.end))
+                yield TaskEvent(unit, s.kernel, s.task, start, end)

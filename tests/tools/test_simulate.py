@@ -1,0 +1,78 @@
+"""`stretto simulate`: what it prints and draws."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from stretto.tools.cli import app
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    environment = {"COLUMNS": "200", "NO_COLOR": "1"}
+    result = CliRunner().invoke(app, ["simulate", *arguments], env=environment)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_cpu_and_its_timeline(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    text = run("rae", "--small", "--device", "cpu:2", "--timeline", str(file))
+    for part in ("rae on cpu:2, simulated", "utilisation", "critical path", "Stretches"):
+        assert part in text
+    events = json.loads(file.read_text())["traceEvents"]
+    tasks = [event for event in events if event["ph"] == "X"]
+    assert f"{len(tasks):,} on " in text
+
+
+@pytest.mark.parametrize("device", ["h200", "v100"])
+def test_a_gpu_with_a_few_units(device: str) -> None:
+    pytest.importorskip("triton")
+    text = run("lstm", "--small", "--device", device, "--units", "3")
+    assert f"lstm on {device}, simulated" in text
+    assert "on 3 units" in text
+
+
+MODEL = """
+import torch
+
+def settle(x):
+    while x.norm() > 0.5:
+        x = torch.tanh(x) * 0.9
+    return x
+
+def example_inputs():
+    return (torch.randn(64),)
+"""
+
+
+def test_trips_that_values_decide_are_an_option(tmp_path: Path) -> None:
+    source = tmp_path / "model.py"
+    source.write_text(MODEL)
+    texts = [run(f"{source}:settle", "--device", "cpu:1", "--trips", trips) for trips in ("0", "3")]
+    first, last = (int(re.search(r"tasks +(\d+) on", text)[1]) for text in texts)  # pyright: ignore
+    assert first < last
+
+
+def test_tasks_that_are_measured_here() -> None:
+    assert "critical path  compute" in run("rae", "--small", "--device", "cpu:1", "--measured")
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("h200", "does not go with h200"), ("cpu:9999", "as many cores as units: 9999")],
+)
+def test_tasks_that_cannot_be_measured_here(device: str, message: str) -> None:
+    if device == "h200":
+        pytest.importorskip("triton")
+    assert message in run("rae", "--small", "--device", device, "--measured", code=2)
+
+
+def test_a_device_that_is_not_known() -> None:
+    text = run("lstm", "--small", "--device", "h20", code=2)
+    assert "unknown device 'h20'" in text
+    assert "cpu:N" in text
