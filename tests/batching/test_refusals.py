@@ -169,3 +169,14 @@ def test_an_operator_that_refuses_its_operands_leaves_no_log(
     with pytest.raises(RuntimeError, match="same reduction dim|cannot be multiplied"):
         stretto.batch(_odd_product)([torch.ones(4), torch.ones(4)])
     assert "failed while attempting" not in capfd.readouterr().err
+
+
+def test_an_operator_whose_kernel_needs_the_elements() -> None:
+    """torch's fake tensors say so by an error of their own."""
+
+    def split(given: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return torch.tensor_split(given[0], given[1])[0]
+
+    given = (torch.randn(5, 2), torch.tensor([1, 3]))
+    with pytest.raises(CaptureError, match="depends on the content of a tensor"):
+        stretto.batch(split)([given, given])

@@ -285,3 +285,16 @@ def test_one_op_on_its_own() -> None:
     op = tensor_op("aten.mul.Tensor", x, 2.0)
     (found,) = evaluate(op, {x: torch.ones(2)}, {})
     assert isinstance(found, torch.Tensor) and found.tolist() == [2, 2]
+
+
+def test_strides_count_from_the_value() -> None:
+    """A value that is a view of another one has no storage of its own."""
+    program = program_of("""
+        func @main(%x: f32[3, 4]) -> (f32[2]) {
+          %r = aten.select.int(%x, 0, 1) : f32[4]
+          %y = aten.as_strided.default(%r, (2), (2), 1) : f32[2]
+          return %y
+        }
+    """)
+    x = torch.arange(12.0).view(3, 4)
+    torch.testing.assert_close(run(program, [x])[0], torch.tensor([5.0, 7.0]))

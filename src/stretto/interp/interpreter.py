@@ -193,6 +193,8 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
         _argument(frame, item.is_tensor, argument)
         for item, argument in named_arguments(op.target, op.args, op.kwargs)
     ]
+    if op.target.startswith("aten.as_strided"):
+        items[0] = items[0].clone()  # offsets count from the storage, which may begin before it
     keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
     if "generator" in keywords:
         keywords["generator"] = generator_named(keywords["generator"])

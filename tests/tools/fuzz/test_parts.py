@@ -154,7 +154,11 @@ def test_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "count"), [("operators", 12), ("operator-sizes", 6), ("modules", 6)]
+    ("part", "count"),
+    [
+        *(("operators", 12), ("operator-sizes", 6), ("modules", 6)),
+        *(("operator-instances", 4), ("module-instances", 3)),
+    ],
 )
 def test_a_sample_of_torchs_databases(part: str, count: int) -> None:
     """All of them are tried by `make fuzz`."""

@@ -15,8 +15,8 @@ from rich.progress import Progress
 from stretto.tools.names import require_known
 
 PART_NAMES = (
-    *("functions", "operators", "special", "sizes", "instances", "operator-sizes", "modules"),
-    *("exportdb", "sanitizers", "mutants"),
+    *("functions", "operators", "special", "sizes", "instances", "operator-sizes"),
+    *("operator-instances", "modules", "module-instances", "exportdb", "sanitizers", "mutants"),
 )
 """The keys of `parts.PARTS`, which a look at `--help` does not import."""
 

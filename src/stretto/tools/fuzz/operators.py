@@ -9,7 +9,7 @@ compiled once for all sizes, and called with those of the sample and two other o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
@@ -168,7 +168,7 @@ def module_samples(per_entry: int) -> list[Sample]:
 
 
 @lru_cache(maxsize=1)
-def _inputs(entry: int, dtype: torch.dtype, count: int) -> list[Any]:
+def samples_of(entry: int, dtype: torch.dtype, count: int) -> list[Any]:
     """The first samples of an operator."""
     torch.manual_seed(0)
     info = operator_database()[entry]
@@ -177,7 +177,7 @@ def _inputs(entry: int, dtype: torch.dtype, count: int) -> list[Any]:
 
 def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
     info = operator_database()[sample.entry]
-    inputs = _inputs(sample.entry, sample.dtype, most)
+    inputs = samples_of(sample.entry, sample.dtype, most)
     if sample.number >= len(inputs):
         return None
     given = inputs[sample.number]
@@ -222,33 +222,37 @@ def _is_pointwise(info: Any) -> bool:
     return isinstance(info, core.UnaryUfuncInfo | core.BinaryUfuncInfo)
 
 
-def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
+def module_of(sample: Sample) -> tuple[torch.nn.Module, Any] | None:
+    """A module of the database, in eval mode, and its arguments; None beyond the last sample."""
     info = module_database()[sample.entry]
-
-    def inputs() -> Iterator[Any]:
-        torch.manual_seed(0)
-        return info.module_inputs_func(
-            info, device=HOST.type, dtype=sample.dtype, requires_grad=False, training=False
-        )
-
-    if sum(1 for _ in islice(inputs(), sample.number + 1)) <= sample.number:
+    torch.manual_seed(0)
+    inputs = info.module_inputs_func(
+        info, device=HOST.type, dtype=sample.dtype, requires_grad=False, training=False
+    )
+    given = next(islice(inputs, sample.number, None), None)
+    if given is None:
         return None
+    torch.manual_seed(1)
+    made = given.constructor_input
+    arguments = {**made.kwargs, "dtype": sample.dtype, "device": HOST.type}
+    try:
+        module = info.module_cls(*made.args, **arguments)
+    except TypeError:
+        module = info.module_cls(*made.args, **made.kwargs).to(sample.dtype)
+    return module.eval(), given.forward_input
 
+
+def _module_program(sample: Sample, most: int, machines: tuple[str, ...]) -> Program | None:
     def make(_: Path) -> Made:
-        given = next(islice(inputs(), sample.number, None))
-        torch.manual_seed(1)
-        made, forward = given.constructor_input, given.forward_input
-        arguments = {**made.kwargs, "dtype": sample.dtype, "device": HOST.type}
-        try:
-            module = info.module_cls(*made.args, **arguments)
-        except TypeError:
-            module = info.module_cls(*made.args, **made.kwargs).to(sample.dtype)
-        return Made(module.eval(), [(tuple(forward.args), forward.kwargs)] * 2)
+        found = module_of(sample)
+        assert found is not None
+        module, forward = found
+        return Made(module, [(tuple(forward.args), forward.kwargs)] * 2)
 
-    return Program(str(sample), make, 0, machines)
+    return None if module_of(sample) is None else Program(str(sample), make, 0, machines)
 
 
-def _job(
+def job_of(
     samples: list[Sample],
     make: Callable[[Sample, int, tuple[str, ...]], Program | None],
     machines: tuple[str, ...],
@@ -267,8 +271,8 @@ def _job(
 
 
 def operators(samples: list[Sample], machines: tuple[str, ...], seconds: float) -> Job[Sample]:
-    return _job(samples, _operator_program, machines, seconds)
+    return job_of(samples, _operator_program, machines, seconds)
 
 
 def modules(samples: list[Sample], machines: tuple[str, ...], seconds: float) -> Job[Sample]:
-    return _job(samples, _module_program, machines, seconds)
+    return job_of(samples, _module_program, machines, seconds)

@@ -30,6 +30,12 @@ from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.sanitizers import sanitizers
 from stretto.tools.fuzz.sizes import random_sizes, sized_source
 from stretto.tools.fuzz.source import Source
+from stretto.tools.fuzz.torch_instances import (
+    module_instance_samples,
+    module_instances,
+    operator_instance_samples,
+    operator_instances,
+)
 from stretto.tools.fuzz.trial import Note, try_program
 from stretto.tools.fuzz.workers import Job, Workers, run_all
 
@@ -88,6 +94,16 @@ def operator_sizes_job(settings: Settings) -> Job[Any]:
     return operators(samples, settings.machines or NATIVE[:1], settings.seconds)
 
 
+def operator_instances_job(settings: Settings) -> Job[Any]:
+    samples = sampled(operator_instance_samples(max(1, settings.per_entry // 3)), settings)
+    return operator_instances(samples, settings.machines or NATIVE[:1], settings.seconds)
+
+
+def module_instances_job(settings: Settings) -> Job[Any]:
+    samples = sampled(module_instance_samples(max(1, settings.per_entry // 3)), settings)
+    return module_instances(samples, settings.machines or NATIVE[:1], settings.seconds)
+
+
 def modules_job(settings: Settings) -> Job[Any]:
     samples = sampled(module_samples(settings.per_entry), settings)
     return modules(samples, settings.machines or NATIVE, settings.seconds)
@@ -126,7 +142,9 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "sizes": sizes_job,
     "instances": instances_job,
     "operator-sizes": operator_sizes_job,
+    "operator-instances": operator_instances_job,
     "modules": modules_job,
+    "module-instances": module_instances_job,
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,
     "mutants": mutants_job,

@@ -144,6 +144,12 @@ def _results_for(frame: Frame, call: Called) -> Results:
     return memo[key]
 
 
+_OF_CONTENT = ("DataDependent", "DynamicOutputShape", "GuardOnData")
+"""In the names of what torch raises where fake tensors are asked for their elements."""
+_NO_DATA = "its data is not allocated yet"
+"""In the message where a kernel asks them."""
+
+
 def fail(
     frame: Frame, call: Called, error: BaseException, lengths: Sequence[tuple[str, Dynamic]]
 ) -> NoReturn:
@@ -153,18 +159,18 @@ def fail(
     kind = type(error).__name__
     if isinstance(error, CaptureError):
         frame.refuse(error.message, error.remedy)
+    if any(text in kind for text in _OF_CONTENT) or _NO_DATA in str(error):
+        raise NotStatic(
+            f"what {name} returns depends on the content of a tensor",
+            location=frame.location,
+            remedy="decide with bool(), int() or .item() of a tensor of one element",
+        ) from error
     if type(error) in TORCH_ERRORS:
         parts: list[str | Operand] = [str(error)]
         for tried, rows in lengths:
             shown = length(frame, rows)
             parts = [piece for part in parts for piece in _pieces(part, tried, shown)]
         frame.stop(type(error), *parts)
-    if "DataDependent" in kind or "DynamicOutputShape" in kind or "GuardOnData" in kind:
-        raise NotStatic(
-            f"what {name} returns depends on the content of a tensor",
-            location=frame.location,
-            remedy="decide with bool(), int() or .item() of a tensor of one element",
-        ) from error
     frame.refuse(f"{name} refuses its arguments: {kind}: {str(error).splitlines()[0]}")
 
 
