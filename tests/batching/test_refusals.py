@@ -180,3 +180,15 @@ def test_an_operator_whose_kernel_needs_the_elements() -> None:
     given = (torch.randn(5, 2), torch.tensor([1, 3]))
     with pytest.raises(CaptureError, match="depends on the content of a tensor"):
         stretto.batch(split)([given, given])
+
+
+def test_operands_of_very_many_types() -> None:
+    """There would be a call for each combination of their types."""
+
+    def joined(items: list[torch.Tensor]) -> torch.Tensor:
+        a, b, c, d, e = items[0], items[1], items[2], items[3], items[4]
+        return torch.cat([a, b, c, d, e], 1)
+
+    items = [torch.randn(2, size) for size in (1, 2, 3, 4, 5)]
+    with pytest.raises(CaptureError, match="5 operands, each of .* 3125 combinations"):
+        stretto.batch(joined)([items, items])

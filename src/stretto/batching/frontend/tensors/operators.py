@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -28,7 +29,14 @@ from stretto.batching.frontend.tensors.composed import Joined, composed_in
 from stretto.batching.frontend.tensors.lengths import combined
 from stretto.batching.frontend.tensors.operands import NUMBERS
 from stretto.batching.program import Input, Literal, Variable
-from stretto.batching.types import RowsType, Scalar, TensorType, TupleType, UnionType
+from stretto.batching.types import (
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    UnionType,
+    alternatives,
+)
 
 
 @dataclass(slots=True)
@@ -51,8 +59,9 @@ def call_torch(
 ) -> Value:
     """The value of a call of a torch function (or of a module of torch) on tensors of the
     instance. Raises NotStatic where its result depends on the content of tensors."""
-    several = next(filter(None, map(_of_several_types, (*args, *kwargs.values()))), None)
+    several = next(_unions((*args, *kwargs.values())), None)
     if several is not None:
+        _check_combinations(frame, function, (*args, *kwargs.values()))
 
         def once(one: Value) -> Value:
             given = [_replaced(value, several, one) for value in args]
@@ -79,6 +88,35 @@ def call_torch(
         function = arguments.joined.composition(len(operands))
         given, named = tuple(map(Input, range(len(operands)))), ()
     return combined(frame, Called(function, given, named, operands))
+
+
+MOST_COMBINATIONS = 256
+"""Of the types of the operands of one call: there is a call for each."""
+
+
+def _check_combinations(frame: Frame, function: Any, values: Iterable[Value]) -> None:
+    found = {value.operand: len(list(alternatives(value.type))) for value in _unions(values)}
+    count = prod(found.values())
+    if count > MOST_COMBINATIONS:
+        name = getattr(function, "__name__", type(function).__name__)
+        frame.refuse(
+            f"{name} has {len(found)} operands, each of which may have one of several types: "
+            f"{count} combinations",
+            "keep values of one type in one place: a field of a class, or an item of a short tuple",
+        )
+
+
+def _unions(values: Iterable[Value]) -> Iterator[Dynamic]:
+    for value in values:
+        match value:
+            case Dynamic(_, UnionType()):
+                yield value
+            case TupleValue(items):
+                yield from _unions(items)
+            case SliceValue(start, stop, step):
+                yield from _unions((start, stop, step))
+            case _:
+                pass
 
 
 def _sizes(frame: Frame, value: Value) -> Value:
@@ -119,19 +157,6 @@ def _as_many(frame: Frame, value: Value) -> Value:
             return TupleValue(tuple(_as_many(frame, item) for item in items), is_list, names)
         case _:
             return value
-
-
-def _of_several_types(value: Value) -> Dynamic | None:
-    """A value among the parts of an argument that may have one of several types."""
-    match value:
-        case Dynamic(_, UnionType()):
-            return value
-        case TupleValue(items):
-            return next(filter(None, map(_of_several_types, items)), None)
-        case SliceValue(start, stop, step):
-            return next(filter(None, map(_of_several_types, (start, stop, step))), None)
-        case _:
-            return None
 
 
 def _replaced(value: Value, part: Dynamic, new: Value) -> Value:
