@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import For, If, While
+from stretto.device.tree import If, Loop, While
 from stretto.machines.emulator import run as emulator
 from stretto.machines.emulator.run import Emulator
 from tests.schedule.random_trees import random_memory
@@ -40,13 +40,21 @@ class Observed:
     done: list[Done] = field(default_factory=list[Done])
     arms: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     turns: dict[int, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
+    active: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     depth: int = 1000
 
     def arm(self, node: If[Schedule], seconds: object, ends: object) -> int:
         return self.arms[id(node)].pop(0)
 
-    def trips(self, node: For[Schedule] | While[Schedule]) -> int:
-        return self.turns[id(node)].pop(0)[0]
+    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        """Of a loop that comes to itself by recursion the inner ones end first."""
+        active = self.active[id(node)]
+        if done == 0:
+            active.append(self.turns[id(node)].pop(0)[0])
+        if done < active[-1]:
+            return True
+        active.pop()
+        return False
 
 
 def observe(program: DeviceProgram, seed: int) -> Observed:

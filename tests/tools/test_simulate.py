@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from stretto.tools.cli import app
+from stretto.tools.models import find_model
+from stretto.tools.simulate import simulate_model
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -56,6 +58,32 @@ def test_trips_that_values_decide_are_an_option(tmp_path: Path) -> None:
     texts = [run(f"{source}:settle", "--device", "cpu:1", "--trips", trips) for trips in ("0", "3")]
     first, last = (int(re.search(r"tasks +(\d+) on", text)[1]) for text in texts)  # pyright: ignore
     assert first < last
+
+
+def test_the_way_of_a_run_is_followed(tmp_path: Path) -> None:
+    """The run has 5 trips, of which the third has an arm of its own."""
+    source = tmp_path / "model.py"
+    source.write_text(
+        """
+import torch
+
+def settle(x):
+    while x.sum() < 5:
+        if x.sum() > 2.5 and x.sum() < 3.5:
+            x = torch.softmax(x + 1, 0) * 4
+        else:
+            x = x + 0.25
+    return x
+
+def example_inputs():
+    return (torch.zeros(4),)
+"""
+    )
+    model = find_model(f"{source}:settle")
+    for device in ("cpu:1", "cpu:2"):
+        found = simulate_model(model, device, followed=True)
+        runs = [s.runs for s in found.result.stretches if "while" in s.title]
+        assert runs == [6, 5, 1, 4]  # the test, the inner test, both arms
 
 
 def test_tasks_that_are_measured_here() -> None:

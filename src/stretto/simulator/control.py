@@ -19,7 +19,7 @@ from stretto.device.evaluate import Number, evaluate
 from stretto.device.expr import Buffer, Expr, Reg, expr_atoms, loads, size_name
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.runs import called, reached
-from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq, While, children, title
+from stretto.device.tree import Call, For, If, Leaf, Let, Loop, Node, Seq, While, children, title
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Size, Symbol, usual_value
 
@@ -37,7 +37,9 @@ class Choices(Protocol):
         not be taken, since recursion would not end."""
         ...
 
-    def trips(self, node: For[Schedule] | While[Schedule]) -> int: ...
+    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        """Whether a loop has another iteration after so many."""
+        ...
 
     @property
     def depth(self) -> int:
@@ -57,8 +59,8 @@ class Assumed:
             return int(ends[0])
         return int(seconds[1] > seconds[0])
 
-    def trips(self, node: For[Schedule] | While[Schedule]) -> int:
-        return self.loop_trips
+    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        return done < self.loop_trips
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Walk:
         return self._call("main", dict(self._sizes))
 
     def _call(self, name: str, registers: dict[str, Number]) -> Iterator[Visit]:
-        if self._active.count(name) > max(self._choices.depth, MOST_DEPTH):
+        if self._active.count(name) > MOST_DEPTH:
             raise ScheduleError(
                 f"the recursion of {name} does not end on the way that the simulator takes",
                 remedy="simulate it with a depth of 1, or a part of it",
@@ -209,26 +211,25 @@ class Walk:
                 registers[node.index.name] = position
                 yield from self._node(node.body, registers)
             return
-        for trip in range(self._trips(node)):
-            first = None if bounds[0] is None else int(bounds[0]) + trip * node.step
+        done = 0
+        while self._goes_on(node, done):
+            first = None if bounds[0] is None else int(bounds[0]) + done * node.step
             self._assign(node.index.name, first, registers)
             yield from self._node(node.body, registers)
+            done += 1
 
     def _while(self, node: While[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
-        done, trips = 0, None
+        done = 0
         while True:
             yield from self._node(node.head, registers)
             goes_on = registers.get(node.condition.name)
-            if goes_on is None:
-                trips = self._trips(node) if trips is None else trips
-                goes_on = done < trips
-            if not goes_on:
+            if not (self._goes_on(node, done) if goes_on is None else goes_on):
                 return
             done += 1
             yield from self._node(node.body, registers)
 
-    def _trips(self, node: For[Schedule] | While[Schedule]) -> int:
-        return 0 if self._is_too_deep(node.body) else self._choices.trips(node)
+    def _goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        return not self._is_too_deep(node.body) and self._choices.goes_on(node, done)
 
     def _is_too_deep(self, node: Node[Schedule]) -> bool:
         """Whether a node leads back to a function that is as deep in itself as it may be."""

@@ -232,9 +232,14 @@ def simulate_command(
     trips: Annotated[
         int | None, typer.Option(min=0, help="Of loops whose end only values decide.")
     ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Of recursion that only values end.")] = 4,
+    depth: Annotated[
+        int, typer.Option(min=1, max=64, help="Of recursion that only values end.")
+    ] = 4,
     measured: Annotated[
         bool, typer.Option("--measured", help="Of cpu:N: tasks take what they take on this CPU.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Run it on this CPU once, and go the way it goes.")
     ] = False,
     small: Annotated[bool, typer.Option(help="Of a zoo model the small preset.")] = False,
     timeline: Annotated[
@@ -251,7 +256,13 @@ def simulate_command(
         found = find_model(model, small=small)
         with errors.status(f"simulating {found.name} on {device}"):
             simulated = simulate_model(
-                found, device, units, trips=trips, depth=depth, measured=measured
+                found,
+                device,
+                units,
+                trips=trips,
+                depth=depth,
+                measured=measured,
+                followed=follow,
             )
         console.print(report(simulated))
         if timeline is not None:

@@ -21,14 +21,15 @@ from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import find_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.simulator.control import Assumed
+from stretto.simulator.control import Assumed, Choices
 from stretto.simulator.devices import GPUS, NAMES, Device, find_device
+from stretto.simulator.follow import Recorded, follow
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
-from stretto.tools.profile import make_profile, profile_entry, profiled_kernels
+from stretto.tools.profile import Profile, make_profile, profile_entry, profiled_kernels
 from stretto.tools.targets import target_machine
 from stretto.tools.timeline import writer_of
 
@@ -54,12 +55,14 @@ def simulate_model(
     trips: int | None = None,
     depth: int = 4,
     measured: bool = False,
+    followed: bool = False,
 ) -> Simulated:
     """Compiles a model for a device as far as its schedule, and simulates one run.
 
     units: of the program; None is as many as the device has. trips: of loops that values end; None
     is what the machine's costs assume. depth: of recursion. measured: tasks take what they take
-    here, for which a program for this CPU is built and run. Raises UsageError for a device that is
+    here, for which a program for this CPU is built and run. followed: branches and loops go the way
+    of a run on one unit of this CPU. Raises UsageError for a device that is
     not known or whose tasks cannot be measured, and the errors of the stages.
     """
     machine, device, options = _machine(name, units)
@@ -68,7 +71,9 @@ def simulate_model(
         program = _measured_program(model, machine, options)
     else:
         program = _scheduled_program(model, machine, options)
-    choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
+    choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
+    if followed:
+        choices = _followed(model)
     return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
 
 
@@ -97,6 +102,24 @@ def _scheduled_program(model: Model, machine: Machine, options: Options) -> Devi
     return stages.device
 
 
+def _followed(model: Model) -> Recorded:
+    """The way that a run of the model takes here."""
+    machine, options = find_machine(CPU_MACHINE), Options(threads=1)
+    program, profile = _profiled(model, machine, options)
+    ran = (profile.kernels[event.kernel].name for event in profile.events)
+    return follow(program, ran, machine.costs)
+
+
+def _profiled(model: Model, machine: Machine, options: Options) -> tuple[DeviceProgram, Profile]:
+    """A model's program, built and run here with a clock around each task."""
+    with torch.no_grad():
+        fast = stretto.compile(model.function, model.inputs, backend=machine.name, options=options)
+        entry = fast.signatures[0]
+        profile = profile_entry(entry, options)
+    assert entry.stages.device is not None
+    return entry.stages.device, profile
+
+
 def _require_cores(device: Device, options: Options) -> None:
     cores, wanted = os.cpu_count() or 1, options.unit_count()
     if device.target:
@@ -110,15 +133,10 @@ def _require_cores(device: Device, options: Options) -> None:
 def _measured_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
     """The program of a model, in which the estimate of each kernel is the mean time of its tasks
     in a run."""
-    with torch.no_grad():
-        fast = stretto.compile(model.function, model.inputs, backend=machine.name, options=options)
-        entry = fast.signatures[0]
-        profile = profile_entry(entry, options)
+    program, profile = _profiled(model, machine, options)
     seconds = {
         kernel.name: kernel.busy / kernel.tasks / 1e9 for kernel in profile.kernels if kernel.tasks
     }
-    program = entry.stages.device
-    assert program is not None
     kernels = (replace(k, seconds=seconds.get(k.name, k.seconds)) for k in program.kernels)
     return replace(program, kernels=tuple(kernels))
 
