@@ -6,7 +6,7 @@ wrong argument of stretto's public functions.
 """
 
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.text import Writer, caret
@@ -18,6 +18,8 @@ class SourceLocation:
 
     `line` counts from 1. Columns are what `ast` and `co_positions` give: they count from 0, in
     bytes of the line's UTF-8. `end_column` is None where the end is unknown or on a later line.
+    `module` is the path of the module in whose `forward` the place was reached, as
+    `layers.3.q_proj`; it is no part of the place, which many modules may share.
     """
 
     file: str
@@ -25,6 +27,7 @@ class SourceLocation:
     column: int | None = None
     end_column: int | None = None
     function: str | None = None
+    module: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"

@@ -104,11 +104,11 @@ def test_who_reads_its_own_rows_does_not_wait(units: int) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("run b3 8 count 8", "run b3 7 count 9", "task 7 of kernel b3 runs 2 times"),
-        ("run b3 8 count 8", "run b3 9 count 7", "runs 15 of its 16 tasks"),
+        ("run neg 8 count 8", "run neg 7 count 9", "task 7 of kernel neg runs 2 times"),
+        ("run neg 8 count 8", "run neg 9 count 7", "runs 15 of its 16 tasks"),
         (
-            "kernel sum2 0.1120000216 grid (#n/1 in 16",
-            "kernel sum2 0.04 grid (#n/3 in 16",
+            "kernel softmax.2 0.1120000216 grid (#n/1 in 16",
+            "kernel softmax.2 0.04 grid (#n/3 in 16",
             "race on",
         ),
         ("(#n/1 in 16)", "(#n/1 in 0)", "into 0 parts"),

@@ -73,7 +73,7 @@ def test_operators(old: str, new: str, reason: str) -> None:
         ("box (4 @ 0, 8 @ 1)", "box (4 @ 0)", "other dims than its operator"),
         ("box (4 @ 0, 8 @ 1)", "box (4 @ 0, 8 @ 1 + 1)", "computes more than its operator has"),
         ("grid (4/4, 8/8)", "grid (4/0, 8/8)", "a dim of no tiles"),
-        ("kernel y3", "kernel c2", "two kernels have one name"),
+        ("kernel add", "kernel mm", "two kernels have one name"),
         ("= tanh(main.product.5[i0, i1])", "= tanh(main.b.2[i0, i1])", "may not be written"),
     ],
 )
@@ -86,7 +86,7 @@ def test_kernels(old: str, new: str, reason: str) -> None:
     [
         ("leaf 1 {", "leaf 0 {", "publishes nothing at its end"),
         ("main.b.2 at 128", "main.b.2 at 64", "overlap"),
-        ("run init1 0", "run init1 1", "no tasks 1"),
+        ("run init 0", "run init 1", "no tasks 1"),
         ("inputs (in0", "inputs (out0", "input out0 is no input buffer"),
     ],
 )
@@ -107,7 +107,7 @@ def test_schedules(old: str, new: str, reason: str) -> None:
         ("results ($main.j.3)", "results ()", "main.j.3 may be read before it is written"),
         ("params ($main.j.3)", "params ()", "reads register main.j.3 but does not take it"),
         ("rotated (main.b.1, main.b.2)", "rotated (main.b.1)", "other buffers trade places"),
-        ("leaf launch frame main kernels (y3)", "leaf launch frame main kernels (n4)", "no kernel"),
+        ("leaf launch frame main kernels (add)", "leaf launch frame main kernels (n)", "no kernel"),
     ],
 )
 def test_plans(old: str, new: str, reason: str) -> None:
@@ -116,20 +116,20 @@ def test_plans(old: str, new: str, reason: str) -> None:
 
 def test_a_plan_that_leaves_a_launch_out_does_not_do_what_its_source_does() -> None:
     text = print_form(plan_of_many())
-    start = text.index("    leaf launch frame main kernels (y3)")
-    end = text.index("    leaf launch frame main kernels (n4)")
+    start = text.index("    leaf launch frame main kernels (add)")
+    end = text.index("    leaf launch frame main kernels (n)")
     source = made()[Selected]
     assert isinstance(source, Selected)
     changed = parse_form(text[:start] + text[end:], templates=TEMPLATES)
-    with pytest.raises(VerifyError, match="a leaf does not run kernel y3"):
+    with pytest.raises(VerifyError, match="a leaf does not run kernel add"):
         verify_form(changed, source.tree)
 
 
 def test_launches_in_another_order_are_rejected() -> None:
     text = print_form(plan_of_many())
-    init = text.index("    leaf launch frame main kernels (init1)")
-    loop_start = text.index("    leaf launch frame main kernels (c2)")
-    after = text.index("    leaf launch frame main kernels (y3)")
+    init = text.index("    leaf launch frame main kernels (init)")
+    loop_start = text.index("    leaf launch frame main kernels (mm)")
+    after = text.index("    leaf launch frame main kernels (add)")
     swapped = text[:init] + text[loop_start:after] + text[init:loop_start] + text[after:]
     with pytest.raises(VerifyError):
         verify_form(parse_form(swapped, templates=TEMPLATES))

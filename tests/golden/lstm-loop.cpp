@@ -11,7 +11,8 @@ struct State {
   int64_t depth;
 };
 
-__attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for init and 2 more
+__attribute__((noinline)) static void k0_init(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
@@ -28,7 +29,8 @@ __attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, 
   }
 }
 
-__attribute__((noinline)) static void k_contraction3(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
+// for linear
+__attribute__((noinline)) static void k1_linear(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
   const int64_t g0 = task * 64;
   const int64_t e0 = g0 + 64 < int64_t(256) ? g0 + 64 : int64_t(256);
@@ -37,7 +39,8 @@ __attribute__((noinline)) static void k_contraction3(stretto::Context* ctx, floa
   }
 }
 
-__attribute__((noinline)) static void k_h24(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, float* p4, int64_t r0, int64_t task)
+// for add
+__attribute__((noinline)) static void k2_add(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, float* p4, int64_t r0, int64_t task)
 {
   const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
@@ -108,7 +111,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_init1(s.ctx, b1_in1, b_main_h1_1, task);
+          k0_init(s.ctx, b1_in1, b_main_h1_1, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -116,7 +119,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
-          k_init1(s.ctx, b2_in2, b_main_c1_3, task);
+          k0_init(s.ctx, b2_in2, b_main_c1_3, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -128,7 +131,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_init1(s.ctx, b1_in1, b_main_h1_1, task);
+          k0_init(s.ctx, b1_in1, b_main_h1_1, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -136,7 +139,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
-          k_init1(s.ctx, b2_in2, b_main_c1_3, task);
+          k0_init(s.ctx, b2_in2, b_main_c1_3, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -159,7 +162,7 @@ static bool f0_main(State& s, char* frame)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
+            k1_linear(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -169,7 +172,7 @@ static bool f0_main(State& s, char* frame)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
-            k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
+            k2_add(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -182,7 +185,7 @@ static bool f0_main(State& s, char* frame)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_contraction3(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
+            k1_linear(s.ctx, b_main_h1_1, b_main_of_h_6, b5_w_packed0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -192,7 +195,7 @@ static bool f0_main(State& s, char* frame)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
-            k_h24(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
+            k2_add(s.ctx, b0_in0, b_main_of_h_6, b_main_c1_3, b_main_c1_4, b_main_h1_2, r_main_i_5, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -214,7 +217,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {
-          k_init1(s.ctx, b_main_h1_1, b3_out0, task);
+          k0_init(s.ctx, b_main_h1_1, b3_out0, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -226,7 +229,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {
-          k_init1(s.ctx, b_main_h1_1, b3_out0, task);
+          k0_init(s.ctx, b_main_h1_1, b3_out0, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }

@@ -10,7 +10,8 @@ struct State {
   int64_t depth;
 };
 
-__attribute__((noinline)) static void k_half1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for mul
+__attribute__((noinline)) static void k0_mul(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -25,7 +26,8 @@ __attribute__((noinline)) static void k_half1(stretto::Context* ctx, float* p0, 
   }
 }
 
-__attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
+// for add
+__attribute__((noinline)) static void k1_add(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -41,7 +43,8 @@ __attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, flo
   }
 }
 
-__attribute__((noinline)) static void k_x3(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for x
+__attribute__((noinline)) static void k2_x(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -91,7 +94,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 0, task)
           {
-            k_half1(s.ctx, b_tree_in0, b_tree_half_2, task);
+            k0_mul(s.ctx, b_tree_in0, b_tree_half_2, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -105,7 +108,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 0, task)
           {
-            k_half1(s.ctx, b_tree_in0, b_tree_half_2, task);
+            k0_mul(s.ctx, b_tree_in0, b_tree_half_2, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -126,7 +129,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
-            k_s2(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
+            k1_add(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -138,7 +141,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
-            k_s2(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
+            k1_add(s.ctx, b_tree_a_3, b_tree_b_4, b_tree_out0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -158,7 +161,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_x3(s.ctx, b_tree_in0, b_tree_out0, task);
+            k2_x(s.ctx, b_tree_in0, b_tree_out0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -170,7 +173,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_x3(s.ctx, b_tree_in0, b_tree_out0, task);
+            k2_x(s.ctx, b_tree_in0, b_tree_out0, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }

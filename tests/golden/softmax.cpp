@@ -10,7 +10,8 @@ struct State {
   int64_t depth;
 };
 
-__attribute__((noinline)) static void k_max1(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
+// for exp
+__attribute__((noinline)) static void k0_exp(stretto::Context* ctx, float* p0, float* p1, float* p2, int64_t task)
 {
   const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
@@ -47,7 +48,8 @@ __attribute__((noinline)) static void k_max1(stretto::Context* ctx, float* p0, f
   }
 }
 
-__attribute__((noinline)) static void k_s2(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, int64_t task)
+// for softmax
+__attribute__((noinline)) static void k1_softmax(stretto::Context* ctx, float* p0, float* p1, float* p2, float* p3, int64_t task)
 {
   const int64_t g0 = task * 16;
   const int64_t e0 = g0 + 16 < int64_t(64) ? g0 + 16 : int64_t(64);
@@ -109,7 +111,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_max1(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
+          k0_exp(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -117,7 +119,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
-          k_s2(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
+          k1_softmax(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -129,7 +131,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_max1(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
+          k0_exp(s.ctx, b0_in0, b_main_e_1, b_main_max_2, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -137,7 +139,7 @@ static bool f0_main(State& s, char* frame)
       {
         STRETTO_TASK(s.ctx, s.unit, 1, task)
         {
-          k_s2(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
+          k1_softmax(s.ctx, b_main_e_1, b_main_max_2, b_main_sum_3, b1_out0, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }

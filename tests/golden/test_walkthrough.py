@@ -34,10 +34,10 @@ EXCERPTS: Mapping[str, tuple[str, str, str, str]] = {
     "operators": ("cpu", "operators", "", END),
     "kernels": ("cpu", "kernels", "    while", "    leaf"),
     "scheduled": ("cpu", "scheduled", "frame main", END),
-    "cpp-kernel": ("cpu", "text", "__attribute__((noinline)) static void k_map4", "static bool"),
+    "cpp-kernel": ("cpu", "text", "// for settle:8.mm", "static bool"),
     "cpp-loop": ("cpu", "text", "  for (;;)", "  switch"),
     "plan": ("cuda-emulated", "plan", "host words", "      seq {"),
-    "triton-kernel": ("cuda-emulated", "text", "def k_map4", "@triton.jit"),
+    "triton-kernel": ("cuda-emulated", "text", "def k_mm", "@triton.jit"),
     "triton-loop": ("cuda-emulated", "text", "    going = ok", "    tl.debug_barrier()"),
 }
 """For each block the machine, the form, how the first line begins, and how the line after it."""

@@ -10,7 +10,8 @@ struct State {
   int64_t depth;
 };
 
-__attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for init
+__attribute__((noinline)) static void k0_init(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -24,7 +25,8 @@ __attribute__((noinline)) static void k_init1(stretto::Context* ctx, float* p0, 
   }
 }
 
-__attribute__((noinline)) static void k_sum2(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for sum
+__attribute__((noinline)) static void k1_sum(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   {
     double sum = 0.0f;
@@ -44,7 +46,8 @@ __attribute__((noinline)) static void k_sum2(stretto::Context* ctx, float* p0, f
   }
 }
 
-__attribute__((noinline)) static void k_b23(stretto::Context* ctx, float* p0, float* p1, int64_t task)
+// for add
+__attribute__((noinline)) static void k2_add(stretto::Context* ctx, float* p0, float* p1, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -59,7 +62,8 @@ __attribute__((noinline)) static void k_b23(stretto::Context* ctx, float* p0, fl
   }
 }
 
-__attribute__((noinline)) static void k_push4(stretto::Context* ctx, float* p0, float* p1, int64_t r0, int64_t task)
+// for push
+__attribute__((noinline)) static void k3_push(stretto::Context* ctx, float* p0, float* p1, int64_t r0, int64_t task)
 {
   const int64_t g0 = task * 1;
   const int64_t e0 = g0 + 1 < int64_t(4) ? g0 + 1 : int64_t(4);
@@ -73,7 +77,8 @@ __attribute__((noinline)) static void k_push4(stretto::Context* ctx, float* p0, 
   }
 }
 
-__attribute__((noinline)) static void k_n5(stretto::Context* ctx, int64_t* p0, int64_t r0, int64_t task)
+// for n
+__attribute__((noinline)) static void k4_n(stretto::Context* ctx, int64_t* p0, int64_t r0, int64_t task)
 {
   {
     p0[0] = int64_t(r0);
@@ -101,7 +106,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_init1(s.ctx, b0_in0, b_main_b_2, task);
+          k0_init(s.ctx, b0_in0, b_main_b_2, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -114,7 +119,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
       {
         STRETTO_TASK(s.ctx, s.unit, 0, task)
         {
-          k_init1(s.ctx, b0_in0, b_main_b_2, task);
+          k0_init(s.ctx, b0_in0, b_main_b_2, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }
@@ -135,7 +140,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           STRETTO_TASK(s.ctx, s.unit, 1, task)
           {
-            k_sum2(s.ctx, b_main_b_2, b_main_s_6, task);
+            k1_sum(s.ctx, b_main_b_2, b_main_s_6, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -161,7 +166,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_b23(s.ctx, b_main_b_2, b_main_b_3, task);
+            k2_add(s.ctx, b_main_b_2, b_main_b_3, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -170,7 +175,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
-            k_push4(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
+            k3_push(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -183,7 +188,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           STRETTO_TASK(s.ctx, s.unit, 2, task)
           {
-            k_b23(s.ctx, b_main_b_2, b_main_b_3, task);
+            k2_add(s.ctx, b_main_b_2, b_main_b_3, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -192,7 +197,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
         {
           STRETTO_TASK(s.ctx, s.unit, 3, task)
           {
-            k_push4(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
+            k3_push(s.ctx, b_main_b_3, b3_main_list_1, r_main_length_4, task);
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
@@ -213,7 +218,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
       {
         STRETTO_TASK(s.ctx, s.unit, 4, task)
         {
-          k_n5(s.ctx, b2_out1, r_main_length_4, task);
+          k4_n(s.ctx, b2_out1, r_main_length_4, task);
         }
         if (!stretto::go_on(s.ctx, s.unit)) return false;
       }

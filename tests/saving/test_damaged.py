@@ -164,8 +164,8 @@ def refused(content: file.Content, tmp_path: Path, **changes: Any) -> str:
 
 
 def test_another_format(content: file.Content, tmp_path: Path) -> None:
-    message = refused(content, tmp_path, manifest={**content.manifest, "format": 2})
-    assert "has format 2, and this version of stretto reads format 1" in message
+    message = refused(content, tmp_path, manifest={**content.manifest, "format": file.FORMAT + 1})
+    assert f"has format {file.FORMAT + 1}, and this version of stretto reads" in message
 
 
 def test_another_device(content: file.Content, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
 from typing import ClassVar, Self
@@ -63,7 +63,8 @@ class Operator:
     Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64. `out.index` uses
     parallel variables only (scans and sorts excepted). A store with `Dynamic` positions may hit one
     element twice; such an operator runs as a single task, in order. `accumulate` adds to what is
-    there.
+    there. `source` is the user's line. `origin` says for people which operator of the
+    user's it is, as `layers.3.q_proj.linear` or `decode:41.softmax`; nothing depends on it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Operator:
     out: Access
     accumulate: bool = False
     source: str = ""
+    origin: str = field(default="", compare=False)
 
     def reads(self) -> tuple[Load, ...]:
         found = list(loads(self.value))
@@ -101,6 +103,7 @@ class LibraryCall:
     outs: tuple[Buffer, ...]
     reason: str
     source: str = ""
+    origin: str = field(default="", compare=False)
 
     @property
     def inputs(self) -> tuple[LibraryOperand, ...]:

@@ -33,7 +33,7 @@ from stretto.errors import ScheduleError
 from stretto.ir.sizes import Maximum, Product, Size, Symbol
 from stretto.ir.types import DType
 
-PLAIN_NAME = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*")
+PLAIN_NAME = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*(?::[0-9][A-Za-z0-9_.]*)?")
 
 
 def print_expr(expr: Expr) -> str:

@@ -126,18 +126,21 @@ ARGUMENTS: Syntax[tuple[LibraryArgument, ...]] = items(ARGUMENT)
 
 LIBRARY_CALL = record(
     LibraryCall,
-    "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}",
+    "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}[ of {origin}]",
     args=ARGUMENTS,
     kwargs=items(pair("{left} = {right}", NAME, ARGUMENT)),
     reason=STRING,
     source=STRING,
+    origin=NAME,
 )
 OPERATOR = record(
     Operator,
-    "{name} {dims}[ reduce {combine} {reduce}]{accumulate}[ source {source}]\n  {out} = {value}",
+    "{name} {dims}[ reduce {combine} {reduce}]{accumulate}[ source {source}][ of {origin}]\n"
+    "  {out} = {value}",
     defaults={"combine": Combine.NONE, "reduce": ()},
     accumulate=flag("accumulate"),
     source=STRING,
+    origin=NAME,
 )
 SPAN = record(Span, "{extent}[ @ {grid}][ + {offset}]")
 
@@ -312,9 +315,10 @@ HOST_FUNCTION = pair(
 # ---- what all forms have ---------------------------------------------------------------------
 LOCATION = record(
     SourceLocation,
-    "{file} {line}[ column {column}][ to {end_column}][ in {function}]",
+    "{file} {line}[ column {column}][ to {end_column}][ in {function}][ module {module}]",
     file=STRING,
     function=STRING,
+    module=STRING,
 )
 FAILURE = record(Failure, "{error} {message}[ added {added}]", message=STRING)
 STOP = record(Stop, "stop {failure}[ at {location}]", defaults={"location": None})

@@ -114,7 +114,7 @@ class _Steps:
         average = Apply("where", (empty, Const(0.0, value.dtype), ratio), value.dtype)
         last = Operator(
             operator.name, operator.dims, (), Combine.NONE, average, operator.out,
-            operator.accumulate, operator.source,
+            operator.accumulate, operator.source, operator.origin,
         )  # fmt: skip
         return sums, last
 
@@ -145,7 +145,8 @@ class _Steps:
         buffer = Buffer(self.new.name(name), value.dtype, dims)
         self.new.buffers.append(buffer)
         name, source = f"{self.operator.name}.{name}", self.operator.source
-        return Operator(name, dims, reduce, combine, value, placed(buffer, dims), source=source)
+        out, origin = placed(buffer, dims), self.operator.origin
+        return Operator(name, dims, reduce, combine, value, out, source=source, origin=origin)
 
 
 def _load(operator: Operator) -> Load:

@@ -34,6 +34,7 @@ from stretto.device.expr import (
     substitute_vars,
 )
 from stretto.device.forms import Items, LeafItem
+from stretto.device.names import beside
 from stretto.device.operator import Combine, LibraryCall, Operator
 from stretto.device.regions import call_buffers
 from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, rotating, walk
@@ -243,7 +244,10 @@ def _new(new: NewBuffers, access: Access) -> Buffer:
 
 def _copy(source: Access, target: Access, operator: Operator) -> Operator:
     value = Load(source)
-    return Operator("layout", target.shape, (), Combine.NONE, value, target, source=operator.source)
+    return Operator(
+        "layout", target.shape, (), Combine.NONE, value, target,
+        source=operator.source, origin=beside(operator.origin, "layout"),
+    )  # fmt: skip
 
 
 def _reading(operator: Operator, image: Access, buffer: Buffer) -> Operator:

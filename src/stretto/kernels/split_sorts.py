@@ -190,6 +190,7 @@ class Steps:
             (order,),
             "so many elements are sorted faster by the library",
             operator.source,
+            operator.origin,
         )
         kept = (*variables(operator.dims), *variables((keep,), len(operator.dims)))
         return first, call, self._copy(operator, Load(placed_at(order, shape, kept)))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import ceil
 from typing import Protocol
 
 from stretto.device.costs import CostModel
 from stretto.device.forms import Items
+from stretto.device.names import UniqueNames
 from stretto.device.operator import Kernel, LibraryCall, Operator, Stage, Template, TileDim
 from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, map_tree
@@ -101,16 +101,16 @@ def open_kernels(
 def opener(fused: bool, remarks: Remarks) -> Callable[[Items, Selector], OpenBody]:
     """A function that groups the operators of a leaf, and names what becomes a kernel; names are
     unique among all that it opens."""
-    numbers = count(1)
+    names = UniqueNames()
 
     def item(grouped: Grouped, selector: Selector) -> OpenKernel | Statement:
         match grouped:
             case LibraryCall():
-                name = f"library{next(numbers)}"
+                name = names.of(grouped.origin or grouped.name)
                 return Kernel(name, (), (), selector.costs.call_seconds, grouped)
-            case Group(_, members):
-                last = members[-1].operator.name.split(".")[-1] or "map"
-                name = "".join(c if c.isalnum() else "_" for c in f"{last}{next(numbers)}")
+            case Group():
+                main = main_operator(grouped, selector.costs)
+                name = names.of(main.origin or main.name)
                 return OpenKernel(name, grouped, tuple(selector.variants(grouped)))
             case _:
                 return grouped
@@ -120,6 +120,13 @@ def opener(fused: bool, remarks: Remarks) -> Callable[[Items, Selector], OpenBod
         return tuple(item(group, selector) for group in groups)
 
     return leaf
+
+
+def main_operator(group: Group, costs: CostModel) -> Operator:
+    """The operator of a group that has most to do, which the kernel is named after; the last one
+    where several have as much."""
+    operators = [member.operator for member in reversed(group.members)]
+    return max(operators, key=costs.work)
 
 
 def cheapest(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:

@@ -33,12 +33,13 @@ from stretto.device.expr import (
     parts,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.operator import Combine, Operator
+from stretto.device.names import operator_name, origin
+from stretto.device.operator import Combine, LibraryCall, Operator
 from stretto.device.tree import Check, CheckCode, Leaf, Let, Node
 from stretto.errors import CodegenError, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
-from stretto.ir.ops import Argument
+from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.size_bounds import at_most, maximum
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
@@ -127,6 +128,7 @@ class Lowering:
     block: Block = field(default_factory=Block)
     operands: tuple[Value, ...] = ()
     location: SourceLocation | None = None
+    operator: str = ""
     counter: int = 0
 
     # ---- names and buffers -------------------------------------------------------------------
@@ -291,8 +293,14 @@ class Lowering:
     def source(self) -> str:
         return f"{self.location.file}:{self.location.line}" if self.location else ""
 
+    def name_of(self, rule: str) -> str:
+        """What the op that is being lowered is called; `rule` names it if it is no operator."""
+        return origin(self.location, self.operator or rule)
+
     # ---- emitting ----------------------------------------------------------------------------
     def emit(self, item: LeafItem) -> None:
+        if isinstance(item, Operator | LibraryCall) and not item.origin:
+            item = replace(item, origin=self.name_of(item.name))
         self.items.append(item)
 
     def emit_node(self, node: Node[Items]) -> None:
@@ -321,7 +329,11 @@ class Lowering:
 
     def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
         """Computes a tensor into the whole of `buffer`."""
-        self.write(name, lazy.shape, cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape))
+        value, out = cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape)
+        if 0 not in lazy.shape:
+            made_by = "" if lazy.is_stored else lazy.origin
+            dims, source = lazy.shape, self.source
+            self.emit(Operator(name, dims, (), Combine.NONE, value, out, False, source, made_by))
         return stored(buffer, lazy.shape)
 
     def write(
@@ -463,6 +475,8 @@ class Lowering:
             not lazy.is_stored and self.should_store(value, lazy)
         ):
             lazy = self.store(lazy, self.output(value), value.hint or "map")
+        if not lazy.origin:
+            lazy = replace(lazy, origin=self.name_of(value.hint or "map"))
         self.env[value] = lazy
         return lazy
 
@@ -573,8 +587,9 @@ class Lowering:
         self.block = block
         for op in block.ops:
             self.location = op.location or self.location
+            self.operator = operator_name(op.target) if isinstance(op, TensorOp) else ""
             self.operands = op.operands
             self.uses.take(op.operands)
             self.lower_op(self, op)
             self.block = block
-        self.operands = ()
+        self.operands, self.operator = (), ""

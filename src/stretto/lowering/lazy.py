@@ -7,7 +7,7 @@ Var(1) = i1 ... A stored tensor is the lazy one whose expression is a load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from stretto.device.expr import (
@@ -37,6 +37,8 @@ class Lazy:
     dtype: DType
     shape: tuple[Extent, ...]
     expr: Expr
+    origin: str = field(default="", compare=False)
+    """What the operator is called that it is computed by, where that is not the next one."""
 
     @property
     def rank(self) -> int:
@@ -53,7 +55,9 @@ class Lazy:
 
     def view(self, shape: tuple[Extent, ...], *indices: Index | Var | int) -> Lazy:
         """The tensor of `shape` whose element (v0, v1, ...) is this one's element `indices`."""
-        return Lazy(self.dtype, shape, self.at(*(drop_units(Index.of(i), shape) for i in indices)))
+        origin = "" if self.is_stored else self.origin
+        expr = self.at(*(drop_units(Index.of(i), shape) for i in indices))
+        return Lazy(self.dtype, shape, expr, origin)
 
 
 def drop_units(index: Index, shape: tuple[Extent, ...]) -> Index:

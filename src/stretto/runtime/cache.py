@@ -46,6 +46,13 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()[:40]
 
 
+def without_names(source: str, mark: str) -> str:
+    """A source without the lines that begin with `mark`. They name kernels after the user's modules
+    and lines, on which what is built does not depend."""
+    lines = source.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(mark))
+
+
 @dataclass(frozen=True, slots=True)
 class DiskCache:
     """A folder of entries that any number of threads and processes may share.

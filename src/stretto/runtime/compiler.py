@@ -17,10 +17,13 @@ from pathlib import Path
 
 from stretto.errors import BuildError
 from stretto.options import Options, available_cpus
-from stretto.runtime.cache import DiskCache, content_key, disk_full_error
+from stretto.runtime.cache import DiskCache, content_key, disk_full_error, without_names
 
 TIMEOUT_SECONDS = 900.0
 """A compiler that takes longer is killed."""
+
+NAMES = "// for "
+"""How the line before a function begins that names the kernels it is for."""
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _MOST_JOBS = 8
@@ -121,7 +124,7 @@ def compile_shared(
     cache = DiskCache(options.cache_path())
     flags = build_flags(trace=options.profile)
     built_with = content_key(header_text(headers), " ".join(flags), cpu())
-    program_key = content_key(source, built_with)[:24]
+    program_key = content_key(without_names(source, NAMES), built_with)[:24]
     try:
         compiler = find_compiler()
     except BuildError:

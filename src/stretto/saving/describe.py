@@ -9,7 +9,7 @@ import inspect
 import platform
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 import stretto
 from stretto.entry import Entry
-from stretto.errors import SaveError
+from stretto.errors import SaveError, SourceLocation
 from stretto.families import SizeKey
 from stretto.frontends.python import (
     ArgumentLeaf,
@@ -271,13 +271,14 @@ def _conditions(entry: Entry) -> Json:
 def _places(program: Program) -> dict[str, Json]:
     """The user's lines that errors and `explain()` name: all of them, and which each operator has,
     in the order of the text."""
-    places: dict[Any, int] = {}
-    of_ops = [places.setdefault(op.location, len(places)) for op in program.walk()]
-    listed = [
-        place and [place.file, place.line, place.column, place.end_column, place.function]
-        for place in places
-    ]
+    places: dict[Json, int] = {}
+    of_ops = [places.setdefault(_place(op.location), len(places)) for op in program.walk()]
+    listed = [place and list(place) for place in places]
     return {"places": listed, "of operators": of_ops}
+
+
+def _place(place: SourceLocation | None) -> Json:
+    return place and astuple(place)
 
 
 # ---- what a file says of itself --------------------------------------------------------------

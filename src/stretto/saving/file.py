@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from stretto.errors import LoadError, SaveError
 
-FORMAT = 1
+FORMAT = 2
 """Raised by one with each change that older versions cannot read."""
 
 _MANIFEST = "stretto"

@@ -220,7 +220,7 @@ def _program(found: Json, supply: Supply) -> Program:
     program = parse_program(supply.texts[found["text"]], constants)
     program.is_guarded = found["conditions"] is not None
     check_program(program, supply.namespaces)
-    places = [place and SourceLocation(*_place(place)) for place in found["places"]]
+    places = [place and _place(place) for place in found["places"]]
     numbers = integers(found["of operators"])
     for op, number in zip(program.walk(), numbers, strict=True):
         _require(0 <= number < len(places), "an operator comes from nowhere")
@@ -228,10 +228,13 @@ def _program(found: Json, supply: Supply) -> Program:
     return program
 
 
-def _place(found: Json) -> tuple[str, int, int | None, int | None, str | None]:
+def _place(found: Json) -> SourceLocation:
     match found:
-        case [str(file), int(line), int() | None as column, int() | None as end, str() | None as f]:
-            return file, line, column, end, f
+        case [
+            str(file), int(line), int() | None as column, int() | None as end,
+            str() | None as function, str() | None as module,
+        ]:  # fmt: skip
+            return SourceLocation(file, line, column, end, function, module)
         case _:
             raise LoadError("an operator comes from a place that is none")
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from stretto.device.expr import Apply, Expr, Extent, Reg
+from stretto.device.names import operator_name
 from stretto.device.operator import Kernel, Template
 from stretto.device.runs import Runs
 from stretto.text import seconds_text
@@ -58,12 +59,6 @@ def _functions(expr: Expr) -> Iterator[str]:
             yield from _functions(arg)
         if expr.function not in ("cast", "checked"):
             yield expr.function
-
-
-def operator_name(name: str) -> str:
-    """`aten.mm.default` as `mm`."""
-    parts = name.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] in ("aten", "stretto", "prims") else name
 
 
 def templates_text(kernel: Kernel) -> str:

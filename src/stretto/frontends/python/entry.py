@@ -46,7 +46,7 @@ from stretto.frontends.python.results.inputs import (
     traced_arguments,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
-from stretto.frontends.python.results.owners import owners_of, source_of
+from stretto.frontends.python.results.owners import owners_of, paths_of, source_of
 from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.tracing.evaluate import OPERATOR_ERRORS
 from stretto.frontends.python.tracing.executed import ExecutedCode
@@ -259,7 +259,8 @@ def _capture(
     reading: Reading,
 ) -> tuple[MakeCaptured, ObjectState | None]:
     heap: Heap = tracer.heap
-    tracer.owners = owners_of([fn, *tree_leaves(arguments)])
+    roots = [fn, *tree_leaves(arguments)]
+    tracer.owners, tracer.paths = owners_of(roots), paths_of(roots)
     context = FunctionContext("main")
     with tracer.region(context) as region:
         tensors, ints = leaves

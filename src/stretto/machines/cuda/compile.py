@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError, SourceLocation
-from stretto.machines.cuda.printer.source import ENTRY, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
 from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
 from stretto.options import Options
-from stretto.runtime.cache import DiskCache, content_key
+from stretto.runtime.cache import DiskCache, content_key, without_names
 
 _SUFFIX = ".triton"
 _FORMAT = "1"
@@ -60,7 +60,8 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
     machine = Target.parse(target)
     version = require_triton()
     signature = json.dumps([(parameter.name, parameter.type) for parameter in source.parameters])
-    key = content_key(_FORMAT, source.text, signature, str(source.warps), machine.name, version)
+    text = without_names(source.text, NAMES)
+    key = content_key(_FORMAT, text, signature, str(source.warps), machine.name, version)
 
     def build(product: Path) -> None:
         binary, facts = _compile(source, machine)

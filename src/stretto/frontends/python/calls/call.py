@@ -37,7 +37,7 @@ from stretto.frontends.python.source.rewrite import (
     is_user_function,
     rewritten,
 )
-from stretto.frontends.python.tracing.locations import enter_graph, is_user_file
+from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -343,6 +343,11 @@ def _under_context(function: types.FunctionType) -> Any:
 
 
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with in_module(tracer().path_of(module)):
+        return _forward(module, args, kwargs)
+
+
+def _forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return call_with_hooks(module, functools.partial(_sequential, module), args, kwargs)
     if isinstance(module, fx.GraphModule):

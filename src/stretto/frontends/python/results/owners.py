@@ -38,6 +38,16 @@ def owners_of(roots: Iterable[Any]) -> dict[int, Owner]:
     return owners
 
 
+def paths_of(roots: Iterable[Any]) -> dict[int, str]:
+    """The path of every module that is reachable from the function's closure, by its id. The
+    first one counts, which for the module that is compiled is empty."""
+    paths = dict[int, str]()
+    for prefix, module in _modules(roots):
+        for path, part in module.named_modules():
+            paths.setdefault(id(part), ".".join(item for item in (prefix, path) if item))
+    return paths
+
+
 def _modules(roots: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     found = list[tuple[str, nn.Module]]()
     pending = [("", root) for root in roots]

@@ -9,6 +9,7 @@ import sysconfig
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -61,6 +62,22 @@ def at(place: SourceLocation | None) -> Generator[None]:
         _local.place = before
 
 
+@contextmanager
+def in_module(path: str) -> Generator[None]:
+    """What is traced inside is computed by the module of this path; empty for the outermost one."""
+    before = current_module()
+    _local.module = path
+    try:
+        yield
+    finally:
+        _local.module = before
+
+
+def current_module() -> str:
+    """The path of the module whose `forward` is being traced; empty outside of modules."""
+    return getattr(_local, "module", "")
+
+
 @cache
 def _is_shown(filename: str) -> bool:
     """Whether an error names a line of this file."""
@@ -69,6 +86,11 @@ def _is_shown(filename: str) -> bool:
 
 def user_location() -> SourceLocation | None:
     """Where the innermost user frame is, with columns, or the place that `at` has given."""
+    place, module = _user_place(), current_module()
+    return replace(place, module=module) if place is not None and module else place
+
+
+def _user_place() -> SourceLocation | None:
     known: SourceLocation | None = getattr(_local, "place", None)
     if known is not None:
         return known

@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
@@ -27,7 +28,7 @@ from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.hints import Hints
-from stretto.frontends.python.tracing.locations import user_location
+from stretto.frontends.python.tracing.locations import current_module, user_location
 from stretto.frontends.python.tracing.settling import Arm, Settling
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
@@ -132,6 +133,7 @@ class Tracer:
         self.constant_tensors: dict[str, torch.Tensor] = {}
         self.read_values: dict[int, torch.Tensor] = {}
         self.owners: dict[int, Owner] = {}
+        self.paths: dict[int, str] = {}
         self.traced: dict[tuple[int, int], FunctionType] = {}
         self.names_read: set[str] = set()
         self.fast_path = False  # whether eager PyTorch takes its fused kernels for transformers
@@ -429,6 +431,15 @@ class Tracer:
             self.constants[id(tensor)] = Constant(key, tensor, storage, traced, guarded)
             self.constant_tensors[key] = tensor
         return self.constants[id(tensor)].traced
+
+    def path_of(self, module: nn.Module) -> str:
+        """The path of a module in what is captured. One that was made meanwhile has none: it is
+        named after its class, below the module that calls it."""
+        known = self.paths.get(id(module))
+        if known is not None:
+            return known
+        caller = current_module()
+        return ".".join(name for name in (caller, type(module).__name__) if name)
 
     def _constant_key(self, tensor: torch.Tensor) -> str:
         owner = self.owners.get(id(tensor))

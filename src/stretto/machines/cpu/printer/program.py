@@ -8,9 +8,11 @@ and what it may use.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer
+from stretto.device.names import label
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram, Small
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
@@ -26,6 +28,7 @@ from stretto.machines.cpu.template import Shared
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
+from stretto.runtime.compiler import NAMES
 from stretto.text import Writer
 
 PRELUDE = """\
@@ -82,9 +85,11 @@ def print_program(program: DeviceProgram) -> Source:
     parts.texts = print_kernels(kernel for kernel in program.kernels if kernel.call is None)
     kernels: dict[Function, str] = {}  # equal functions are one
     for kernel, text in parts.texts.items():
-        parts.names[kernel] = kernels.setdefault(text.function, f"k_{identifier(kernel)}")
+        if text.function not in kernels:
+            kernels[text.function] = f"k{len(kernels)}_{identifier(label(kernel))}"
+        parts.names[kernel] = kernels[text.function]
     splits = len(kernels) >= _SEVERAL_KERNELS
-    _write_kernels(kernels, splits, out)
+    _write_kernels(kernels, parts.names, splits, out)
     functions = {
         f"static bool {parts.function_name(function.name)}": UnitPrinter(parts, function).print()
         for function in program.tree.functions
@@ -107,11 +112,18 @@ def print_program(program: DeviceProgram) -> Source:
     return Source(out.text(), arguments, library, names, parts.recursive, splits, linked)
 
 
-def _write_kernels(kernels: dict[Function, str], splits: bool, out: Writer) -> None:
-    """The definitions. Where the program can be compiled in parts, they are dealt to the parts, the
-    longest first, and the functions that call them are in the first part."""
+def _write_kernels(
+    kernels: dict[Function, str], users: dict[str, str], splits: bool, out: Writer
+) -> None:
+    """The definitions, with a comment that says which kernels `users` has each for. Where the
+    program can be compiled in parts, they are dealt to the parts, the longest first, and the
+    functions that call them are in the first part."""
+    shown = defaultdict[str, list[str]](list)
+    for kernel, name in users.items():
+        shown[name].append(kernel)
     if not splits:
         for function, name in kernels.items():
+            out.write(_comment(shown[name]))
             write_cpp_function(f"__attribute__((noinline)) static void {name}", function, out)
             out.write()
         return
@@ -121,9 +133,15 @@ def _write_kernels(kernels: dict[Function, str], splits: bool, out: Writer) -> N
         out.write(f"{cpp_signature(f'STRETTO_KERNEL void {name}', function)};")
     for function, name in kernels.items():
         out.write(f"#if STRETTO_IN_PART({places[name]})")
+        out.write(_comment(shown[name]))
         write_cpp_function(f"void {name}", function, out)
         out.write("#endif")
         out.write()
+
+
+def _comment(kernels: list[str]) -> str:
+    first, *others = kernels
+    return f"{NAMES}{first}" + (f" and {len(others)} more" if others else "")
 
 
 def _is_small(parts: SourceParts, small: Small) -> Function:

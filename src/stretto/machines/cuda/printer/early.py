@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from stretto.device.names import label
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK
@@ -86,14 +87,14 @@ class EarlyLoads:
     """Places loads in a function of the module, and makes loops of the `Run`s of its kernels.
 
     kernels: by name. define: the name of a function of the module that is inlined where it is
-    called, or not. fresh: a new variable. budget: bytes of registers for what is held. most:
-    kernels that may still be split, since each is text of its own wherever it runs. held: by the
-    kernel and its first task, the values in registers. functions: by kernel, and whether it is
-    given values.
+    called, or not, and is made for a kernel. fresh: a new variable. budget: bytes of registers for
+    what is held. most: kernels that may still be split, since each is text of its own wherever it
+    runs. held: by the kernel and its first task, the values in registers. functions: by kernel, and
+    whether it is given values.
     """
 
     kernels: dict[str, TritonKernel]
-    define: Callable[[str, code.Function, bool], str]
+    define: Callable[[str, code.Function, bool, str], str]
     fresh: Callable[[str], Term]
     budget: int = 0
     most: int = 24
@@ -145,7 +146,7 @@ class EarlyLoads:
             if split is None or split.nbytes > self.budget:
                 continue
             values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
-            function = self.define(f"e_{run.kernel}", split.early, True)
+            function = self.define(f"e_{label(run.kernel)}", split.early, True, run.kernel)
             pointers = (run.arguments[place] for place in split.constants)
             task = call("tl.minimum", run.first, run.tasks - 1)
             loads.append(code.Assign(separated(values), call(function, *pointers, task)))
@@ -173,7 +174,8 @@ class EarlyLoads:
         key = run.kernel, bool(values)
         if key not in self.functions:
             body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
-            self.functions[key] = self.define(f"k_{run.kernel}", body, bool(values))
+            name = f"k_{label(run.kernel)}"
+            self.functions[key] = self.define(name, body, bool(values), run.kernel)
         task = code.Do(call(self.functions[key], *run.arguments, *values))
         if run.tasks:
             mine = code.If(OK & infix(TASK, "<", run.last), (task,))

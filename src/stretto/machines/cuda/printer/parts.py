@@ -18,8 +18,9 @@ class ModuleParts(ProgramParts):
     """What the module of a program is made from.
 
     moving: the variables of main's tensors. defined: the names of the module's functions, and
-    whether they are inlined where they are called. inline: all functions are. tables: numbers that
-    units look up. counter: numbers the names of parts of scalars.
+    whether they are inlined where they are called. users: by such a name, the kernel it was made
+    for. inline: all functions are. tables: numbers that units look up. counter: numbers the names
+    of parts of scalars.
     """
 
     def __init__(self, program: DeviceProgram, inline: bool) -> None:
@@ -30,6 +31,7 @@ class ModuleParts(ProgramParts):
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []
         self.counter = [0]
+        self.users: dict[str, str] = {}
         self.defined: dict[tuple[Function, bool], str] = {}
         self.externals = {
             b: self.fresh(f"p{place}_{b.name}") for b, place in self.arguments.items()
@@ -62,9 +64,10 @@ class ModuleParts(ProgramParts):
         self.taken.add(name)
         return name
 
-    def define(self, hint: str, function: Function, inline: bool = False) -> str:
-        """The name of a function of the module; equal ones are one."""
+    def define(self, hint: str, function: Function, inline: bool = False, kernel: str = "") -> str:
+        """The name of a function of the module; equal ones are one. kernel: what it is made for."""
         key = function, inline or self.inline
         if key not in self.defined:
             self.defined[key] = self.identifier(hint)
+            self.users[self.defined[key]] = kernel
         return self.defined[key]

@@ -32,7 +32,7 @@ from stretto.machines.cuda.printer.scalar import (
     UNIT,
     VALUE_TYPES,
 )
-from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.dialects import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
@@ -123,7 +123,7 @@ class _ProgramPrinter:
         parameters = self._parameters(code.mentioned(body))
         function = code.Function(tuple(variable(p.name) for p in parameters), body)
         functions = [
-            _definition(name, function, inline)
+            _definition(name, function, inline, self.parts.users[name])
             for (function, inline), name in self.parts.defined.items()
         ]
         return TritonSource(
@@ -227,6 +227,7 @@ class _ProgramPrinter:
         return tuple(found)
 
 
-def _definition(name: str, function: code.Function, inline: bool) -> str:
+def _definition(name: str, function: code.Function, inline: bool, kernel: str = "") -> str:
     decorator = "@triton.jit" if inline else "@triton.jit(noinline=True)"
-    return f"{decorator}\n{python_function(name, function)}"
+    comment = f"{NAMES}{kernel}\n" if kernel else ""
+    return f"{comment}{decorator}\n{python_function(name, function)}"

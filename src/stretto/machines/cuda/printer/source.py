@@ -8,6 +8,8 @@ from stretto.device.expr import Buffer
 
 ENTRY = "stretto_run"
 """The kernel's name in the text."""
+NAMES = "# for "
+"""How the line before a function begins that names the kernel it was made for."""
 
 ERROR = 0
 """Word of the control block: a Status, 0 while nothing went wrong. It stays until the host clears
