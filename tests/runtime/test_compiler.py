@@ -104,12 +104,13 @@ IN_PARTS = """
 #ifndef STRETTO_PARTS
 #define STRETTO_PARTS 1
 #define STRETTO_PART 0
+#define STRETTO_CALLS 1
 #endif
 __attribute__((visibility("hidden"))) int number();
 #if 1 % STRETTO_PARTS == STRETTO_PART
 int number() { return STRETTO_PARTS; }
 #endif
-#if STRETTO_PART == 0
+#if STRETTO_CALLS
 extern "C" int answer() { return 40 + number(); }
 #endif
 """
@@ -121,10 +122,26 @@ def two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_parts")
-@pytest.mark.parametrize(("splits", "wanted"), [(True, 42), (False, 41)])
-def test_parts_are_compiled_apart_and_linked(fresh: Options, splits: bool, wanted: int):
-    built = compile_shared(IN_PARTS, fresh, splits=splits)
+@pytest.mark.parametrize(
+    ("splits", "straight", "wanted"), [(True, False, 42), (True, True, 42), (False, False, 41)]
+)
+def test_parts_are_compiled_apart_and_linked(
+    fresh: Options, splits: bool, straight: bool, wanted: int
+):
+    built = compile_shared(IN_PARTS, fresh, splits=splits, straight=straight)
     assert ctypes.CDLL(str(built.path)).answer() == wanted
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_calls_that_run_once_are_optimised_little(fresh: Options, fake_compiler: FakeCompiler):
+    fake_compiler("echo \"$@\"; exit 1")
+    for straight, expected in ((False, 0), (True, 1)):
+        with pytest.raises(BuildError) as caught:
+            compile_shared(IN_PARTS, fresh, splits=True, straight=straight)
+        said = str(caught.value).splitlines()
+        little = [line for line in said if " -O1 " in line and "STRETTO_CALLS=1" in line]
+        assert len([line for line in little if "-c" in line.split()]) >= expected
+        assert not any(" -O1 " in line and "STRETTO_CALLS=0" in line for line in said[2:])
 
 
 @pytest.mark.usefixtures("two_parts")

@@ -108,13 +108,16 @@ def compile_shared(
     headers: Path | None = None,
     *,
     splits: bool = False,
+    straight: bool = False,
     linked: Sequence[str] = (),
 ) -> SharedObject:
     """Builds `source`, which may include the headers of a folder, unless the cache has it. Where
     there is no compiler, what any compiler built from this source serves.
 
     splits: the source can be compiled in parts, side by side: with STRETTO_PARTS defined as their
-    number, and STRETTO_PART as one of them. linked: further sources that it is linked to; what is
+    number, STRETTO_PART as one of them and STRETTO_CALLS as 0; and what calls these, with
+    STRETTO_CALLS as 1. straight: that has no loops; then it is optimised little, since each line
+    of it runs once in a call. linked: further sources that it is linked to; what is
     made of each is kept in the cache by itself, for all programs. `source` says which these are.
 
     Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
@@ -149,10 +152,10 @@ def compile_shared(
         include = () if headers is None else (f"-I{headers}",)
         compiling = (*compiler.command, *flags, *include)
         command = (*compiling, str(program), "-o", str(product))
-        parts = min(len(available_cpus()), _MOST_JOBS) if splits else 1
+        parts = min(len(available_cpus()), _MOST_JOBS) if splits else 0
         made = list[_Unit]()
-        if linked or parts > 1:
-            made = _parts(compiling, program, parts)
+        if linked or splits:
+            made = _parts(compiling, program, parts, straight)
             for number, text in enumerate(linked):
                 made.append(unit_of(text, program.with_name(f"linked{number}.cpp"), compiling))
             jobs = min(2 * len(available_cpus()), _MOST_JOBS)  # the system shares cores out evenly
@@ -192,14 +195,21 @@ class _Unit:
         return _Unit(target, command, key)
 
 
-def _parts(compiling: tuple[str, ...], program: Path, count: int) -> list[_Unit]:
-    """The parts of a program."""
-    parts = list[_Unit]()
-    for part in range(count):
-        defines = (f"-DSTRETTO_PARTS={count}", f"-DSTRETTO_PART={part}") if count > 1 else ()
-        target = program.with_name(f"part{part}.o")
-        parts.append(_Unit.made(compiling, program, target, *defines))
-    return parts
+def _parts(
+    compiling: tuple[str, ...], program: Path, count: int, straight: bool
+) -> list[_Unit]:
+    """What calls the parts of a program, which takes longest, and the parts; the whole program
+    where there are none."""
+    if not count:
+        return [_Unit.made(compiling, program, program.with_name("whole.o"))]
+
+    def unit(number: int, calls: int, command: tuple[str, ...]) -> _Unit:
+        words = f"-DSTRETTO_PARTS={count}", f"-DSTRETTO_PART={number}", f"-DSTRETTO_CALLS={calls}"
+        return _Unit.made(command, program, program.with_name(f"part{number}.o"), *words)
+
+    little = tuple("-O1" if word == "-O3" else word for word in compiling)
+    calling = unit(count, 1, little if straight else compiling)
+    return [calling, *(unit(number, 0, compiling) for number in range(count))]
 
 
 def _side_by_side(linking: tuple[str, ...], units: list[_Unit], jobs: int) -> tuple[str, ...]:

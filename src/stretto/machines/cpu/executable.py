@@ -96,6 +96,7 @@ class CpuExecutable(Executable):
             options,
             HEADERS,
             splits=source.splits,
+            straight=source.straight,
             linked=[item.text for item in source.shared],
         )
         load_memory_watch(options)

@@ -5,10 +5,12 @@
 #include "abi.h"
 #include "math.h"
 
-// A program of many kernels can be compiled in parts, side by side, which are then linked.
+// A program of many kernels can be compiled in parts, side by side, which are then linked: the kernels are dealt to
+// STRETTO_PARTS of them, and what calls them is one more, for which STRETTO_CALLS is 1.
 #ifndef STRETTO_PARTS
 #define STRETTO_PARTS 1
 #define STRETTO_PART 0
+#define STRETTO_CALLS 1
 #endif
 #define STRETTO_IN_PART(number) ((number) % STRETTO_PARTS == STRETTO_PART)
 #define STRETTO_KERNEL __attribute__((noinline, visibility("hidden")))

@@ -15,6 +15,7 @@ from stretto.device.expr import Buffer
 from stretto.device.names import label
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram, Small
+from stretto.device.tree import For, While, walk
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
     SourceParts,
@@ -52,7 +53,7 @@ class Source:
 
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
     are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
-    can be compiled in parts. `shared`: what it is linked to.
+    can be compiled in parts. `straight`: what calls the kernels has no loops. `shared`: what it is linked to.
     """
 
     text: str
@@ -61,6 +62,7 @@ class Source:
     kernels: tuple[str, ...]
     recursive: bool
     splits: bool
+    straight: bool
     shared: tuple[Shared, ...]
 
 
@@ -95,7 +97,7 @@ def print_program(program: DeviceProgram) -> Source:
         for function in program.tree.functions
     }
     if splits:
-        out.write("#if STRETTO_IN_PART(0)")
+        out.write("#if STRETTO_CALLS")
     for head, function in functions.items():
         out.write(f"{cpp_signature(head, function)};")
     for head, function in functions.items():
@@ -107,17 +109,18 @@ def print_program(program: DeviceProgram) -> Source:
         )
     if splits:
         out.write("#endif")
+    nodes = (node for function in program.tree.functions for node in walk(function.body))
+    straight = not parts.recursive and not any(isinstance(node, For | While) for node in nodes)
     library, names = tuple(parts.library), tuple(parts.kernels)
     arguments = tuple(parts.arguments)
-    return Source(out.text(), arguments, library, names, parts.recursive, splits, linked)
+    return Source(out.text(), arguments, library, names, parts.recursive, splits, straight, linked)
 
 
 def _write_kernels(
     kernels: dict[Function, str], users: dict[str, str], splits: bool, out: Writer
 ) -> None:
     """The definitions, with a comment that says which kernels `users` has each for. Where the
-    program can be compiled in parts, they are dealt to the parts, the longest first, and the
-    functions that call them are in the first part."""
+    program can be compiled in parts, they are dealt to the parts, the longest first."""
     shown = defaultdict[str, list[str]](list)
     for kernel, name in users.items():
         shown[name].append(kernel)
