@@ -38,7 +38,7 @@ class Steps(nn.Module):
 def functions_of(fast: stretto.api.Compiled) -> set[str]:
     """The functions of the kernels of the program that was compiled last."""
     text = source_of(fast.signatures[-1].stages).text
-    return set(re.findall(r"void (k_\w+)\(", text))
+    return set(re.findall(r"void (k\d+_\w+)\(", text))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

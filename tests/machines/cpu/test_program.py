@@ -16,7 +16,7 @@ def printed(text: str, units: int = 2) -> Source:
 
 
 def kernel_functions(source: Source) -> list[str]:
-    return re.findall(r"static void (k_\w+)\(", source.text)
+    return re.findall(r"static void (k\d+_\w+)\(", source.text)
 
 
 def test_kernels_that_differ_in_their_buffers_share_a_function() -> None:
