@@ -134,7 +134,7 @@ def test_parts_are_compiled_apart_and_linked(
 
 @pytest.mark.usefixtures("two_parts")
 def test_calls_that_run_once_are_optimised_little(fresh: Options, fake_compiler: FakeCompiler):
-    fake_compiler("echo \"$@\"; exit 1")
+    fake_compiler('echo "$@"; exit 1')
     for straight, expected in ((False, 0), (True, 1)):
         with pytest.raises(BuildError) as caught:
             compile_shared(IN_PARTS, fresh, splits=True, straight=straight)

@@ -195,9 +195,7 @@ class _Unit:
         return _Unit(target, command, key)
 
 
-def _parts(
-    compiling: tuple[str, ...], program: Path, count: int, straight: bool
-) -> list[_Unit]:
+def _parts(compiling: tuple[str, ...], program: Path, count: int, straight: bool) -> list[_Unit]:
     """What calls the parts of a program, which takes longest, and the parts; the whole program
     where there are none."""
     if not count:

@@ -28,6 +28,8 @@ from stretto.ir.ops import CallOp, ForOp, IfOp, TensorOp, WhileOp
 INDENT = "  "
 MOST_UNITS = 8
 """The tasks of so many units are listed one by one; of more, neighbours alike are counted."""
+MOST_KERNELS = 8
+"""So many kernels of a leaf are listed by name."""
 
 
 def place(location: SourceLocation | None) -> str:
@@ -130,7 +132,10 @@ class ScheduleRow:
             return (what, "", "", "", "", "")
         waits = sum(isinstance(item, Wait) for unit in self.schedule.units for item in unit)
         tasks = _task_counts(self.schedule)
-        steps, kernels = str(self.schedule.steps), ", ".join(kernel_names(self.schedule))
+        names = kernel_names(self.schedule)
+        steps, kernels = str(self.schedule.steps), ", ".join(names[:MOST_KERNELS])
+        if len(names) > MOST_KERNELS:
+            kernels += f", and {len(names) - MOST_KERNELS} more"
         return (what, str(self.runs), steps, tasks, str(waits), kernels)
 
 

@@ -103,7 +103,7 @@ def early(budget: int = 40_000, **kernels: TritonKernel) -> EarlyLoads:
     names = iter(range(99))
     return EarlyLoads(
         kernels or {"one": kernel(), "two": kernel()},
-        lambda hint, function, inline: hint,
+        lambda hint, function, inline, kernel: hint,
         lambda hint: variable(f"{hint}_{next(names)}"),
         budget,
     )

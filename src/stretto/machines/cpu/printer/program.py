@@ -53,7 +53,8 @@ class Source:
 
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
     are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
-    can be compiled in parts. `straight`: what calls the kernels has no loops. `shared`: what it is linked to.
+    can be compiled in parts. `straight`: what calls the kernels has no loops. `shared`: what it is
+    linked to.
     """
 
     text: str
