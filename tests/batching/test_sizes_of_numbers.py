@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import stretto
 from stretto.errors import CaptureError
+from tests.sampling import every
 
 torch.manual_seed(0)
 TABLE = torch.randn(10, 4)
@@ -33,7 +34,7 @@ OF_NUMBERS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("name", every(2, tuple(OF_NUMBERS)))
 def test_sizes_of_numbers(name: str) -> None:
     function = OF_NUMBERS[name]
     many = stretto.batch(function)
@@ -84,7 +85,7 @@ OF_LISTS: dict[str, Callable[[list[int]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_LISTS)
+@pytest.mark.parametrize("name", every(2, tuple(OF_LISTS)))
 def test_tensors_of_lists(name: str) -> None:
     function = OF_LISTS[name]
     many = stretto.batch(function)

@@ -299,7 +299,7 @@ def edited(name: str, old: str, new: str, units: int = 1) -> DeviceProgram:
         ("loop", "slot 0 + -64*(-16*#n // 64) size", "slot 0 + 16*#n size", "not aligned"),
         ("loop", "slot 0 + -64*(-16*#n // 64) size", "slot 1 size", "which share memory"),
         ("loop", "slot 0 + -64*(-16*#n // 64) size", "slot 7 size", "lies in slot 7 of 2"),
-        ("elementwise", "(#n, 4)\n", "(#q, 4)\n", "no size q is declared"),
+        ("elementwise", "(#n, 4) of", "(#q, 4) of", "no size q is declared"),
         ("call", "$size.halve.m = <2*#n>", "$size.halve.m = <3*#n>", "beyond the end of"),
         ("call", "$size.halve.m = <2*#n>", "$size.halve.m = <#n + -1>", "may be out of 0 <="),
         ("call", "$size.halve.m = <#halve.m>", "$size.halve.x = <#halve.m>", "does not give"),

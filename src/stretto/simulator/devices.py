@@ -177,7 +177,7 @@ CPU = Device(
     # A core complex of AMD's EPYC 9004: 32 MB of third-level cache for 8 cores; a socket has 12
     # channels of DDR5-4800, 460.8 GB/s (data sheet). Arithmetic is what kernels estimate of
     # themselves; the third-level cache is part of that, too. `cpu_device` fills in the rest.
-    name="cpu",
+    name="cpu:1",
     units=1,
     flops=220e9,
     double_flops=110e9,

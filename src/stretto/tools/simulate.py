@@ -18,7 +18,7 @@ from stretto.build import begin, run_stages
 from stretto.device.program import DeviceProgram
 from stretto.frontends.python import capture
 from stretto.machines.machine import HOST, Machine, TaskEvent
-from stretto.machines.registry import find_machine
+from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.simulator.control import Assumed, Choices
@@ -33,7 +33,6 @@ from stretto.tools.profile import Profile, make_profile, profile_entry, profiled
 from stretto.tools.targets import target_machine
 from stretto.tools.timeline import writer_of
 
-CPU_MACHINE = "cpu"
 MOST_ROWS = 12
 MOST_GAPS = 5
 
@@ -80,7 +79,7 @@ def simulate_model(
 def _machine(name: str, units: int | None) -> tuple[Machine, Device, Options]:
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
-    cpu = find_machine(CPU_MACHINE)
+    cpu = default_machine()
     try:
         device = find_device(name, cpu.costs)
     except ValueError:
@@ -104,7 +103,7 @@ def _scheduled_program(model: Model, machine: Machine, options: Options) -> Devi
 
 def _followed(model: Model) -> Recorded:
     """The way that a run of the model takes here."""
-    machine, options = find_machine(CPU_MACHINE), Options(threads=1)
+    machine, options = default_machine(), Options(threads=1)
     program, profile = _profiled(model, machine, options)
     ran = (profile.kernels[event.kernel].name for event in profile.events)
     return follow(program, ran, machine.costs)

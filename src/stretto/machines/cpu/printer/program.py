@@ -15,7 +15,7 @@ from stretto.device.expr import Buffer
 from stretto.device.names import label
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram, Small
-from stretto.device.tree import For, While, walk
+from stretto.device.tree import is_loop, walk
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier
 from stretto.machines.cpu.printer.function import (
     SourceParts,
@@ -111,7 +111,7 @@ def print_program(program: DeviceProgram) -> Source:
     if splits:
         out.write("#endif")
     nodes = (node for function in program.tree.functions for node in walk(function.body))
-    straight = not parts.recursive and not any(isinstance(node, For | While) for node in nodes)
+    straight = not parts.recursive and not any(map(is_loop, nodes))
     library, names = tuple(parts.library), tuple(parts.kernels)
     arguments = tuple(parts.arguments)
     return Source(out.text(), arguments, library, names, parts.recursive, splits, straight, linked)
