@@ -135,11 +135,36 @@ def test_images_of_one_dim() -> None:
     ops.check(scale=4)
 
 
-def test_whole_rows_of_taps_that_cross_an_edge() -> None:
+@pytest.mark.parametrize("units", [1, 3])
+def test_whole_rows_of_taps_that_cross_an_edge(units: int) -> None:
     ops = Operators()
-    for first, kernel, pad in ((3, 7, 3), (1, 5, 6), (16, 3, 2)):
-        y = hidden(ops, ops.x(1, first, 9, 8), ops.w(20, first, kernel, kernel), (2, 2), (pad, pad))
-        ops.keep(f"{first} channels, pad {pad}", hidden(ops, y, ops.w(5, 20, 1, 1)))
+    cases = (
+        # channels, image, taps, step, padding: taps as wide as the image, wider, beyond its edges
+        (3, (9, 8), (7, 7), (2, 2), (3, 3)),
+        (1, (9, 8), (5, 5), (2, 2), (6, 6)),
+        (16, (9, 8), (3, 3), (2, 2), (2, 2)),
+        (2, (6, 5), (2, 5), (1, 1), (1, 4)),
+        (2, (6, 4), (3, 5), (1, 3), (0, 3)),
+        (1, (61, 23), (41, 11), (2, 2), (20, 5)),
+        (1, (5, 130), (3, 47), (3, 1), (2, 50)),
+        (16, (7, 1), (2, 2), (1, 1), (0, 1)),
+    )
+    for first, image, taps, step, pad in cases:
+        y = hidden(ops, ops.x(1, first, *image), ops.w(20, first, *taps), step, pad)
+        ops.keep(f"{first} x {image}, {taps}", hidden(ops, y, ops.w(5, 20, 1, 1)))
+    ops.check(units, scale=8)
+
+
+def test_more_taps_than_are_found_at_once() -> None:
+    ops = Operators()
+    for first, image, taps, pad in (
+        (5, (33, 12), (21, 11), (10, 5)),
+        (17, (8, 60), (2, 51), (1, 25)),
+        (4, (3, 3), (16, 32), (15, 31)),
+    ):
+        y = hidden(ops, ops.x(1, 3, *image), ops.w(first, 3, 1, 1))
+        z = hidden(ops, y, ops.w(33, first, *taps, scale=0.1), (1, 1), pad)
+        ops.keep(f"{first} x {image}, {taps}", hidden(ops, z, ops.w(5, 33, 1, 1)))
     ops.check(scale=8)
 
 

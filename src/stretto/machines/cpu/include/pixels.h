@@ -26,6 +26,7 @@ constexpr int kMostTaps = 512;
 constexpr int kZeros = 2048;       // most channels of a tap outside of the image
 constexpr int kShortRun = 48;      // a row of taps shorter than this is one run
 constexpr int kEdgeValues = 4096;  // elements copied for runs that cross an edge of the image
+static_assert(kEdgeValues >= 2 * 2 * kShortRun, "a row of pixels");
 constexpr int kMostVectors = kVectorRegisters == 32 ? 4 : 2;  // of a register tile
 
 // Most pixels of a register tile of NV vectors.
@@ -35,6 +36,14 @@ constexpr int tile_pixels(int NV) {
 }
 // The next lower tile: a tile computes its last pixel several times where it has fewer.
 constexpr int lower_tile(int pixels) { return pixels > 6 ? pixels - 2 : pixels - 1; }
+
+// The elements of the runs that cross one edge of a row of the image.
+STRETTO_INLINE int edge_values(const Pixels& s) { return int((2 * s.KW - 2) * s.C); }
+
+// The most rows of the result that so many pixels lie in.
+STRETTO_INLINE int block_rows(const Pixels& s, int pixels) {
+  return int((pixels + 2 * s.OW - 2) / s.OW);
+}
 
 // Where the pixels of a block lie, for each run of elements that are contiguous: pointers
 // [run][pixel], `pixels` of them per run, each run of `length` elements.
@@ -210,10 +219,15 @@ STRETTO_INLINE Inside pixels_inside(int64_t left, int64_t step, int64_t width, i
   return {int(from < till ? from : till), int(till)};
 }
 
-// Pointers to the pixels p .. p + count - 1 for all taps.
+// Some rows of taps: top .. bottom - 1.
+struct TapRows {
+  int top, bottom;
+};
+
+// Pointers to the pixels p .. p + count - 1 for the taps of some rows.
 template <class T>
-static void find_taps(const Pixels& s, const T* x, int64_t p, int count, const T* zeros,
-                      const T** pointers) {
+static void find_taps(const Pixels& s, const T* x, int64_t p, int count, TapRows taps,
+                      const T* zeros, const T** pointers) {
   const int64_t apart = s.SW * s.channels, row = s.W * s.channels;
   int64_t oy = p / s.OW, ox = p % s.OW;
   for (int done = 0; done < count;) {
@@ -222,7 +236,7 @@ static void find_taps(const Pixels& s, const T* x, int64_t p, int count, const T
       const int64_t left = ox * s.SW - s.PW + kx * s.DW;
       const Inside inside = pixels_inside(left, s.SW, s.W, n);
       const T** to = pointers + kx * count + done;
-      for (int ky = 0; ky < s.KH; ky++, to += s.KW * count) {
+      for (int ky = taps.top; ky < taps.bottom; ky++, to += s.KW * count) {
         const int64_t iy = oy * s.SH - s.PH + ky * s.DH;
         const bool outside = iy < 0 || iy >= s.H;
         const T* at = x + iy * row + left * s.channels;
@@ -236,42 +250,74 @@ static void find_taps(const Pixels& s, const T* x, int64_t p, int count, const T
   }
 }
 
-// Pointers to the pixels p .. p + count - 1 for all rows of taps; what crosses an edge of the image
-// is copied to `edges`.
+// The elements from column `from` of a row of an image on, zeros where there are none. A run that
+// begins at any of the KW - 1 columns from there on lies in it.
 template <class T>
-static void find_rows(const Pixels& s, const T* x, int64_t p, int count, const T* zeros,
-                      const T** pointers, T* edges) {
-  const int length = int(s.KW * s.C);
+static void copy_edge(const Pixels& s, const T* row, int64_t from, T* to) {
+  const int64_t first = from * s.C, end = s.W * s.C;
+  for (int64_t k = first; k < first + edge_values(s); k++) *to++ = k >= 0 && k < end ? row[k] : T(0);
+}
+
+// Pointers to the pixels p .. p + count - 1 for some rows of taps, a run each. Runs that cross an
+// edge of the image lie in copies of what is there, of which `edges` has two for each row of pixels
+// and of taps.
+template <class T>
+static void find_rows(const Pixels& s, const T* x, int64_t p, int count, TapRows taps,
+                      const T* zeros, const T** pointers, T* edges) {
   const int64_t apart = s.SW * s.C, inner = s.W - s.KW;
   int64_t oy = p / s.OW, ox = p % s.OW;
   for (int i = 0; i < count;) {
     const int n = s.OW - ox < count - i ? int(s.OW - ox) : count - i;
     const T** to = pointers + i;
-    for (int ky = 0; ky < s.KH; ky++, to += count) {
+    for (int ky = taps.top; ky < taps.bottom; ky++, to += count) {
       const int64_t iy = oy * s.SH - s.PH + ky * s.DH, left = ox * s.SW - s.PW;
       if (iy < 0 || iy >= s.H) {
         for (int j = 0; j < n; j++) to[j] = zeros;
         continue;
       }
       const T* row = x + iy * s.W * s.C;
-      for (int j = 0; j < n; j++) to[j] = row + left * s.C + j * apart;
+      const T *before = nullptr, *behind = nullptr;
       for (int j = 0; j < n; j++) {
         const int64_t at = left + j * s.SW;
-        if (at >= 0 && at <= inner) {  // from here on the row is inside until its end
-          const int64_t inside = (inner - at) / s.SW;
-          j += inside < n - j ? int(inside) : n - j;
-          continue;
+        if (at >= 0 && at <= inner) {
+          to[j] = row + at * s.C;
+        } else if (at <= -s.KW || at >= s.W) {
+          to[j] = zeros;
+        } else if (at < 0) {
+          if (!before) copy_edge<T>(s, row, 1 - s.KW, edges), before = edges, edges += edge_values(s);
+          to[j] = before + (at - 1 + s.KW) * s.C;
+        } else {
+          if (!behind) copy_edge<T>(s, row, inner + 1, edges), behind = edges, edges += edge_values(s);
+          to[j] = behind + (at - inner - 1) * s.C;
         }
-        for (int k = 0; k < length; k++) {
-          const int64_t element = at * s.C + k;
-          edges[k] = element >= 0 && element < s.W * s.C ? row[element] : T(0);
-        }
-        to[j] = edges;
-        edges += length;
       }
     }
     i += n, ox = 0, oy++;
   }
+}
+
+// How the pointers of a block are found: at most `pixels` of a block, and `taps` rows of taps at
+// once. as_rows: a row of taps is one run.
+struct Blocking {
+  bool as_rows;
+  int pixels, taps;
+};
+
+static inline Blocking blocking_of(const Pixels& s) {
+  // Not where an image is narrower than the taps: a run would cross both edges.
+  const bool as_rows = s.C == s.channels && s.DW == 1 && s.KW * s.C <= kShortRun && s.KW > 1 &&
+                       s.W >= s.KW;
+  const int each = as_rows ? 1 : s.KW;  // pointers of a pixel for a row of taps
+  int pixels = kPointers / each < kBlockPixels ? kPointers / each : kBlockPixels;
+  int taps = kPointers / (each * pixels);
+  if (as_rows) {
+    const int held = kEdgeValues / (2 * edge_values(s));  // rows of pixels times rows of taps
+    while (block_rows(s, pixels) > held) pixels--;
+    const int fitting = held / block_rows(s, pixels);
+    taps = taps < fitting ? taps : fitting;
+  }
+  const int parts = (s.KH + taps - 1) / taps;
+  return {as_rows, pixels, (s.KH + parts - 1) / parts};
 }
 
 // The pixels first .. last - 1 of one image, `channels` output channels from `channel` on, which is
@@ -283,29 +329,29 @@ STRETTO_SHARED void conv_pixels(Pixels s, const T* x, const T* weights, T* out, 
   alignas(64) static const T zeros[kZeros] = {};
   const T* pointers[kPointers];
   T edges[kEdgeValues];
-  const bool rows = s.C == s.channels && s.DW == 1 && s.KW * s.C <= kShortRun &&
-                    s.KH * s.KW * s.C * 12 <= kEdgeValues && s.KW > 1;
-  const int runs = rows ? s.KH : s.KH * s.KW;
-  const int length = int(rows ? s.KW * s.C : s.C), K = runs * length;
+  const Blocking by = blocking_of(s);
+  const int length = int(by.as_rows ? s.KW * s.C : s.C), row = int(s.KW * s.C), K = s.KH * row;
   const int piece = kHotBytes / (s.panel * int(sizeof(T)));
-  int most = kPointers / runs < kBlockPixels ? kPointers / runs : kBlockPixels;
-  if (rows && most * K > kEdgeValues) most = kEdgeValues / K;
-  const int64_t blocks = (last - first + most - 1) / most;
+  const int64_t blocks = (last - first + by.pixels - 1) / by.pixels;
   for (int64_t block = 0; block < blocks; block++) {
     const int64_t p = first + (last - first) * block / blocks;
     const int count = int(first + (last - first) * (block + 1) / blocks - p);
-    if (rows) find_rows<T>(s, x, p, count, zeros, pointers, edges);
-    else find_taps<T>(s, x, p, count, zeros, pointers);
-    int skipped = int(channel % s.panel);
-    const T* panel = weights + (channel - skipped) * K + skipped;
-    for (int c = 0, columns; c < channels; c += columns, panel += K * s.panel - skipped, skipped = 0) {
-      columns = channels - c < s.panel - skipped ? channels - c : s.panel - skipped;
-      for (int k = 0; k < K; k += piece) {
-        const T* at = panel + int64_t(k) * s.panel;
-        const int depth = K - k < piece ? K - k : piece;
-        const char* ahead = (const char*)(at + int64_t(depth) * s.panel);
-        pixel_panel<T>({pointers, count, length}, {at, s.panel, k, depth, ahead, 64},
-                       {out + p * s.ldc + c, s.ldc, count, columns, k > 0});
+    for (TapRows taps = {0, by.taps}; taps.top < s.KH; taps.top += by.taps) {
+      taps.bottom = taps.top + by.taps < s.KH ? taps.top + by.taps : s.KH;
+      if (by.as_rows) find_rows<T>(s, x, p, count, taps, zeros, pointers, edges);
+      else find_taps<T>(s, x, p, count, taps, zeros, pointers);
+      const int begin = taps.top * row, end = taps.bottom * row;
+      int skipped = int(channel % s.panel);
+      const T* panel = weights + (channel - skipped) * K + skipped;
+      for (int c = 0, columns; c < channels; c += columns, panel += K * s.panel - skipped, skipped = 0) {
+        columns = channels - c < s.panel - skipped ? channels - c : s.panel - skipped;
+        for (int k = begin; k < end; k += piece) {
+          const T* at = panel + int64_t(k) * s.panel;
+          const int depth = end - k < piece ? end - k : piece;
+          const char* ahead = (const char*)(at + int64_t(depth) * s.panel);
+          pixel_panel<T>({pointers, count, length}, {at, s.panel, k - begin, depth, ahead, 64},
+                         {out + p * s.ldc + c, s.ldc, count, columns, k > 0});
+        }
       }
     }
   }
@@ -387,7 +433,7 @@ STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* 
   for (int c = 0; c < channels; c += kZeros)
     for (int64_t p = first; p < last; p += most) {
       const int count = last - p < most ? int(last - p) : most;
-      find_taps<T>(s, x + c, p, count, zeros, pointers);
+      find_taps<T>(s, x + c, p, count, {0, s.KH}, zeros, pointers);
       depthwise_block<T>({pointers, count, 0}, weights + c, s.channels, taps, out + p * s.ldc + c,
                          s.ldc, channels - c < kZeros ? channels - c : kZeros);
     }
@@ -462,7 +508,7 @@ STRETTO_SHARED void group_pixels(Pixels s, const T* x, const T* weights, T* out,
   const int block = kPointers / taps < kBlockPixels ? kPointers / taps : kBlockPixels;
   for (int64_t p = first; p < last; p += block) {
     const int count = last - p < block ? int(last - p) : block;
-    find_taps<T>(s, x, p, count, zeros, pointers);
+    find_taps<T>(s, x, p, count, {0, s.KH}, zeros, pointers);
     for (int c = 0; c < channels; c += W) {
       const int64_t at = channel + c, inside = at % s.panel;
       const T* b = weights + (at - inside) * taps * C + inside;
