@@ -54,6 +54,22 @@ def test_build_depends_on_source_flags_headers_and_machine(
     assert len(paths) == 5
 
 
+@pytest.mark.parametrize(
+    ("processor", "wide"),
+    [
+        ("Linux x86_64 {'flags': 'fpu avx2 fma avx512f avx512_vnni'}", True),
+        ("Linux x86_64 {'flags': 'fpu avx2 fma'}", False),
+        ("Linux aarch64 {'Features': 'fp asimd'}", False),
+        ("Windows AMD64 {'processor': 'AMD64 Family 25'}", False),
+    ],
+)
+def test_loops_use_the_widest_vectors_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, processor: str, wide: bool
+):
+    monkeypatch.setattr(compiler, "cpu", lambda: processor)
+    assert ("-mprefer-vector-width=512" in compiler.build_flags(trace=False)) is wide
+
+
 def _compile_and_call(options: Options) -> None:
     assert ctypes.CDLL(str(compile_shared(ANSWER, options).path)).answer() == 42
 

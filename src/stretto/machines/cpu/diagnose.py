@@ -12,7 +12,10 @@ from stretto.options import Options
 from stretto.runtime.compiler import build_flags, cpu, find_compiler
 from stretto.runtime.memory_watch import tracks_pages
 
-VECTORS = ("avx512f", "avx512_bf16", "amx_tile", "avx2", "fma", "asimd", "sve")
+VECTORS = (
+    *("avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_tile"),
+    *("avx2", "fma", "f16c", "avx_vnni", "asimd", "bf16", "asimddp", "sve"),
+)
 
 
 def diagnoses(options: Options) -> Iterator[Diagnosis]:
