@@ -27,9 +27,11 @@ from stretto.device.expr import (
     Extent,
     Index,
     Load,
+    Position,
     Var,
     index_loads,
     loads,
+    parts,
     substitute_index,
     substitute_vars,
 )
@@ -48,6 +50,7 @@ from stretto.kernels.contraction import (
 )
 from stretto.kernels.panels import constant_layout
 from stretto.kernels.products import factors
+from stretto.kernels.split_reductions import SPLIT
 from stretto.kernels.steps import NewBuffers, replace_operators
 
 T = TypeVar("T")
@@ -299,7 +302,32 @@ def _laid_out(operator: Operator, moved: set[Buffer]) -> Operator:
         taps = [*range(first + 1, first + len(operator.reduce)), first]
         order = list(_to_last(tuple(range(first))))
         return _reordered(result, order, taps)
-    return _reordered(result, order, [len(order) + n for n in range(len(operator.reduce))])
+    return _reordered(result, order, _reduced_order(operator, moved))
+
+
+def _reduced_order(operator: Operator, moved: set[Buffer]) -> list[int]:
+    """The variables of the reduced dims, so that the elements of an image are combined in the order
+    in which they lie now, where the order matters to nothing else."""
+    first = len(operator.dims)
+    variables = list(range(first, first + len(operator.reduce)))
+    if operator.combine not in SPLIT or any(isinstance(p, Position) for p in parts(operator.value)):
+        return variables
+    orders = {_order_in(load.access, variables, moved) for load in operator.reads()}
+    found = orders - {()}
+    (order,) = found if len(found) == 1 else (None,)
+    return variables if order is None else list(order)
+
+
+def _order_in(access: Access, variables: list[int], moved: set[Buffer]) -> tuple[int, ...] | None:
+    """The order in which an access of an image runs through its dims by these variables: () where
+    it has one of them at most, None where it has several, but not each in a dim of its own."""
+    here = [index.vars().intersection(variables) for index in access.index]
+    if len(set[int]().union(*here)) < 2:
+        return ()
+    if access.buffer not in moved or any(len(found) > 1 for found in here):
+        return None
+    order = tuple(n for found in _to_last(tuple(here)) for n in found)
+    return order if sorted(order) == variables else None
 
 
 def _placed(operator: Operator, place: Callable[[Access], Access]) -> Operator:

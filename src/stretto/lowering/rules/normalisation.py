@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from stretto.device.expr import Buffer, Expr, Index
+from stretto.device.expr import Buffer, Expr
 from stretto.device.operator import Combine
 from stretto.lowering.lazy import Lazy, cast, constant, select, stored, variables, whole_buffer
-from stretto.lowering.rules.emit import computed, keep_dims, mapped, over, reduction
+from stretto.lowering.rules.emit import computed, emit, keep_dims, mapped, over, reduction
 from stretto.lowering.rules.reduce import count, divided, squares, stored_small
 from stretto.lowering.rules.scalar import apply, compute_dtype, like
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
@@ -136,15 +136,29 @@ def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, L
     split = lazy.view(shape, n, g * width + c, *rest)
     mean, rstd = _statistics(call, split, tuple(range(2, len(shape))), eps, moments=moments)
     n, channel, *_ = variables(lazy.shape)
-    return _scaled(call, lazy, mean, rstd, (n, channel // width)), mean, rstd
+    centre, scale = mean.at(n, channel // width), rstd.at(n, channel // width)
+    if not spatial:
+        return _scaled(call, lazy, centre, scale, "weight"), mean, rstd
+    weight = call.optional("weight")
+    if weight is not None:
+        scale = apply("mul", scale, cast(weight.at(channel), scale.dtype))
+    centre, scale = _per_channel(call, lazy, centre), _per_channel(call, lazy, scale)
+    return _scaled(call, lazy, centre, scale, None), mean, rstd
 
 
-def _scaled(call: Call, lazy: Lazy, mean: Lazy, rstd: Lazy, place: tuple[Index, ...]) -> Lazy:
-    """(x - mean) * rstd, both at `place`, times the weight of the channel, plus its bias."""
-    normal = apply("mul", apply("sub", lazy.expr, mean.at(*place)), rstd.at(*place))
+def _per_channel(call: Call, lazy: Lazy, expr: Expr) -> Expr:
+    """A value for each instance and channel, stored: elements of a channel read it where it lies,
+    and need not find their group."""
+    part = emit(call.low, "row", lazy.shape[:2], (), Combine.NONE, expr)
+    return part.at(*variables(lazy.shape)[:2])
+
+
+def _scaled(call: Call, lazy: Lazy, centre: Expr, scale: Expr, weight: str | None) -> Lazy:
+    """(x - centre) * scale, times the weight of the channel, if any, plus its bias."""
+    normal = apply("mul", apply("sub", lazy.expr, centre), scale)
     channel = variables(lazy.shape)[1]
-    parts = (call.optional(name) for name in ("weight", "bias"))
-    return _affine(call, normal, *(None if part is None else part.at(channel) for part in parts))
+    given = (None if name is None else call.optional(name) for name in (weight, "bias"))
+    return _affine(call, normal, *(None if part is None else part.at(channel) for part in given))
 
 
 # ---- batch norm ------------------------------------------------------------------------------
@@ -166,7 +180,8 @@ def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
     lazy = _source(call)
     dims = tuple(dim for dim in range(lazy.rank) if dim != 1)
     mean, rstd = _statistics(call, lazy, dims, eps)
-    out = _scaled(call, lazy, mean, rstd, (variables(lazy.shape)[1],))
+    place = variables(lazy.shape)[1]
+    out = _scaled(call, lazy, mean.at(place), rstd.at(place), "weight")
     dtype = call.op.results[1].tensor.dtype
     return out, computed(mean, dtype), computed(rstd, dtype)
 

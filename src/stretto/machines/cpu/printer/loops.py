@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf, prod
 
 from stretto.ir.types import DType
 from stretto.kernels.contraction import stride
@@ -170,8 +172,61 @@ class LoopPrinter(NestPrinter):
         first = len(self.operator.dims)
         double = self.operator.combine == "sum" and self.accumulator == "float"
         self.out.assign(SUM, self.initial(), "double" if double else self.total)
-        self.reduce_nest(first, first + count - 1)
+        if double and self.has_short_runs():
+            self.run_nest(first, first + count - 1)
+        else:
+            self.reduce_nest(first, first + count - 1)
         self.store(call(self.accumulator, SUM))
+
+    # Sums of many short runs, as of the channels of a group in each pixel: a total per element of a
+    # run, so that vectors are added, and only their sums across lanes.
+
+    def has_short_runs(self) -> bool:
+        """Whether the innermost reduced dim is a short one of contiguous elements."""
+        *outer, inner = self.operator.reduce or (1,)
+        if not outer or not isinstance(inner, int) or not 1 < inner <= VECTOR_BLOCK:
+            return False
+        last = len(self.operator.dims) + len(outer)
+        steps = (stride(a.access, last) for a in self.operator.reads() if a.access.offset.is_affine)
+        return divisible(self.operator) and any(s == 1 for s in steps) and self.vectorisable(last)
+
+    def run_nest(self, var: int, last: int) -> None:
+        """Loops over the reduced dims from `var` on, until those left are as many runs as f32 adds
+        up without losing digits."""
+        extents = self.operator.reduce[var - len(self.operator.dims) : -1]
+        if prod(e if isinstance(e, int) else inf for e in extents) <= SUM_CHUNK:
+            with self.lane_totals(last):
+                self.run_loops(var, last)
+        elif var < last - 1:
+            with self.loop(iteration(var), ZERO, self.reduced(var)):
+                self.run_nest(var + 1, last)
+        else:
+            extent = self.reduced(var)
+            with self.loop(CHUNK, ZERO, extent, step=SUM_CHUNK):
+                self.chunk(CHUNK, SUM_CHUNK, extent)
+                with self.lane_totals(last), self.loop(iteration(var), CHUNK, STOP):
+                    self.run_loops(last, last)
+
+    @contextmanager
+    def lane_totals(self, last: int) -> Generator[None]:
+        """Zeros for all elements of a run, which are added to the sum in the end."""
+        run = self.operator.reduce[-1]
+        assert isinstance(run, int)
+        self.columns(TOTALS, self.total, run)
+        yield
+        with self.loop(iteration(last), ZERO, self.reduced(last)):
+            self.add(SUM, element(TOTALS, iteration(last)))
+
+    def run_loops(self, var: int, last: int) -> None:
+        """Adds runs to the totals of their elements."""
+        if var < last:
+            with self.loop(iteration(var), ZERO, self.reduced(var)):
+                self.run_loops(var + 1, last)
+            return
+        place = element(TOTALS, iteration(last))
+        known = self.before(last)
+        with self.loop(iteration(last), ZERO, self.reduced(last), SIMD):
+            self.out.add(Store(None, place, self.combined(place, self.value(known))))
 
     def reduced(self, var: int) -> Term:
         """The size of a reduced dim."""
@@ -215,10 +270,10 @@ class LoopPrinter(NestPrinter):
             with self.loop(iteration(dim), BLOCK, STOP):
                 self.store(call(self.accumulator, place))
 
-    def columns(self, name: Term, kind: str) -> None:
+    def columns(self, name: Term, kind: str, count: int = VECTOR_BLOCK) -> None:
         """Accumulators of a block of columns."""
-        self.out.add(Raw(joined(f"{kind} ", name, f"[{VECTOR_BLOCK}];"), name))
-        with self.loop(variable("n"), ZERO, literal(VECTOR_BLOCK)):
+        self.out.add(Raw(joined(f"{kind} ", name, f"[{count}];"), name))
+        with self.loop(variable("n"), ZERO, literal(count)):
             self.out.add(Store(None, element(name, variable("n")), self.initial()))
 
     def long_sum(self) -> bool:
