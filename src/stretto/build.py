@@ -13,6 +13,8 @@ from stretto.machines.forms import CAPTURED
 from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
 from stretto.machines.stages import SELECT
 from stretto.options import Options
+from stretto.passes.pipeline import pipeline
+from stretto.passes.target import Target
 
 
 def build(
@@ -41,7 +43,8 @@ def begin(program: Program, machine: Machine, options: Options, place: torch.dev
     """A build of which no stage has run yet."""
     dumper = Dumper(options.dump_dir)
     units = machine.units(options, place)
-    return Stages(program, machine, options, place, dumper, program, units=units)
+    passes = pipeline(Target(machine.costs, units))
+    return Stages(program, machine, options, place, dumper, program, passes, units)
 
 
 def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:

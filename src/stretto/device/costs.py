@@ -52,6 +52,16 @@ class CostModel:
     slow_denormals: bool = True
     """Arithmetic with numbers below the normal ones takes much longer than with others."""
 
+    # ---- products ----------------------------------------------------------------------------
+    flops: float = 220e9
+    """f32 operations per second of a product."""
+    bandwidth: float = 90e9
+    """Bytes per second from a unit's own cache."""
+    memory_bandwidth: float = 1e10
+    """Bytes per second from beyond it."""
+    cache_bytes: int = 1 << 20
+    """What the own cache of a unit holds for long."""
+
     # ---- what only the run knows -------------------------------------------------------------
     taken: tuple[tuple[Symbol, int], ...] = ()
     """Sizes that symbols are taken to have; others are taken to be usual ones."""
@@ -115,6 +125,17 @@ class CostModel:
         waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
         figures = {**waits, "branch_seconds": inf, **self.spread_figures}
         return replace(self, share_bytes=0, small_work=0, **figures)
+
+    @property
+    def dependent_seconds(self) -> float:
+        """What a product takes beside its work where it needs what another unit has just made."""
+        return self.wait_seconds
+
+    def product_seconds(self, operations: float, nbytes: float, units: int) -> float:
+        """Products of so many operations, shared out to units. nbytes: of the weights that are read
+        again and again, where they are read once in this time."""
+        rate = self.bandwidth if nbytes / units <= self.cache_bytes else self.memory_bandwidth
+        return max(operations / self.flops, nbytes / rate) / units
 
     def taking(self, sizes: Mapping[Symbol, int]) -> Self:
         """The model for calls of these sizes."""

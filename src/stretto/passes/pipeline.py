@@ -26,11 +26,13 @@ from stretto.passes.horizontal import Horizontal
 from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.simplify import Simplify
+from stretto.passes.skew import Skew
 from stretto.passes.split_concat import SplitConcat
+from stretto.passes.target import Target
 
 
-def pipeline() -> tuple[Pass, ...]:
-    """Every pass over a Program, in order."""
+def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
+    """Every pass over a Program, in order. target: the machine that it is for."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
     steps = (
         InlineFunctions(),
@@ -39,20 +41,21 @@ def pipeline() -> tuple[Pass, ...]:
         Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
-        *loop_passes(),
+        *loop_passes(target),
         Repeat((*tidy, EliminateDeadCode())),
     )
     return tuple(_with_followers(steps, followers()))
 
 
-def loop_passes() -> tuple[Pass, ...]:
+def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
     """Wants calls inlined, constants folded, invariants hoisted, small inner loops unrolled.
 
     A product that is looked up in a table is no product any more, so tables are folded first.
     Products are split before loops are, so that a part can leave its recurrence, and joined while
     they are still side by side in the loop, so that one batched result is read there. Batching
     comes first once, for what depends on the index alone, so that distribution need not hand it
-    over; and again for what distribution made independent.
+    over; and again for what distribution made independent. What is then left of loops that follow
+    each other may run at the same time.
     """
     return (
         FoldTables(),
@@ -66,6 +69,8 @@ def loop_passes() -> tuple[Pass, ...]:
         BatchLoops(),
         ForwardLists(),
         EliminateCommonSubexpressions(),
+        EliminateDeadCode(),
+        Skew(target),
         EliminateDeadCode(),
     )
 

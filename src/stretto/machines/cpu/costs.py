@@ -13,16 +13,8 @@ from stretto.device.costs import CostModel
 class CpuCosts(CostModel):
     """Rates are of one core."""
 
-    flops: float = 220e9
-    """f32 operations per second of a register-tiled product."""
     dots_factor: float = 1.3
     """How much longer a product by dot products takes."""
-    bandwidth: float = 90e9
-    """Bytes per second from the second-level cache: one row of a product."""
-    memory_bandwidth: float = 1e10
-    """Bytes per second from beyond the second-level cache."""
-    cache_bytes: int = 1 << 20
-    """What the second-level cache of a core holds for long."""
     element_seconds: float = 0.12e-9
     """An element and function application of vectorised pointwise work."""
     load_seconds: float = 1e-10

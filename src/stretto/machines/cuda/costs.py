@@ -49,5 +49,13 @@ class CudaCosts(CostModel):
         "depth_seconds": 1e-12,
     }
 
+    @property
+    def dependent_seconds(self) -> float:
+        """A wait, the first loads behind it, and the barriers of a task with one reduction."""
+        return self.wait_seconds + self.latency_seconds + 2 * self.stage_seconds
+
+    def product_seconds(self, operations: float, nbytes: float, units: int) -> float:
+        return max(operations / self.flops, nbytes / self.bandwidth) / units
+
 
 CUDA_COSTS = CudaCosts()

@@ -1,0 +1,170 @@
+"""Rows: what one iteration needs of an operator that runs for all iterations at once.
+
+The inverse of batching. Between two loops over the same steps stand operators on the results of all
+steps of the first, `linear(stack(ys))`, of which the second reads one step at a time. The *row* of
+such a value at a step is a tensor with a leading dim of 1: the same operators make it of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import Argument, ListStackOp, TensorOp, argument_values
+from stretto.ir.types import Dim, TensorType
+from stretto.ops.arguments import argument, with_arguments
+from stretto.ops.infer import named_arguments, tensor_op
+from stretto.ops.properties import properties, stay_reason
+from stretto.ops.table import ElementByElement, KeepDims, ShiftDims
+
+ROW_BY_ROW = frozenset(("aten.linear.default", "aten.mm.default", "aten.addmm.default"))
+"""Operators that are no element by element, and take the first dim of one operand along."""
+
+
+class NoRow(Exception):
+    """A value of which one step cannot be computed alone; the message says why."""
+
+
+def leads(value: Value, steps: Dim) -> bool:
+    """Whether the value has a leading dim of so many steps."""
+    return isinstance(value.type, TensorType) and value.tensor.shape[:1] == (steps,)
+
+
+def stacked_lists(
+    value: Value, makers: Mapping[Value, Op], dependent: Set[Value], steps: Dim
+) -> set[Value]:
+    """The lists whose items the rows of a value are made of. Raises NoRow where one row needs
+    more than one item of each.
+
+    dependent: results of the loops, and what is made of them by `makers`, the ops between the
+    loops. Everything else is the same for all rows.
+    """
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        op = makers.get(current)
+        if op is None:
+            raise NoRow("it is read as a whole")
+        if isinstance(op, ListStackOp):
+            if not leads(op.result, steps):
+                raise NoRow("the list has another number of items")
+            found.add(op.list)
+            continue
+        stack.extend(_row_operands(op, current, dependent, steps))
+    return found
+
+
+def _row_operands(op: Op, result: Value, dependent: Set[Value], steps: Dim) -> list[Value]:
+    """The operands of which a row of a result needs the same row. Raises NoRow."""
+    if not isinstance(op, TensorOp) or not leads(result, steps):
+        raise NoRow(f"{op.name} does not make one row per step")
+    if (reason := stay_reason(op)) is not None:
+        raise NoRow(reason)
+    rows = list(dict.fromkeys(value for value in op.operands if value in dependent))
+    for value in rows:
+        if not leads(value, steps) or value.tensor.rank != result.tensor.rank:
+            raise NoRow(f"`{op.target}` reads more than one row")
+    _require_row_by_row(op, rows)
+    return rows
+
+
+def _require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
+    """Raises NoRow where the operator does not treat the first dim of `rows` row by row."""
+    names = dict[str, Argument]()
+    for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+        names[parameter.name] = item
+        if isinstance(item, tuple) and parameter.is_tensor:
+            raise NoRow(f"`{op.target}` takes a list of tensors")
+        if not parameter.is_tensor and argument_values(item):
+            raise NoRow(f"`{op.target}` takes a number of the run")
+    first = next(iter(names.values()))
+    match properties(op.target).batching:
+        case ElementByElement() if properties(op.target).elementwise:
+            return
+        case KeepDims(rank) if rows == [first] and rows[0].tensor.rank > rank:
+            return
+        case ShiftDims(dims, none_is_all) if rows == [first]:
+            rank = rows[0].tensor.rank
+            if all(_spares_first(argument(op, name), rank, none_is_all) for name in dims):
+                return
+        case _ if op.target in ROW_BY_ROW:
+            row_operand = "mat1" if op.target == "aten.addmm.default" else next(iter(names))
+            if rows == [names[row_operand]] and rows[0].tensor.rank > 1:
+                bias = names.get("self" if row_operand == "mat1" else "bias")
+                if not isinstance(bias, Value) or bias.tensor.rank < 2:
+                    return
+        case _:
+            pass
+    raise NoRow(f"`{op.target}` does not treat its operand row by row")
+
+
+def _spares_first(dims: Argument, rank: int, none_is_all: bool) -> bool:
+    if dims is None or dims == ():
+        return not none_is_all
+    several = dims if isinstance(dims, tuple) else (dims,)
+    return all(isinstance(dim, int) and dim % max(rank, 1) != 0 for dim in several)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Makes rows of one step, once each.
+
+    makers, steps: as above. item: gives the item of a list of this step. index: the step.
+    emit: takes ops in their order.
+    """
+
+    makers: Mapping[Value, Op]
+    steps: Dim
+    index: Value
+    item: Callable[[Value], Value]
+    emit: Callable[[Op], None]
+    made: dict[Value, Value] = field(default_factory=dict[Value, Value])
+
+    def item_of(self, value: Value) -> Value:
+        """`value[index]`."""
+        op = self.makers[value]
+        if isinstance(op, ListStackOp):
+            return self.item(op.list)
+        return self._add(tensor_op("aten.select.int", self.row(value), 0, 0), op)
+
+    def row(self, value: Value) -> Value:
+        """The row of a value that `stacked_lists` has said to have rows."""
+        if value not in self.made:
+            self.made[value] = self._make(value)
+        return self.made[value]
+
+    def _make(self, value: Value) -> Value:
+        op = self.makers[value]
+        if isinstance(op, ListStackOp):
+            return self._add(tensor_op("aten.unsqueeze.default", self.item(op.list), 0), op)
+        assert isinstance(op, TensorOp)
+        changed: dict[str, Argument] = {}
+        for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+            if isinstance(item, Value):
+                changed[parameter.name] = self._operand(op, item)
+        new = with_arguments(op, changed)
+        self._add(new, op)
+        return new.results[op.results.index(value)]
+
+    def _operand(self, op: TensorOp, value: Value) -> Value:
+        """A row of an operand, or the operand where it is the same for all rows."""
+        if value in self.makers:
+            return self.row(value)
+        is_wide = value.tensor.rank == op.results[0].tensor.rank and leads(value, self.steps)
+        if not is_wide or not properties(op.target).elementwise:
+            return value
+        if value not in self.made:
+            item = self._add(tensor_op("aten.select.int", value, 0, self.index), op)
+            self.made[value] = self._add(tensor_op("aten.unsqueeze.default", item, 0), op)
+        return self.made[value]
+
+    def _add(self, new: Op, old: Op) -> Value:
+        new.location = old.location
+        self.emit(new)
+        return new.results[0]

@@ -1,0 +1,226 @@
+"""Which loops would run at the same time, each some iterations behind those that it reads from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stretto.ir.core import Block, Op, Value
+from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp, ListStackOp, TensorOp
+from stretto.ir.rewrite import free_values_of_op
+from stretto.ir.size_bounds import at_most
+from stretto.ir.types import Dim, ListType
+from stretto.ops.effects import has_effect, may_have_effect
+from stretto.ops.properties import is_view
+from stretto.passes.hoist import stay_reason
+from stretto.passes.rows import NoRow, stacked_lists
+
+Users = Mapping[Value, list[Op]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of the loops. `number`: by how many iterations it is behind. reads: the ops of its body
+    that read the step of a list, or of what is made of lists, and what these are."""
+
+    loop: ForOp
+    number: int
+    reads: Mapping[Op, Value]
+
+
+@dataclass(slots=True)
+class Group:
+    """Loops of one block with the same number of iterations.
+
+    lists: those that the loops fill, and the stage that does. makers: what stands between the
+    loops and depends on them; moved: the same ops.
+    """
+
+    trips: Dim
+    stages: list[Stage] = field(default_factory=list[Stage])
+    lists: dict[Value, Stage] = field(default_factory=dict[Value, Stage])
+    makers: dict[Value, Op] = field(default_factory=dict[Value, Op])
+    moved: set[Op] = field(default_factory=set[Op])
+    dependent: set[Value] = field(default_factory=set[Value])
+
+    @property
+    def ramp(self) -> int:
+        """By how many iterations the last stage is behind the first."""
+        return max(stage.number for stage in self.stages)
+
+    def add(self, loop: ForOp, reads: Mapping[Op, Value]) -> None:
+        """`reads` as `_reads` gives it."""
+        sources = [self.lists[item] for value in reads.values() for item in self.sources(value)]
+        number = max((source.number + 1 for source in sources), default=0)
+        stage = Stage(loop, number, reads)
+        self.stages.append(stage)
+        self.dependent.update(loop.results)
+        for value in loop.results:
+            if isinstance(value.type, ListType):
+                self.lists[value] = stage
+
+    def sources(self, value: Value) -> set[Value]:
+        """The lists of which a step is read. Raises NoRow where it is more than a step."""
+        if value in self.lists:
+            return {value}
+        found = stacked_lists(value, self.makers, self.dependent, self.trips)
+        if not found <= self.lists.keys():
+            raise NoRow("it reads a list that another loop fills")
+        return found
+
+    def depends(self, op: Op) -> bool:
+        return not self.dependent.isdisjoint(free_values_of_op(op))
+
+    def note(self, op: Op) -> None:
+        """An op between the loops."""
+        if self.depends(op):
+            self.makers.update(dict.fromkeys(op.results, op))
+            self.dependent.update(op.results)
+            self.moved.add(op)
+
+
+def find_groups(block: Block, users: Users) -> Iterator[Group | tuple[ForOp, str]]:
+    """Groups of at least two loops, and loops that could not join the one before, with why."""
+    group: Group | None = None
+    for op in block.ops:
+        if isinstance(op, ForOp):
+            reason = why_not(op, block, users)
+            joined = reason is None and group is not None and _join(group, op)
+            if joined is True:
+                continue
+            if group is not None:
+                yield from _finished(group, users)
+                if reason is not None or isinstance(joined, str):
+                    yield op, reason or str(joined)
+            group = None
+            if reason is None:
+                trips = op.trips()
+                assert trips is not None
+                group = Group(trips)
+                group.add(op, {})
+        elif group is not None:
+            nested = (inner for nested in op.blocks for inner in nested.walk())
+            if has_effect(op) or may_have_effect(op) or any(map(may_have_effect, nested)):
+                yield from _finished(group, users)
+                group = None
+            else:
+                group.note(op)
+    if group is not None:
+        yield from _finished(group, users)
+
+
+def _join(group: Group, loop: ForOp) -> bool | str:
+    """True where a loop has joined the group; else why it cannot."""
+    if loop.trips() != group.trips:
+        return "it has another number of iterations"
+    try:
+        reads = _reads(group, loop)
+    except NoRow as reason:
+        return f"it reads more than the same step of the loop before: {reason}"
+    if (reason := _why_not_again(loop, reads)) is not None:
+        return reason
+    group.add(loop, reads)
+    return True
+
+
+def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
+    """The ops that read a step of what depends on the group. Raises NoRow."""
+    if not group.dependent.isdisjoint(loop.operands):
+        raise NoRow("it begins with a result")
+    found: dict[Op, Value] = {}
+    for op in loop.body.ops:
+        read = [value for value in free_values_of_op(op) if value in group.dependent]
+        if not read:
+            continue
+        source = _step_read(op, loop)
+        if source is None or read != [source]:
+            raise NoRow(f"`{op.name}` does not read one step")
+        group.sources(source)
+        found[op] = source
+    if not group.dependent.isdisjoint(loop.body.yields):
+        raise NoRow("it yields a result")
+    return found
+
+
+def _step_read(op: Op, loop: ForOp) -> Value | None:
+    """What an op reads at the loop's index."""
+    if isinstance(op, ListGetOp) and op.index is loop.index:
+        return op.list
+    if isinstance(op, TensorOp) and op.target == "aten.select.int":
+        source, dim, position = op.args
+        if isinstance(source, Value) and dim == 0 and position is loop.index:
+            return source
+    return None
+
+
+def _finished(group: Group, users: Users) -> Iterator[Group]:
+    """The group where it has several loops, and nothing else reads an unfinished list."""
+    if len(group.stages) < 2:
+        return
+    readers = {op for stage in group.stages for op in stage.reads}
+    for value in group.lists:
+        for op in users.get(value, []):
+            if op in readers:
+                continue
+            if not isinstance(op, ListStackOp) or op.result.tensor.shape[0] != group.trips:
+                return
+    yield group
+
+
+def why_not(loop: ForOp, block: Block, users: Users) -> str | None:
+    """Why a loop cannot run beside others, or None."""
+    trips = loop.trips()
+    if trips is None or trips == 1 or not at_most(1, trips):
+        return "it runs once, or is not known to run at all"
+    if (loop.start, loop.step) != (0, 1):
+        return "it does not count from 0 in steps of 1"
+    if has_effect(loop):
+        return "it has a check or a draw"
+    if (reason := _why_not_again(loop)) is not None:
+        return reason
+    makers = {value: op for op in block.ops for value in op.results}
+    for place, value in enumerate(loop.carried):
+        reason = _why_no_list(loop, place, makers, users)
+        if isinstance(value.type, ListType) and reason is not None:
+            return reason
+    return None
+
+
+def _why_not_again(loop: ForOp, reads: Collection[Op] = ()) -> str | None:
+    """Why an iteration must not run on values that are none of the loop's own, or None.
+
+    An op that reads nothing but what follows from the index may run again: it then does what it did
+    in the first or the last iteration. reads: ops that read what other loops make.
+    """
+    changing = {*loop.carried, *(value for op in reads for value in op.results)}
+    for op in loop.body.ops:
+        read = free_values_of_op(op)
+        if changing.isdisjoint(read):
+            continue
+        changing.update(op.results)
+        if isinstance(op, ListPushOp) or (is_view(op) and changing.isdisjoint(read[1:])):
+            continue
+        if (reason := stay_reason(op)) is not None:
+            return f"an iteration must not run on other values, since {reason}"
+    return None
+
+
+def _why_no_list(loop: ForOp, place: int, makers: Mapping[Value, Op], users: Users) -> str | None:
+    carried, yielded = loop.carried[place], loop.body.yields[place]
+    start = makers.get(loop.inits[place])
+    if not isinstance(start, ListNewOp) or start.items:
+        return "a list is carried that is not empty before the loop"
+    pushes = [op for op in loop.body.ops if isinstance(op, ListPushOp) and op.list is carried]
+    if len(pushes) != 1 or pushes[0].result is not yielded:
+        return "a list is carried that does not get one item in each iteration"
+    if users.get(carried, []) != pushes or users.get(yielded, []) != [loop]:
+        return "a list is read while it grows"
+    return None
+
+
+def pushed(loop: ForOp, place: int) -> Value:
+    """The item that each iteration puts to the list number `place`."""
+    for op in loop.body.ops:
+        if isinstance(op, ListPushOp) and op.list is loop.carried[place]:
+            return op.item
+    raise AssertionError("the list gets no item")

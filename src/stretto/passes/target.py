@@ -1,0 +1,41 @@
+"""What passes may ask of the machine that a Program is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.ir.types import Dim
+
+
+class PassCosts(Protocol):
+    """The figures of `device.costs.CostModel` that choices of passes come from; seconds."""
+
+    @property
+    def uniform(self) -> bool: ...
+
+    @property
+    def wait_seconds(self) -> float: ...
+
+    @property
+    def dependent_seconds(self) -> float: ...
+
+    def product_seconds(self, operations: float, nbytes: float, units: int) -> float: ...
+
+    def size(self, extent: Dim, /) -> int: ...
+
+    def points(self, extents: Iterable[Dim], /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The machine's costs, and how many of its units the program gets."""
+
+    costs: PassCosts
+    units: int
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one unit runs the program, and so waits for nobody."""
+        return self.units == 1 and not self.costs.uniform
