@@ -22,6 +22,8 @@ from stretto.options import Options, cpu_quota, physical_cores
         ("fuse", 1, "Options.fuse must be True or False, not 1"),
         ("verify", None, "Options.verify must be True or False, not None"),
         ("profile", "yes", "Options.profile must be True or False, not 'yes'"),
+        ("skip", "hoist", "Options.skip must be a tuple of names, not 'hoist'"),
+        ("skip", (1,), "Options.skip must be a tuple of names, not (1,)"),
         ("dump_dir", "", "Options.dump_dir must be a folder's path or None, not ''"),
         ("cache_dir", 3, "Options.cache_dir must be a folder's path or None, not 3"),
     ],

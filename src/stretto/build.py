@@ -13,7 +13,7 @@ from stretto.machines.forms import CAPTURED
 from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
 from stretto.machines.stages import SELECT
 from stretto.options import Options
-from stretto.passes.pipeline import pipeline
+from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.passes.target import Target
 
 
@@ -40,10 +40,16 @@ def build(
 
 
 def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
-    """A build of which no stage has run yet."""
-    dumper = Dumper(options.dump_dir)
+    """A build of which no stage has run yet. Raises ValueError where `Options.skip` has what is no
+    pass."""
     units = machine.units(options, place)
     passes = pipeline(Target(machine.costs, units))
+    known = passes_by_name(passes)
+    for name in options.skip:
+        if name not in known:
+            names = ", ".join(known)
+            raise ValueError(f"Options.skip: no pass is called {name!r}; known are {names}")
+    dumper = Dumper(options.dump_dir)
     return Stages(program, machine, options, place, dumper, program, passes, units)
 
 

@@ -20,6 +20,7 @@ class Options:
     cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
         user's cache folder.
     fuse: merge operators into larger kernels.
+    skip: names of passes over Programs that do not run, to see what they are worth.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
     seed: draws the interleaving in which the emulator runs units.
@@ -43,6 +44,7 @@ class Options:
     dump_dir: str | os.PathLike[str] | None = None
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
+    skip: tuple[str, ...] = ()
     unroll: int = 4
     seed: int = 0
     max_depth: int = 100_000
@@ -66,6 +68,7 @@ class Options:
             _require_seconds("timeout", self.timeout)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
+        _require_names("skip", self.skip)
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))
 
@@ -162,6 +165,11 @@ def _require_seconds(name: str, value: object) -> None:
 def _require_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"Options.{name} must be True or False, not {value!r}")
+
+
+def _require_names(name: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
+        raise ValueError(f"Options.{name} must be a tuple of names, not {value!r}")
 
 
 def _require_folder(name: str, value: object) -> None:

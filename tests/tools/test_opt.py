@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 import stretto
+from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.tools.cli import app
-from stretto.tools.opt import passes_by_name
 
 WEIGHT = torch.linspace(-1.0, 1.0, 64).view(8, 8)
 X = torch.linspace(0.0, 2.0, 64).view(8, 8)
@@ -115,7 +115,7 @@ def test_only_the_passes_that_are_named_run(tmp_path: Path) -> None:
     both = run(file, "--pass", "dce", "--pass", "cse").stdout
     assert both.count("aten.sin") == 1
     assert run(file, "--pass", "cse", "--to", "operators").stdout.startswith("operators\n")
-    assert {"inline", "dce", "hoist", "distribute"} <= set(passes_by_name())
+    assert {"inline", "dce", "hoist", "distribute"} <= set(passes_by_name(pipeline()))
 
 
 # ---- what is refused -------------------------------------------------------------------------

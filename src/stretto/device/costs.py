@@ -61,6 +61,8 @@ class CostModel:
     """Bytes per second from beyond it."""
     cache_bytes: int = 1 << 20
     """What the own cache of a unit holds for long."""
+    element_seconds: float = 0.12e-9
+    """An element and function application of vectorised pointwise work."""
 
     # ---- what only the run knows -------------------------------------------------------------
     taken: tuple[tuple[Symbol, int], ...] = ()
@@ -100,6 +102,10 @@ class CostModel:
     """And save so much of it."""
     branch_operators: int = 60
     """What has more operators is not compiled twice."""
+
+    # ---- branches --------------------------------------------------------------------------
+    speculated_bytes: int = 1 << 21
+    """What an arm may have computed before it is known whether it runs."""
 
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3

@@ -24,7 +24,11 @@ def _passes(stages: Stages) -> None:
     if stages.options.verify:
         verify_program(stages.captured)
     stages.program = run_passes(
-        stages.captured, stages.passes, dump=dump, verify=stages.options.verify
+        stages.captured,
+        stages.passes,
+        dump=dump,
+        verify=stages.options.verify,
+        skip=stages.options.skip,
     )
 
 

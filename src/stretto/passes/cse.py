@@ -85,7 +85,7 @@ def _merge(
         for nested in op.blocks:
             _merge(nested, seen, renamed, sizes)
         if keep_reason(op) is None:
-            key = _key(op)
+            key = op_key(op)
             checked = key in seen
             first = seen.setdefault(key, op.results)
             if first is not op.results or (isinstance(op, CheckOp) and checked):
@@ -100,7 +100,7 @@ def _merge(
     block.yields = tuple(renamed.get(value, value) for value in block.yields)
 
 
-def _key(op: Op) -> Key:
+def op_key(op: Op) -> Key:
     """Equal for ops that compute the same; with result types, which may name other symbols."""
     types: tuple[Type, ...] = tuple(value.type for value in op.results)
     attributes: Hashable = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -43,15 +43,16 @@ def run_passes(
     *,
     dump: Dump | None = None,
     verify: bool = True,
+    skip: Collection[str] = (),
 ) -> Program:
-    """The Program after all passes; the given one is left as it is.
+    """The Program after all passes but those named in `skip`; the given one is left as it is.
 
     Raises PassError, naming the pass, when a pass leaves a Program that breaks a rule.
     """
     result = clone_program(program)
 
     def run(step: Pass) -> bool:
-        if step.name in program.skipped:
+        if step.name in program.skipped or step.name in skip:
             return False
         if isinstance(step, Repeat):
             return _repeat(step, run)

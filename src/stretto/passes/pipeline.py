@@ -23,10 +23,14 @@ from stretto.passes.forward_lists import ForwardLists
 from stretto.passes.grow_lists import GrowLists
 from stretto.passes.hoist import HoistInvariants
 from stretto.passes.horizontal import Horizontal
+from stretto.passes.if_convert import IfConvert
 from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
+from stretto.passes.merge_branches import MergeBranches
+from stretto.passes.share_arms import ShareArms
 from stretto.passes.simplify import Simplify
 from stretto.passes.skew import Skew
+from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
 from stretto.passes.target import Target
 
@@ -34,15 +38,17 @@ from stretto.passes.target import Target
 def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
     """Every pass over a Program, in order. target: the machine that it is for."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
+    branches = (MergeBranches(), ShareArms(), IfConvert(target))
     steps = (
         InlineFunctions(),
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
-        Repeat((*tidy, EliminateDeadCode())),
+        Repeat((*tidy, *branches, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
         *loop_passes(target),
         Repeat((*tidy, EliminateDeadCode())),
+        Speculate(target),
     )
     return tuple(_with_followers(steps, followers()))
 
@@ -73,6 +79,17 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         Skew(target),
         EliminateDeadCode(),
     )
+
+
+def passes_by_name(steps: Iterable[Pass]) -> dict[str, Pass]:
+    """Every pass among the steps, and in what repeats them."""
+    found: dict[str, Pass] = {}
+    for step in steps:
+        if isinstance(step, Repeat):
+            found |= passes_by_name(step.passes)
+        else:
+            found[step.name] = step
+    return found
 
 
 def followers() -> dict[str, list[Pass]]:

@@ -19,8 +19,8 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.machines.forms import CAPTURED, OPTIMISED
 from stretto.machines.machine import BuildStage, Form, Machine
 from stretto.options import Options
-from stretto.passes.manager import Pass, Repeat
-from stretto.passes.pipeline import pipeline
+from stretto.passes.manager import Pass
+from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.tools.names import UsageError, require_known, suggestion
 
 
@@ -157,21 +157,8 @@ def forms_of(machine: Machine) -> dict[str, Form]:
     return {form.name: form for form in (CAPTURED, *made)}
 
 
-def passes_by_name() -> dict[str, Pass]:
-    """Every pass of the pipeline."""
-    found: dict[str, Pass] = {}
-    waiting = list(pipeline())
-    while waiting:
-        step = waiting.pop(0)
-        if isinstance(step, Repeat):
-            waiting[:0] = step.passes
-        else:
-            found[step.name] = step
-    return found
-
-
 def _passes_of(names: Sequence[str]) -> tuple[Pass, ...]:
-    known = passes_by_name()
+    known = passes_by_name(pipeline())
     for name in names:
         if name not in known:
             raise UsageError(f"unknown pass {name!r}{suggestion(name, list(known))}")

@@ -15,8 +15,6 @@ class CpuCosts(CostModel):
 
     dots_factor: float = 1.3
     """How much longer a product by dot products takes."""
-    element_seconds: float = 0.12e-9
-    """An element and function application of vectorised pointwise work."""
     load_seconds: float = 1e-10
     """A load of pointwise work."""
     patch_channels: int = 8

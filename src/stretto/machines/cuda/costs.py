@@ -31,6 +31,7 @@ class CudaCosts(CostModel):
     """A barrier between two stages of a task."""
     functions: float = 1.5e11
     """Function applications per second."""
+    element_seconds: float = 1 / 1.5e11
     flops: float = 4e11
     """f32 operations per second without tensor cores."""
     double_flops: float = 2e11

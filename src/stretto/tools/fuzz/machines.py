@@ -11,6 +11,13 @@ import stretto
 from stretto.machines.machine import Trial
 from stretto.machines.registry import default_machine, known_machines, registered
 from stretto.options import Options
+from stretto.passes.if_convert import IfConvert
+from stretto.passes.merge_branches import MergeBranches
+from stretto.passes.share_arms import ShareArms
+from stretto.passes.speculate import Speculate
+
+BRANCH_PASSES = (IfConvert.name, MergeBranches.name, ShareArms.name, Speculate.name)
+"""Passes that not all functions are tried with, so that there are branches of all kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,7 @@ class TrialMachine:
             units=self.trial.units,
             unroll=seed % 4,
             seed=seed,
+            skip=BRANCH_PASSES[: seed // 4 % (len(BRANCH_PASSES) + 1)],
             check=False,  # the trial compares with eager
             cache_dir=folder,
         )

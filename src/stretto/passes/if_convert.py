@@ -1,0 +1,91 @@
+"""If-conversion: both arms of a branch are computed, and the condition selects.
+
+A branch costs all units a wait for what decides it, and another one for what its arms leave; it
+ends what can be fused, and what can be batched over the iterations of a loop. Where both arms take
+less than that, by the machine's cost model for the largest sizes, and have only ops that cannot
+stop the run and draw nothing, they stand in the block itself. A NaN of the arm that is not taken is
+not selected.
+
+    %y = if %c {                          %a = aten.sin.default(%x)
+      %a = aten.sin.default(%x)     ->    %y = aten.where.self(%c, %a, %x)
+      yield %a
+    } else { yield %x }
+
+Needs inner branches first, which the walk sees to. Lists are not selected from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isinf
+from typing import ClassVar
+
+from stretto.ir.core import Op, Program
+from stretto.ir.ops import ConstantOp, IfOp, LiteralOp, TensorOp
+from stretto.ir.rewrite import Definitions, Replacement, rewrite_block
+from stretto.ir.types import TensorType
+from stretto.ops.infer import tensor_op
+from stretto.passes.analyses.moving import any_may_stop, keeps_types
+from stretto.passes.analyses.work import elements, seconds_of_all
+from stretto.passes.target import PassCosts, Target
+from stretto.remarks import Remarks
+from stretto.text import seconds_text
+
+_WAITS = 2
+"""Waits of a branch: for its condition, and for what its arms leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class IfConvert:
+    """target: the machine that it is for; without one, branches stay."""
+
+    target: Target | None = None
+    name: ClassVar[str] = "if_convert"
+
+    def apply(self, program: Program) -> bool:
+        if self.target is None:
+            return False
+        costs = self.target.costs
+
+        def visit(op: Op, _: Definitions) -> Replacement | None:
+            return _converted(op, costs, program.remarks) if isinstance(op, IfOp) else None
+
+        changed = [rewrite_block(item.body, visit) for item in program.functions.values()]
+        return any(changed)
+
+
+def _converted(op: IfOp, costs: PassCosts, remarks: Remarks) -> Replacement | None:
+    reason = keep_reason(op, costs)
+    if reason is not None:
+        remarks.decline(IfConvert.name, "if", reason, op.location)
+        return None
+    selected: list[TensorOp] = []
+    for then, orelse, result in zip(op.then.yields, op.orelse.yields, op.results, strict=True):
+        chosen = tensor_op("aten.where.self", op.condition, then, orelse)
+        assert chosen.result.type == result.type
+        chosen.location, chosen.result.hint = op.location, result.hint
+        selected.append(chosen)
+    values = tuple(item.result for item in selected)
+    return [*op.then.ops, *op.orelse.ops, *selected], values
+
+
+def keep_reason(op: IfOp, costs: PassCosts) -> str | None:
+    """Why a branch stays one, or None."""
+    ops = [*op.then.ops, *op.orelse.ops]
+    if not all(isinstance(value.type, TensorType) for value in op.results):
+        return "it yields lists"
+    if not all(isinstance(item, TensorOp | ConstantOp | LiteralOp) for item in ops):
+        return "an arm has control flow or lists"
+    if any_may_stop(ops):
+        return "an arm may stop the run or draws random numbers"
+    if not keeps_types(op):
+        return "its arms yield other sizes"
+    selecting = sum(elements(value) for value in op.results) * costs.element_seconds
+    arms = seconds_of_all(ops, costs)
+    if isinf(arms + selecting):
+        return "an arm takes as long as sizes say"
+    branch = arms / 2 + _WAITS * costs.wait_seconds
+    if arms + selecting > branch:
+        both = seconds_text(arms + selecting)
+        return f"both arms take {both}, and the branch {seconds_text(branch)}"
+    return None

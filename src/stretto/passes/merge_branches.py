@@ -1,0 +1,162 @@
+"""Neighbouring branches on one condition become one, with what stands between them.
+
+Of the ops between two branches, those that the second one needs and that do not need the first one
+move before both; those that it needs and that need the first one are copied into both arms; all
+others move behind. What may stop the run, and a draw of random numbers, stays in its order among
+everything else of that kind. A branch on the negation of a condition has its arms exchanged, and
+within an arm its condition is known, so that branches on it there fall to `fold`.
+
+    %a = if %c { ... yield %p }                %u = aten.sin.default(%x)
+      else { ... yield %q }                    %b = if %c { ...
+    %s = aten.exp.default(%a)           ->       %s = aten.exp.default(%p)
+    %u = aten.sin.default(%x)                    %d = aten.add.Tensor(%s, %u)
+    %b = if %c {                                 yield %d
+      %d = aten.add.Tensor(%s, %u)             } else { ...
+      yield %d                                   yield %x
+    } else { yield %x }                        }
+
+Needs equal conditions merged into one value. Guarantees that every op runs as often as before, and
+that what is checked first still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import IfOp, LiteralOp, TensorOp
+from stretto.ir.rewrite import (
+    Definitions,
+    Replacement,
+    all_blocks,
+    clone_op,
+    free_values,
+    rewrite_block,
+    substitute,
+)
+from stretto.ir.symbols import symbols_bound_by
+from stretto.ir.types import FLAG
+from stretto.passes.analyses.moving import (
+    any_may_stop,
+    keeps_types,
+    made_from,
+    may_stop,
+    names_own_sizes,
+    needed_for,
+)
+from stretto.remarks import Remarks
+
+_MOST_COPIED = 16
+"""Ops between two branches that may be copied into both arms."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBranches:
+    name: ClassVar[str] = "merge_branches"
+
+    def apply(self, program: Program) -> bool:
+        changed = False
+        for function in program.functions.values():
+            changed |= rewrite_block(function.body, _plain)
+            for block in reversed(list(all_blocks(function.body))):  # inner ones first
+                while _merge_first(block, program.remarks):
+                    changed = True
+        return changed
+
+
+def _plain(op: Op, definitions: Definitions) -> Replacement | None:
+    """A branch on no negation, in whose arms the condition is a number."""
+    if not isinstance(op, IfOp):
+        return None
+    maker = definitions.get(op.condition)
+    changed = False
+    if (
+        isinstance(maker, TensorOp)
+        and maker.target in ("aten.logical_not.default", "aten.bitwise_not.default")
+        and maker.operands[0].type == FLAG
+    ):
+        op.condition, op.then, op.orelse = maker.operands[0], op.orelse, op.then
+        changed = True
+    for block, is_true in zip(op.blocks, (True, False), strict=True):
+        if op.condition in free_values(block):
+            known = LiteralOp(is_true, results=(Value(FLAG, op.condition.hint),))
+            substitute(block, {op.condition: known.result})
+            block.ops.insert(0, known)
+            changed = True
+    return ([op], op.results) if changed else None
+
+
+def _merge_first(block: Block, remarks: Remarks) -> bool:
+    """Merges the first two branches of the block that can be; False where there are none."""
+    last: dict[Value, int] = {}
+    for place, op in enumerate(block.ops):
+        if not isinstance(op, IfOp):
+            continue
+        before = last.get(op.condition)
+        if before is not None:
+            merged = _merged(block, before, place)
+            if not isinstance(merged, str):
+                block.ops[before : place + 1] = merged
+                return True
+            remarks.decline(MergeBranches.name, "if", merged, op.location)
+        last[op.condition] = place
+    return False
+
+
+def _merged(block: Block, first: int, second: int) -> list[Op] | str:
+    """What stands in the place of two branches and of all between them, or why nothing does."""
+    one, other = block.ops[first], block.ops[second]
+    assert isinstance(one, IfOp) and isinstance(other, IfOp)
+    between = block.ops[first + 1 : second]
+    if not all(keeps_types(op) for op in (one, *between, other) if isinstance(op, IfOp)):
+        return "its results have sizes of their own"
+    if any(symbols_bound_by(op) for op in between if not isinstance(op, IfOp)):
+        return "what stands before it, behind the branch on the same condition, binds a size"
+    wanted = needed_for(between, (value for arm in other.blocks for value in free_values(arm)))
+    after_one = made_from(between, one.results)
+    copied = [op for op in between if op in wanted and op in after_one]
+    before = [op for op in between if op in wanted and op not in after_one]
+    behind = [op for op in between if op not in wanted]
+    if not _keeps_order(one, other, before, behind):
+        return "it would change its order with what may stop the run or draws random numbers"
+    if not _may_be_copied(copied, one):
+        return "what it needs of the branch on the same condition may not stand in both arms"
+    read = _read_elsewhere(block, (one, other), copied)
+    return [*before, _joined(one, other, copied, read), *behind]
+
+
+def _keeps_order(one: IfOp, other: IfOp, before: list[Op], behind: list[Op]) -> bool:
+    """Whether no two ops that may stop the run change their order."""
+    if any_may_stop(before) and (may_stop(one) or any_may_stop(behind)):
+        return False
+    return not (any_may_stop(behind) and may_stop(other))
+
+
+def _may_be_copied(ops: Sequence[Op], one: IfOp) -> bool:
+    return len(ops) <= _MOST_COPIED and all(
+        isinstance(op, TensorOp) and not may_stop(op) and not names_own_sizes(op, one.blocks)
+        for op in ops
+    )
+
+
+def _read_elsewhere(block: Block, branches: tuple[IfOp, IfOp], copied: list[Op]) -> list[Value]:
+    """The results of copied ops that not only the second branch and copied ops read."""
+    made = dict.fromkeys(value for op in copied for value in op.results)
+    outside = [op for op in block.ops if op not in copied and op is not branches[1]]
+    rest = Block((), outside, block.yields)
+    read = set(free_values(rest))
+    return [value for value in made if value in read]
+
+
+def _joined(one: IfOp, other: IfOp, copied: list[Op], read: list[Value]) -> IfOp:
+    arms: list[Block] = []
+    for mine, theirs in zip(one.blocks, other.blocks, strict=True):
+        known = dict(zip(one.results, mine.yields, strict=True))
+        copies = [clone_op(op, known) for op in copied]
+        substitute(theirs, known)
+        yields = (*mine.yields, *(known[value] for value in read), *theirs.yields)
+        arms.append(Block((), [*mine.ops, *copies, *theirs.ops], yields))
+    results = (*one.results, *read, *other.results)
+    return IfOp(one.condition, *arms, results=results, location=one.location)
