@@ -19,6 +19,8 @@ from stretto.options import Options, cpu_quota, physical_cores
         ("seed", -1, "Options.seed must be an int of at least 0, not -1"),
         ("max_depth", 0, "Options.max_depth must be an int of at least 1, not 0"),
         ("max_signatures_before_warning", "8", "must be an int of at least 1, not '8'"),
+        ("policy", "best", "must be 'auto', 'wavefront', 'team' or 'list', not 'best'"),
+        ("policy", None, "must be 'auto', 'wavefront', 'team' or 'list', not None"),
         ("fuse", 1, "Options.fuse must be True or False, not 1"),
         ("verify", None, "Options.verify must be True or False, not None"),
         ("profile", "yes", "Options.profile must be True or False, not 'yes'"),

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+POLICIES = ("auto", "wavefront", "team", "list")
+"""What `Options.policy` can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -23,6 +26,8 @@ class Options:
     skip: names of passes over Programs that do not run, to see what they are worth.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
+    policy: what lays the tasks out on the units: "wavefront", "team" or "list" (docs/policies.md);
+        "auto" takes the one of the smallest estimate among those that suit the machine.
     seed: draws the interleaving in which the emulator runs units.
     max_depth: recursion deeper than this ends in `RunError`.
     max_signatures_before_warning: compiled signatures of one function after which a warning
@@ -46,6 +51,7 @@ class Options:
     fuse: bool = True
     skip: tuple[str, ...] = ()
     unroll: int = 4
+    policy: str = "auto"
     seed: int = 0
     max_depth: int = 100_000
     max_signatures_before_warning: int = 8
@@ -66,6 +72,7 @@ class Options:
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
+        _require_one_of("policy", self.policy, POLICIES)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_names("skip", self.skip)
@@ -170,6 +177,12 @@ def _require_bool(name: str, value: object) -> None:
 def _require_names(name: str, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
         raise ValueError(f"Options.{name} must be a tuple of names, not {value!r}")
+
+
+def _require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        wanted = ", ".join(map(repr, known[:-1]))
+        raise ValueError(f"Options.{name} must be {wanted} or {known[-1]!r}, not {value!r}")
 
 
 def _require_folder(name: str, value: object) -> None:

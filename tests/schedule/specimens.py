@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.runtime.sizes import Values
+from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule
 from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import SPREAD
@@ -42,7 +44,7 @@ from tests.e2e.language import CASES
 from tests.schedule.random_trees import random_memory, random_tree
 from tests.symbolic import EXAMPLES, Example
 
-UNITS = (1, 2, 3, 5)
+UNITS = (1, 2, 3, 7)
 DEPTH = 60
 """Calls inside of calls: a mutant that never returns is to be stopped soon."""
 
@@ -69,9 +71,12 @@ def specimen(
     def sequential(source: Tree[Body]) -> Outcome:
         return run(schedule(source, 1), 0)
 
-    policy = "team" if costs.uniform else "cpu"
-    name = f"{name}, {units} units, {policy}"
-    return Specimen(name, schedule(tree, units, costs), normalize(tree), run, sequential)
+    policies = [None, *(POLICIES[name] for name in sorted(POLICIES))]
+    policy = policies[crc32(f"{name} {units}".encode()) % len(policies)]
+    text = "one text" if costs.uniform else "a text each"
+    name = f"{name}, {units} units, {text}, policy {policy.name if policy else 'auto'}"
+    program = schedule(tree, units, costs, policy)
+    return Specimen(name, program, normalize(tree), run, sequential)
 
 
 # ---- symbolic sizes --------------------------------------------------------------------------

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from stretto.device.costs import CostModel
-from stretto.device.expr import Reg
+from stretto.device.expr import Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import Run
-from stretto.device.regions import Body
-from stretto.device.tree import For, Leaf, Rotation, Seq, leaves
+from stretto.device.regions import Body, Statement
+from stretto.device.tree import For, Leaf, Rotation, Seq, Tree, leaves
 from stretto.device.verifier import verify
 from stretto.machines.emulator.run import Emulator
+from stretto.options import POLICIES as OPTIONS
 from stretto.remarks import Remark, Remarks
 from stretto.schedule.footprint import Footprints, Part
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import LeafPlan, Placed, register
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
-from tests.schedule.trees import EAGER, number, program
+from tests.schedule.trees import EAGER, buffer, load, map_kernel, number, program
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,34 @@ def test_a_policy_is_one_class() -> None:
     for out, one in zip(outs, (made, schedule(TREE, 1)), strict=True):
         Emulator(one, 1).run({0: x, 1: out})
     torch.testing.assert_close(*outs)
+
+
+def test_options_name_every_policy() -> None:
+    assert set(OPTIONS) == {"auto", *POLICIES}
+
+
+def test_a_policy_that_is_named_is_taken() -> None:
+    for policy in POLICIES.values():
+        _, report = schedule_with_report(TREE, 2, EAGER, policy=policy)
+        assert (report.policy, report.units) == (policy.name, 2)
+
+
+def branches() -> Tree[Body]:
+    """A chain of long kernels, and beside its begin many short ones, each of one task."""
+    chain = [buffer(f"c{n}", 8) for n in range(4)]
+    short = [buffer(f"s{n}", 8) for n in range(6)]
+    body: list[Statement] = [map_kernel(b.name, b, load(X, Var(0)), 8, seconds=1e-5) for b in short]
+    for source, out in pairwise([X, *chain]):
+        body.append(map_kernel(out.name, out, load(source, Var(0)), 8, seconds=4e-5))
+    last = kernel("end", OUT, chain[-1], *short)
+    return program(Leaf((*body, last)), (*chain, *short), (X, OUT))
+
+
+def test_the_list_policy_begins_with_what_the_end_waits_for_longest() -> None:
+    """The chain takes 160 us; what is beside it fits on the other unit meanwhile."""
+    costs = replace(EAGER, wait_seconds=1e-6)
+    _, report = schedule_with_report(branches(), 2, costs, policy=POLICIES["list"])
+    assert 1.6e-4 < report.seconds < 1.75e-4
 
 
 def test_the_least_estimate_is_taken() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stretto.device.costs import CostModel
 from stretto.device.program import DeviceProgram, Schedule, Wait
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Tree, leaves, map_tree
@@ -17,20 +18,36 @@ from stretto.errors import VerifyError
 from stretto.machines.emulator.run import Emulator
 from stretto.machines.emulator.shadow import RaceError, UninitialisedRead
 from stretto.schedule.policies import POLICIES
+from stretto.schedule.policy import Policy
 from stretto.schedule.scheduler import schedule
+from tests.sampling import sampled
 from tests.schedule.random_trees import random_memory, random_tree
 from tests.schedule.sequential import run_tree
 from tests.schedule.trees import EAGER
 
 seeds = st.integers(0, 100_000)
-units = st.sampled_from([1, 2, 3, 5])
+UNIFORM = replace(EAGER, uniform=True, wait_seconds=2e-7)
+units = st.sampled_from([1, 2, 3, 7])
+policies = st.sampled_from([None, *POLICIES.values()])
 
 
-@given(seeds, units)
+@given(seeds, units, policies, st.sampled_from([EAGER, UNIFORM]))
 @settings(max_examples=35)
-def test_schedules_are_right(seed: int, count: int) -> None:
+def test_schedules_are_right(
+    seed: int, count: int, policy: Policy | None, costs: CostModel
+) -> None:
+    check(seed, count, policy, costs)
+
+
+@pytest.mark.parametrize("policy", sampled(sorted(POLICIES), ["list", "team"]))
+def test_schedules_of_many_units_are_right(policy: str) -> None:
+    check(5, 132, POLICIES[policy], UNIFORM)
+
+
+def check(seed: int, count: int, policy: Policy | None, costs: CostModel) -> None:
+    """A random tree does on all units what it does when its text is followed."""
     tree = random_tree(seed)
-    program = schedule(tree, count, EAGER)
+    program = schedule(tree, count, costs, policy)
     assert program.units == count
     verify(program)
     assert parse_program(print_program(program)) == program

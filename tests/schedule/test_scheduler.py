@@ -18,7 +18,7 @@ from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.machines.emulator.run import Emulator
-from stretto.schedule.policies.wavefront import equal_blocks
+from stretto.schedule.policy import equal_blocks
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
 from tests.schedule.trees import (

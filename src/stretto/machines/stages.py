@@ -11,6 +11,7 @@ from stretto.lowering.program import lower
 from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
 from stretto.machines.machine import BuildStage, Stages
 from stretto.passes.manager import run_passes
+from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule_with_report
 
 
@@ -50,7 +51,11 @@ def _select(stages: Stages) -> None:
 def _schedule(stages: Stages) -> None:
     assert stages.selected is not None
     program, stages.report = schedule_with_report(
-        stages.selected.tree, stages.units, stages.machine.costs, stages.remarks
+        stages.selected.tree,
+        stages.units,
+        stages.machine.costs,
+        stages.remarks,
+        POLICIES.get(stages.options.policy),
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
 

@@ -7,7 +7,7 @@ registers an object; the scheduler asks those that fit the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,7 +74,7 @@ class Policy(Protocol):
     def ranges(self) -> bool: ...
 
     def fits(self, units: int, costs: CostModel) -> bool:
-        """Can it plan for this machine at all?"""
+        """Is it asked for this machine where the user names no policy?"""
         ...
 
     def planning_work(self, units: int) -> float:
@@ -114,6 +114,44 @@ def part_seconds(kernel: Kernel, part: Part, costs: CostModel) -> float:
     if count is None:
         count = -(-costs.unknown_trips // part.stride)
     return count * task_seconds(kernel, costs)
+
+
+Awaited = frozenset[tuple[int, int]]
+"""What an item waits for: the index of an earlier item, and a unit that has a part of it."""
+
+
+def waves(
+    placed: Sequence[tuple[int, Placed, Sequence[int], Awaited]], units: int
+) -> tuple[tuple[Placed, ...], ...]:
+    """The waves of items in the order of their placement: (index, item, its units, what it waits
+    for).
+
+    What waits for another unit is in a later wave than what it waits for. So is what follows on
+    that unit, that the signal comes as early as it can.
+    """
+    awaited = {pair for _, _, _, after in placed for pair in after}
+    lowest = [0] * units
+    wave_of: dict[int, int] = {}
+    found: list[list[Placed]] = []
+    for index, item, own, after in placed:
+        wave = max(lowest[unit] for unit in own)
+        wave = max([wave, *(wave_of[other] + 1 for other, _ in after)])
+        wave_of[index] = wave
+        for unit in own:
+            lowest[unit] = wave + ((index, unit) in awaited)
+        found += [[] for _ in range(len(found), wave + 1)]
+        found[wave].append(item)
+    return tuple(tuple(wave) for wave in found)
+
+
+def equal_blocks(tasks: int, units: int) -> Parts:
+    """Task t on unit t * units // tasks: contiguous blocks, the same for kernels of one size."""
+    bounds = [-(-unit * tasks // units) for unit in range(units + 1)]
+    return tuple(
+        Part(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
+        for unit in range(units)
+        if bounds[unit] < bounds[unit + 1]
+    )
 
 
 def by_priority(body: Body, costs: CostModel) -> list[Node]:

@@ -71,18 +71,25 @@ class Report:
     sized: int
 
 
-def schedule(tree: Tree[Body], units: int, costs: CostModel | None = None) -> DeviceProgram:
+def schedule(
+    tree: Tree[Body], units: int, costs: CostModel | None = None, policy: Policy | None = None
+) -> DeviceProgram:
     """A program for `units` units, or for one where several would not gain what waking them costs.
 
-    Where the units are uniform it is always for all of them.
+    Where the units are uniform it is always for all of them. policy: plans it; None is the one of
+    the smallest estimate among those that suit the machine.
 
     Raises ScheduleError for a tree that cannot be scheduled (a local buffer of dynamic size).
     """
-    return schedule_with_report(tree, units, costs)[0]
+    return schedule_with_report(tree, units, costs, policy=policy)[0]
 
 
 def schedule_with_report(
-    tree: Tree[Body], units: int, costs: CostModel | None = None, remarks: Remarks | None = None
+    tree: Tree[Body],
+    units: int,
+    costs: CostModel | None = None,
+    remarks: Remarks | None = None,
+    policy: Policy | None = None,
 ) -> tuple[DeviceProgram, Report]:
     """As `schedule`, with what it decided; `remarks` takes what it declined, and why."""
     costs = costs or HOST_COSTS
@@ -90,9 +97,9 @@ def schedule_with_report(
     alone = tree_seconds(
         tree.functions, lambda body: sum(kernel_seconds(item, costs) for item in body), costs
     )
-    plan = _shared_out(tree, units, costs, alone, remarks or Remarks())
+    plan = _shared_out(tree, units, costs, alone, remarks or Remarks(), policy)
     if plan is None:
-        plan = _plan(tree, 1, costs, _by_planning(tree, 1, costs)[0][1])
+        plan = _plan(tree, 1, costs, policy or _by_planning(tree, 1, costs)[0][1])
     program, frames = _realised(tree, plan, costs)
     if plan.units > 1 and alone > 0 and not costs.uniform and costs.wake_seconds > 0:
         share = min(plan.seconds / alone, MOST_SHARE)
@@ -134,7 +141,12 @@ class ProgramPlan:
 
 
 def _shared_out(
-    tree: Tree[Body], units: int, costs: CostModel, alone: float, remarks: Remarks
+    tree: Tree[Body],
+    units: int,
+    costs: CostModel,
+    alone: float,
+    remarks: Remarks,
+    policy: Policy | None,
 ) -> ProgramPlan | None:
     """The best plan for several units; None where it does not gain what waking them costs.
 
@@ -147,12 +159,13 @@ def _shared_out(
     sized = alone > 0 and any(b.is_input and b.is_sized for b in tree.externals)
     wake = alone * (1 - MOST_SHARE) if sized else costs.wake_seconds
     if costs.uniform or (units > 1 and ideal + wake <= alone):
-        for price, policy in _by_planning(tree, units, costs):
+        asked = [(0.0, policy)] if policy else _by_planning(tree, units, costs)
+        for price, one in asked:
             if best is not None and ideal + price >= best.seconds:
                 reason = "it could not gain what planning with it takes"
-                remarks.decline("schedule", f"policy {policy.name}", reason)
+                remarks.decline("schedule", f"policy {one.name}", reason)
                 continue
-            plan = _plan(tree, units, costs, policy)
+            plan = _plan(tree, units, costs, one)
             if best is None or plan.seconds + price < best.seconds:
                 best, plan = plan, best
             if plan is not None:
@@ -207,12 +220,13 @@ def _realised(
     kernels = _kernels(tree)
     ordered = ordered_buffers(tree)
     # Memory that is used again is one more reason to wait, and widens the ranges.
-    share_bytes = sys.maxsize if plan.policy.ranges else costs.share_bytes
+    ranges = costs.uniform or plan.policy.ranges
+    share_bytes = sys.maxsize if ranges else costs.share_bytes
     functions: list[TreeFunction[Schedule]] = []
     frames: list[FramePlan] = []
     for function in plan.functions:
         memory = plan_frame(function, plan.units, share_bytes)
-        setting = SyncSetting(plan.units, plan.footprints, memory.map, plan.policy.ranges)
+        setting = SyncSetting(plan.units, plan.footprints, memory.map, ranges)
         walker = Synchronizer(function.name == "main", setting, ordered(function.name))
         functions.append(function.with_body(walker.function(function.body)))
         frames.append(memory)

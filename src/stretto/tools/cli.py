@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import stretto
 from stretto.errors import StrettoError
-from stretto.options import Options
+from stretto.options import POLICIES, Options
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
 from stretto.tools.fuzz.command import fuzz
@@ -49,6 +49,9 @@ Units = Annotated[
 ]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Execution units; by default one per physical core.")
+]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help=f"Lays tasks out on units: {', '.join(POLICIES)}.")
 ]
 
 
@@ -159,6 +162,7 @@ def explain(
     ] = None,
     threads: Threads = None,
     units: Units = None,
+    policy: PolicyName = "auto",
     preset: Annotated[str, typer.Option(help="Of a zoo model: full or small.")] = "full",
     small: Annotated[bool, typer.Option(help="The same as --preset small.")] = False,
     timeline: Annotated[
@@ -174,11 +178,12 @@ def explain(
     """
     with told():
         require_known("preset", [preset], PRESETS)
+        require_known("policy", [policy], POLICIES)
         if timeline is not None:
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
         is_small = small or preset == "small"
         if target is None:
-            options = Options(threads=threads, units=units)
+            options = Options(threads=threads, units=units, policy=policy)
             fast = _explain_here(model, _machine(backend), options, is_small, remarks)
             if timeline is not None:
                 fast.timeline(timeline)
@@ -187,7 +192,7 @@ def explain(
             other = "--backend" if backend is not None else "--timeline"
             raise UsageError(f"--target only compiles: it does not go with {other}")
         else:
-            _explain_target(model, target, units, is_small, remarks)
+            _explain_target(model, target, units, Options(policy=policy), is_small, remarks)
 
 
 def _explain_here(
@@ -206,7 +211,9 @@ def _explain_here(
     return fast
 
 
-def _explain_target(model: str, target: str, units: int | None, small: bool, remarks: bool) -> None:
+def _explain_target(
+    model: str, target: str, units: int | None, options: Options, small: bool, remarks: bool
+) -> None:
     """A model compiled for a GPU that need not be there."""
     from stretto.tools.explain import explain_target, remarks_text
     from stretto.tools.models import find_model
@@ -215,7 +222,7 @@ def _explain_target(model: str, target: str, units: int | None, small: bool, rem
     machine = target_machine(target, units)
     found = find_model(model, small=small)
     with errors.status(f"compiling {found.name} for {target}"):
-        captured, stages = compile_model(found, machine, Options())
+        captured, stages = compile_model(found, machine, options)
     shown = remarks_text(stages) if remarks else explain_target(target, found, captured, stages)
     typer.echo(shown, nl=False)
 
@@ -241,6 +248,7 @@ def simulate_command(
     follow: Annotated[
         bool, typer.Option("--follow", help="Run it on this CPU once, and go the way it goes.")
     ] = False,
+    policy: PolicyName = "auto",
     small: Annotated[bool, typer.Option(help="Of a zoo model the small preset.")] = False,
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw the run: .html, .json or .png.")
@@ -253,6 +261,7 @@ def simulate_command(
     with told():
         if timeline is not None:
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
+        require_known("policy", [policy], POLICIES)
         found = find_model(model, small=small)
         with errors.status(f"simulating {found.name} on {device}"):
             simulated = simulate_model(
@@ -263,6 +272,7 @@ def simulate_command(
                 depth=depth,
                 measured=measured,
                 followed=follow,
+                options=Options(policy=policy),
             )
         console.print(report(simulated))
         if timeline is not None:

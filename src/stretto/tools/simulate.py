@@ -55,16 +55,18 @@ def simulate_model(
     depth: int = 4,
     measured: bool = False,
     followed: bool = False,
+    options: Options | None = None,
 ) -> Simulated:
     """Compiles a model for a device as far as its schedule, and simulates one run.
 
     units: of the program; None is as many as the device has. trips: of loops that values end; None
     is what the machine's costs assume. depth: of recursion. measured: tasks take what they take
     here, for which a program for this CPU is built and run. followed: branches and loops go the way
-    of a run on one unit of this CPU. Raises UsageError for a device that is
-    not known or whose tasks cannot be measured, and the errors of the stages.
+    of a run on one unit of this CPU. options: of the compilation, the units apart. Raises
+    UsageError for a device that is not known or whose tasks cannot be measured, and the errors of
+    the stages.
     """
-    machine, device, options = _machine(name, units)
+    machine, device, options = _machine(name, units, options or Options())
     if measured:
         _require_cores(device, options)
         program = _measured_program(model, machine, options)
@@ -76,7 +78,7 @@ def simulate_model(
     return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
 
 
-def _machine(name: str, units: int | None) -> tuple[Machine, Device, Options]:
+def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, Device, Options]:
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
     cpu = default_machine()
@@ -86,9 +88,9 @@ def _machine(name: str, units: int | None) -> tuple[Machine, Device, Options]:
         near = suggestion(name, list(GPUS))
         raise UsageError(f"unknown device {name!r}{near}; known are {', '.join(NAMES)}") from None
     if device.target:
-        options = Options(units=units)
+        options = replace(options, units=units)
         return target_machine(device.target, units or device.units), device, options
-    return cpu, device, Options(threads=units or device.units)
+    return cpu, device, replace(options, threads=units or device.units)
 
 
 def _scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:

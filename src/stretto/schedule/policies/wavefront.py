@@ -24,11 +24,13 @@ from stretto.schedule.policy import (
     LeafPlan,
     Placed,
     by_priority,
+    equal_blocks,
     kernel_seconds,
     only_parts,
     part_seconds,
     register,
     task_seconds,
+    waves,
 )
 
 
@@ -209,34 +211,11 @@ class _WavefrontPlanner:
             self._producers.add(share.unit, share.regions)
 
     def _waves(self) -> tuple[tuple[Placed, ...], ...]:
-        """What waits for another unit is in a later wave than what it waits for.
-
-        So is what follows on that unit, that the signal comes as early as it can.
-        """
-        awaited = {pair for _, fit in self._placed for pair in fit.after}
-        lowest = [0] * self._units
-        wave_of: dict[int, int] = {}
-        waves: list[list[Placed]] = []
-        for node, fit in self._placed:
-            units = [share.unit for share in fit.shares]
-            wave = max(lowest[unit] for unit in units)
-            wave = max([wave, *(wave_of[index] + 1 for index, _ in fit.after)])
-            wave_of[node.index] = wave
-            for unit in units:
-                lowest[unit] = wave + ((node.index, unit) in awaited)
-            waves += [[] for _ in range(len(waves), wave + 1)]
-            waves[wave].append(Placed(node.item, fit.parts))
-        return tuple(tuple(wave) for wave in waves)
-
-
-def equal_blocks(tasks: int, units: int) -> Parts:
-    """Task t on unit t * units // tasks: contiguous blocks, the same for kernels of one size."""
-    bounds = [-(-unit * tasks // units) for unit in range(units + 1)]
-    return tuple(
-        Part(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
-        for unit in range(units)
-        if bounds[unit] < bounds[unit + 1]
-    )
+        placed = [
+            (node.index, Placed(node.item, fit.parts), [s.unit for s in fit.shares], fit.after)
+            for node, fit in self._placed
+        ]
+        return waves(placed, self._units)
 
 
 register(WavefrontPolicy())

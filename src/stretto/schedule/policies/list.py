@@ -1,0 +1,230 @@
+"""The list policy: what the end waits for longest comes first, each task where it is done first.
+
+Critical-path list scheduling (Coffman and Graham, 1972; with the cost of moving between units:
+Topcuoglu et al., "Performance-effective and low-complexity task scheduling", 2002, HEFT). The
+priority of an item is the longest path from its begin to the end of the leaf, a wait on every edge.
+Of the items whose inputs are there when a unit is next free, the one of the highest priority is
+placed. Its tasks go, in blocks, to the units on which they are done first, the wait for what other
+units compute included. All on one unit instead where that is no later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import groupby
+from math import inf
+
+import numpy as np
+
+from stretto.device.boxes import grouped
+from stretto.device.costs import CostModel
+from stretto.device.operator import Kernel
+from stretto.device.regions import Body
+from stretto.device.tree import Rotation
+from stretto.schedule.dependence import Node, leaf_nodes
+from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
+from stretto.schedule.policy import (
+    LeafPlan,
+    equal_blocks,
+    kernel_seconds,
+    only_parts,
+    register,
+    task_seconds,
+)
+from stretto.schedule.timeline import Step, Timeline, Times, Writers
+
+BLOCKS = 64
+"""Blocks of tasks that are looked at one by one, or two per unit where that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPolicy:
+    """Follows the critical path of a leaf, however its levels lie."""
+
+    name: str = "list"
+    ranges: bool = False
+
+    def fits(self, units: int, costs: CostModel) -> bool:
+        return False
+
+    def planning_work(self, units: int) -> float:
+        return 60 + 4 * units
+
+    def planner(self, units: int, costs: CostModel, footprints: Footprints) -> ListPlanner:
+        return ListPlanner(units, costs, footprints)
+
+
+class ListPlanner:
+    """Plans the leaves of one function, in the order of its text."""
+
+    def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
+        self._units = units
+        self._costs = costs
+        self._footprints = footprints
+        self._writers = Writers()
+
+    def plan(self, body: Body) -> LeafPlan:
+        timeline = self.timeline(leaf_nodes(body))
+        self._writers.note(timeline.placed)
+        return timeline.plan()
+
+    def rotate(self, pairs: Rotation) -> None:
+        self._writers.rotate(pairs)
+
+    def timeline(self, nodes: Sequence[Node]) -> Timeline:
+        """All items of a leaf, placed."""
+        timeline = Timeline(self._units, self._costs, self._footprints, self._writers)
+        for node in self._in_order(nodes, timeline):
+            fits = [timeline.fitted(node, parts) for parts in self._candidates(node, timeline)]
+            timeline.place(self._best(node, fits))
+        return timeline
+
+    # ---- in which order --------------------------------------------------------------------
+    def _in_order(self, nodes: Sequence[Node], timeline: Timeline) -> Iterator[Node]:
+        """The items, each after those that it needs; asked for the next when one is placed."""
+        remaining = paths(nodes, self._units, self._costs)
+        needed = [len(node.before) for node in nodes]
+        behind: list[list[int]] = [[] for _ in nodes]
+        for node in nodes:
+            for other in node.before:
+                behind[other].append(node.index)
+        ready_at = [0.0] * len(nodes)
+        coming = [(0.0, node.index) for node in nodes if not node.before]
+        ready: list[tuple[float, int]] = []
+        while coming or ready:
+            now = float(timeline.free.min())
+            while coming and (coming[0][0] <= now or not ready):
+                now = max(now, coming[0][0])
+                index = heappop(coming)[1]
+                heappush(ready, (-remaining[index], index))
+            index = heappop(ready)[1]
+            yield nodes[index]
+            end = max(ready_at[index], _end(timeline.steps.get(index)))
+            for other in behind[index]:
+                ready_at[other] = max(ready_at[other], end)
+                needed[other] -= 1
+                if not needed[other]:
+                    heappush(coming, (ready_at[other], other))
+
+    # ---- where -----------------------------------------------------------------------------
+    def _candidates(self, node: Node, timeline: Timeline) -> Iterator[Parts]:
+        """Ways to share the tasks out, those on fewer units first."""
+        kernel = node.item
+        only = only_parts(kernel, self._units) if isinstance(kernel, Kernel) else ()
+        if only is not None or not isinstance(kernel, Kernel):
+            yield only or ()
+            return
+        blocks = equal_blocks(kernel.tasks, min(max(BLOCKS, 2 * self._units), kernel.tasks))
+        ready = self._ready(kernel, blocks, node, timeline)
+        whole = np.maximum(timeline.free, ready.max(axis=0))
+        yield (Part(int(np.argmin(whole)), 0, kernel.tasks),)
+        if kernel.tasks == 1:
+            return
+        if (ready == ready[0]).all():
+            yield self._levelled(kernel, np.maximum(timeline.free, ready[0]))
+        else:
+            found = self._earliest(kernel, blocks, ready, timeline.free)
+            if len(found) <= 4 * self._units:
+                yield found
+        yield equal_blocks(kernel.tasks, self._units)
+
+    def _ready(self, kernel: Kernel, blocks: Parts, node: Node, timeline: Timeline) -> Times:
+        """[b, u]: when all that a block needs is over, as unit u learns of it."""
+        over = np.full((len(blocks), self._units), -inf)
+        regions = (
+            (number, region)
+            for number, part in enumerate(blocks)
+            for region in self._footprints.regions(kernel, part)
+        )
+        begun = np.zeros(self._units)
+        for boxes, rows in grouped(regions):
+            before: list[tuple[Footprint, Times]] = []
+            for index in node.before:
+                if (step := timeline.steps.get(index)) is not None:
+                    before += ((footprint, step.finish) for footprint in step.footprints)
+            if not boxes.write:
+                before += ((one, begun) for one in timeline.writers.of(boxes.buffer.name))
+            for footprint, finish in before:
+                if footprint.buffer.name != boxes.buffer.name:
+                    continue
+                if not (footprint.write or boxes.write):
+                    continue
+                for other, units in footprint.pieces:
+                    ours, theirs = np.nonzero(boxes.overlap(other))
+                    place = rows[ours], units[theirs]
+                    over[place] = np.maximum(over[place], finish[units[theirs]])
+        return self._learned(over)
+
+    def _learned(self, over: Times) -> Times:
+        """What other units have done is known a wait later."""
+        if self._units == 1:
+            return over
+        rows = np.arange(len(over))
+        last = over.argmax(axis=1)
+        others = np.repeat(over[rows, last][:, None], self._units, axis=1)
+        without = over.copy()
+        without[rows, last] = -inf
+        others[rows, last] = without.max(axis=1)
+        return np.maximum(over, others + self._costs.wait_seconds)
+
+    def _levelled(self, kernel: Kernel, start: Times) -> Parts:
+        """Blocks of such sizes that all units finish together; equal ones if they can."""
+        each = task_seconds(kernel, self._costs)
+        if start.max() - start.min() < each / 2:
+            return equal_blocks(kernel.tasks, self._units)
+        loads = [(float(time), unit) for unit, time in enumerate(start)]
+        loads.sort()
+        sizes = [0] * self._units
+        for _ in range(kernel.tasks):
+            time, unit = heappop(loads)
+            sizes[unit] += 1
+            heappush(loads, (time + each, unit))
+        starts = np.cumsum([0, *sizes])
+        return tuple(Part(u, int(starts[u]), n) for u, n in enumerate(sizes) if n)
+
+    def _earliest(self, kernel: Kernel, blocks: Parts, ready: Times, free: Times) -> Parts:
+        """Each block, in order, on the unit on which it is done first."""
+        each, free = task_seconds(kernel, self._costs), free.copy()
+        chosen: list[int] = []
+        for number, block in enumerate(blocks):
+            start = np.maximum(free, ready[number])
+            unit = int(np.argmin(start))
+            usual = number * self._units // len(blocks)
+            unit = usual if start[usual] <= start[unit] else unit
+            free[unit] = start[unit] + (block.count or 0) * each
+            chosen.append(unit)
+        parts: list[Part] = []
+        for unit, group in groupby(zip(chosen, blocks, strict=True), key=lambda pair: pair[0]):
+            found = [block for _, block in group]
+            parts.append(Part(unit, found[0].first, sum(block.count or 0 for block in found)))
+        return tuple(parts)
+
+    def _best(self, node: Node, fits: list[Step]) -> Step:
+        """The one that is done first. A small kernel is split only where no unit has to wait."""
+        least = self._costs.small_waits * self._costs.wait_seconds
+        if kernel_seconds(node.item, self._costs) < least:
+            fits = [fit for fit in fits if len(fit.units) == 1 or not fit.after] or fits
+        return min(fits, key=_end)
+
+
+def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
+    """The seconds from the begin of each item to the end of the leaf, on its longest path."""
+    found = [0.0] * len(nodes)
+    for node in reversed(nodes):
+        seconds = kernel_seconds(node.item, costs)
+        if isinstance(node.item, Kernel) and only_parts(node.item, units) is None:
+            seconds *= -(-node.item.tasks // units) / node.item.tasks
+        found[node.index] += seconds
+        for other in node.before:
+            found[other] = max(found[other], found[node.index] + costs.wait_seconds)
+    return found
+
+
+def _end(step: Step | None) -> float:
+    """When the last unit has done its part."""
+    return 0.0 if step is None or not step.units else float(step.finish[list(step.units)].max())
+
+
+register(ListPolicy())
