@@ -280,7 +280,11 @@ def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
         of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
         if of_sizes is not None and len(args) == 1 and is_size_number(args[0]):
             return of_sizes(args[0])
-        return cast_number(on_tensor(*args), kind) if any(map(_traced, args)) else NotImplemented
+        if not any(map(_traced, args)):
+            return NotImplemented
+        if kind is float:
+            args = tuple(cast_number(x, float) if _traced(x) else x for x in args)
+        return cast_number(on_tensor(*args), kind)
 
     return rule
 
@@ -294,8 +298,10 @@ def _math_of_two(on_tensors: BuiltinRule) -> BuiltinRule:
     def rule(one: Any, other: Any) -> Any:
         if not (_traced(one) or _traced(other)):
             return NotImplemented
-        like = one if _traced(one) else other
-        pair = (x if _traced(x) else torch.full_like(like, x) for x in (one, other))
+        like = cast_number(one if _traced(one) else other, float)
+        pair = [
+            cast_number(x, float) if _traced(x) else torch.full_like(like, x) for x in (one, other)
+        ]
         return cast_number(on_tensors(*pair), float)
 
     return rule
@@ -330,26 +336,37 @@ def _joined(operation: BuiltinRule) -> BuiltinRule:
 def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
     """torch.tensor of traced numbers, also nested in lists."""
     if isinstance(data, TracedList):
-        return operations.stack(data)
+        made = operations.stack(data)
+        wanted = dtype or (_default_dtype(made) if data.numbers else made.dtype)
+        return made if made.dtype == wanted else made.to(wanted)
     if not tree_any(_traced, data):
         return NotImplemented
 
     def build(item: Any) -> Any:
         if isinstance(item, list | tuple):
             return torch.stack([build(part) for part in item])
-        return item.clone() if _traced(item) else torch.tensor(item)
+        if not _traced(item):
+            return torch.tensor(item, dtype=dtype)
+        wanted = dtype or (_default_dtype(item) if is_number(item) else item.dtype)
+        return item.clone() if item.dtype == wanted else item.to(wanted)
 
     made = build(data)
-    made = made.to(dtype) if dtype is not None else made
     if isinstance(made, TracedTensor):
         made.number = None
     return made
 
 
+def _default_dtype(number: Any) -> torch.dtype:
+    """The dtype of a tensor of a number, or of numbers."""
+    is_float = number.dtype.is_floating_point
+    return torch.get_default_dtype() if is_float else number.dtype
+
+
 def _full(size: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
     if not _traced(fill_value):
         return NotImplemented
-    return torch.empty(size, dtype=dtype or fill_value.dtype, **kwargs).fill_(fill_value)
+    known = _default_dtype(fill_value) if is_number(fill_value) else fill_value.dtype
+    return torch.empty(size, dtype=dtype or known, **kwargs).fill_(fill_value)
 
 
 def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:

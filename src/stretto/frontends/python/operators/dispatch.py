@@ -43,7 +43,16 @@ from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
-from stretto.frontends.python.values.arithmetic import is_beside_scalar, with_number
+from stretto.frontends.python.values.arithmetic import (
+    as_floats,
+    by_reciprocal,
+    is_beside_scalar,
+    is_beside_tensor,
+    is_float_of_ints,
+    is_inverse,
+    with_floats,
+    with_number,
+)
 from stretto.frontends.python.values.scalars import concrete, result_number
 from stretto.frontends.python.values.size_numbers import (
     float_kind,
@@ -122,10 +131,18 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
+    if is_float_of_ints(func, args, kwargs):
+        with mode:
+            args = as_floats(args)
+    if is_inverse(func, args) and not kwargs:
+        return _replaced(mode, by_reciprocal, func, args, kwargs)
     if is_beside_scalar(func, args):
         outcome = _replaced(mode, partial(with_number, func), func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
+    if not is_mutating(func) and is_beside_tensor(func, args, kwargs):
+        with mode:
+            args, kwargs = with_floats(args, kwargs)
     if func in selections.RULES:
         outcome = _replaced(mode, selections.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:

@@ -7,11 +7,12 @@ in the promotion of dtypes; beside a tensor with dims both count the same.
 from __future__ import annotations
 
 import operator
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
 
+from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import cast_number, is_number, python_kind
@@ -79,7 +80,20 @@ _OPERATORS = frozenset(
         *(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor),
     )
 )
+_FILLING = frozenset(
+    (aten.copy, aten.fill, aten.masked_fill, aten.index_fill, aten.scatter, aten.full_like)
+)
+"""Operators that convert a number to the dtype of a tensor."""
 _HALF = (torch.float16, torch.bfloat16)
+
+
+def is_beside_tensor(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the dtype of a result depends on a traced number, a float, and on tensors that are
+    none."""
+    if func.overloadpacket in _FILLING:
+        return False
+    tensors = tensors_of((args, kwargs))
+    return any(_is_traced_float(item) for item in tensors) and not all(map(is_number, tensors))
 
 
 def is_beside_scalar(func: Any, args: Any) -> bool:
@@ -90,8 +104,50 @@ def is_beside_scalar(func: Any, args: Any) -> bool:
     return len(scalars) == 1 and isinstance(scalars[0], torch.Tensor) and not scalars[0].dim()
 
 
+def with_floats(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of an operator with floats of Python beside tensors, where a float has 64 bits
+    but counts less than any tensor of floats, and beside other tensors is of the default dtype."""
+    others = list(filter(_is_tensor, tensors_of((args, kwargs))))
+    floats = [item for item in others if item.dtype.is_floating_point]
+    if any(item.dim() for item in floats):
+        return args, kwargs
+    dtype = reduce(torch.promote_types, (item.dtype for item in floats)) if floats else None
+    dtype = dtype or torch.get_default_dtype()
+
+    def converted(item: Any) -> Any:
+        return item.to(dtype) if _is_traced_float(item) and item.dtype != dtype else item
+
+    return mapped(converted, args), {name: mapped(converted, item) for name, item in kwargs.items()}
+
+
+def is_float_of_ints(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator has numbers alone, some of them ints, and its result is a float."""
+    tensors = tensors_of(args)
+    if kwargs or func.overloadpacket not in _OPERATORS or not all(map(is_number, tensors)):
+        return False
+    is_float = func.overloadpacket in _QUOTIENTS or any(map(_is_float, args))
+    return is_float and not all(map(_is_traced_float, tensors))
+
+
+def as_floats(args: Any) -> Any:
+    """The operands as floats of Python."""
+    return tuple(cast_number(x, float) if isinstance(x, TracedTensor) else x for x in args)
+
+
+def is_inverse(func: Any, args: Any) -> bool:
+    """Whether a number is divided by a tensor."""
+    is_quotient = func.overloadpacket in _QUOTIENTS and len(args) == 2
+    return is_quotient and is_number(args[0]) and _is_tensor(args[1])
+
+
+def by_reciprocal(number: Any, other: Any) -> Any:
+    """The quotient of a number and a tensor, as Python's operator computes it."""
+    return other.reciprocal() * number
+
+
 def with_number(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result of such an operator; NotImplemented where the dtypes need no care."""
+    """The result of an operator with a number and a 0-d tensor; NotImplemented where the dtypes
+    need no care."""
     place = 0 if is_number(args[0]) else 1
     number, other = args[place], args[1 - place]
     kind = python_kind(DType.from_torch(number.dtype))
@@ -100,11 +156,17 @@ def with_number(func: Any, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented
     if dtype not in _HALF or func.overloadpacket not in (aten.mul, *_QUOTIENTS):
         return func(*_placed(place, number.to(dtype), other), **kwargs)
-    if func.overloadpacket in _QUOTIENTS and place == 0 and not kwargs:
-        return other.reciprocal() * number  # as Python's operator does
     # Kernels for half precision compute products in float32, and do not round the number before.
     wide = _placed(place, number.to(torch.float32), other.to(torch.float32))
     return func(*wide, **kwargs).to(dtype)
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and not is_number(item)
+
+
+def _is_traced_float(item: Any) -> bool:
+    return is_number(item) and item.dtype.is_floating_point
 
 
 def _placed(place: int, number: Any, other: Any) -> tuple[Any, Any]:

@@ -26,7 +26,7 @@ def python_dtype(kind: type) -> DType:
     """The dtype that stands for a Python type."""
     if kind is bool:
         return DType.BOOL
-    return DType.I64 if kind is int else DType.from_torch(torch.get_default_dtype())
+    return DType.I64 if kind is int else DType.F64
 
 
 def python_kind(dtype: DType) -> type:
@@ -108,7 +108,7 @@ def as_numbers(tensor: Any) -> Any:
     dtype = DType.from_torch(tensor.dtype)
     if dtype.is_integer and dtype is not DType.I64:
         return tensor.to(torch.int64)
-    return tensor.to(torch.float32) if dtype in (DType.F16, DType.BF16) else tensor
+    return tensor.to(torch.float64) if dtype.is_float and dtype is not DType.F64 else tensor
 
 
 def cast_number(value: Any, kind: type) -> Any:
@@ -122,7 +122,7 @@ def cast_number(value: Any, kind: type) -> Any:
         return number_of(torch.ops.aten._to_copy.default(number, dtype=torch.int64))
     if number.dtype.is_floating_point:
         return number
-    return number_of(torch.ops.aten._to_copy.default(number, dtype=torch.get_default_dtype()))
+    return number_of(torch.ops.aten._to_copy.default(number, dtype=torch.float64))
 
 
 def number_of(tensor: Any) -> TracedTensor:
