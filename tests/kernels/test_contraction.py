@@ -104,8 +104,8 @@ def test_batches_and_single_rows() -> None:
     assert row is not None and row.rows == () and row.column == 1
 
 
-@pytest.mark.parametrize("dtype", ["i64", "bf16", "f16"])
-def test_other_dtypes_have_no_template(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["i64", "bf16", "f16", "f64"])
+def test_the_dtypes_of_contractions(dtype: str) -> None:
     operator = only(
         f"""
         func @main(%x: {dtype}[4, 8], %y: {dtype}[8, 16]) -> ({dtype}[4, 16]) {{
@@ -115,7 +115,12 @@ def test_other_dtypes_have_no_template(dtype: str) -> None:
         """,
         "contraction",
     )
-    assert contraction_of(operator) is None
+    found = contraction_of(operator)
+    if dtype == "i64":
+        assert found is None
+    else:
+        assert found is not None and found.dtype.value == dtype
+        assert found.is_narrow == (dtype != "f64")
 
 
 def test_a_plain_sum_is_not_a_contraction() -> None:

@@ -70,9 +70,15 @@ def test_f64_is_a_product_of_which_only_contractions_exist() -> None:
     assert product_of(one) is not None and contraction_of(one) is not None
 
 
-def test_converted_factors_are_a_product_but_no_contraction() -> None:
-    halves = [
-        Apply("cast", (load(*dims, dtype=DType.BF16),), DType.F32) for dims in ((1, 3), (3, 2))
-    ]
-    one = operator(halves[0], halves[1], 0, 1, 2)
-    assert product_of(one) is not None and contraction_of(one) is None
+def test_factors_that_are_widened_from_16_bits_are_a_contraction() -> None:
+    def converted(dtype: DType, *dims: int) -> Apply:
+        return Apply("cast", (load(*dims, dtype=dtype),), DType.F32)
+
+    one = operator(converted(DType.BF16, 1, 3), converted(DType.BF16, 3, 2), 0, 1, 2)
+    found = contraction_of(one)
+    assert product_of(one) is not None and found is not None and found.is_narrow
+    assert [access.buffer.dtype for access in found.operands(one)] == [DType.BF16] * 2
+    mixed = operator(converted(DType.BF16, 1, 3), converted(DType.F16, 3, 2), 0, 1, 2)
+    whole = operator(converted(DType.I8, 1, 3), converted(DType.I8, 3, 2), 0, 1, 2)
+    for other in (mixed, whole):
+        assert product_of(other) is not None and contraction_of(other) is None

@@ -17,14 +17,19 @@ Dim = tuple[int, int]
 
 
 def packing(
-    outer: tuple[Dim, ...], columns: Dim, depth: tuple[Dim, ...], lanes: int, start: int = 0
+    outer: tuple[Dim, ...],
+    columns: Dim,
+    depth: tuple[Dim, ...],
+    lanes: int,
+    start: int = 0,
+    group: int = 1,
 ) -> Packing:
     sizes = [size for size, _ in outer]
-    panels = -(-columns[0] // lanes)
-    shape = (*sizes, panels, prod(size for size, _ in depth), lanes)
+    panels, steps = -(-columns[0] // lanes), prod(size for size, _ in depth)
+    shape = (*sizes, panels, -(-steps // group), lanes * group)
     buffer = Buffer("packed", DType.F32, shape, "constant", 1)
     source = Buffer("source", DType.F32, (1,), "constant", 0)
-    return Packing(buffer, source, start, outer, columns, depth, lanes)
+    return Packing(buffer, source, start, outer, columns, depth, lanes, group=group)
 
 
 CASES = [
@@ -35,6 +40,10 @@ CASES = [
     packing(((3, 40),), (10, 4), ((2, 2), (2, 1)), 6),
     packing(((2, 60), (3, 20)), (12, 1), ((1, 1),), 6),
     packing((), (20, -5), ((5, -1),), 16, start=99),
+    packing((), (130, 5), ((5, 1),), 64, group=2),
+    packing(((3, 40),), (10, 4), ((2, 2), (3, 1)), 16, group=4),
+    packing(((2, 60), (3, 20)), (16, 1), ((1, 16),), 16, group=4),
+    packing((), (7, 1), ((0, 7),), 16, group=2),
 ]
 
 
@@ -46,7 +55,11 @@ def test_each_element_is_at_its_place(wanted: Packing) -> None:
     count, step = wanted.columns
     outer = list(product(*(range(size) for size, _ in wanted.outer)))
     depth = list(product(*(range(size) for size, _ in wanted.depth)))
-    flat = packed.view(len(outer), -(-count // wanted.lanes), len(depth), wanted.lanes)
+    panels, lanes, group_size = -(-count // wanted.lanes), wanted.lanes, wanted.group
+    steps = -(-len(depth) // group_size)
+    grouped = packed.view(len(outer), panels, steps, lanes, group_size).transpose(3, 4)
+    flat = grouped.reshape(len(outer), panels, steps * group_size, lanes)
+    assert not flat[:, :, len(depth) :].any()
     for n, group in enumerate(outer):
         for k, place in enumerate(depth):
             first = wanted.start + sum(i * s for i, (_, s) in zip(group, wanted.outer, strict=True))

@@ -49,7 +49,8 @@ Output = OutputTensor | OutputList
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A constant laid out again as panels [outer ..., columns / lanes, depth, lanes], zero-padded.
+    """A constant laid out again as panels [outer ..., columns / lanes, depth / group, lanes *
+    group], zero-padded: `group` elements of a column that follow each other lie side by side.
 
     Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides are
     outermost first. `outer` has the members of a stack of constants, then the batch.
@@ -66,6 +67,7 @@ class Packing:
     depth: tuple[tuple[int, int], ...]
     lanes: int
     tile: int = 0
+    group: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,7 @@ STRIDED = pair("{left} by {right}", INTEGER, INTEGER)
 PACKING = record(
     Packing,
     "packing {buffer} of {source} from {start} outer {outer} columns {columns} depth {depth} "
-    "lanes {lanes}[ tile {tile}]",
+    "lanes {lanes}[ tile {tile}][ group {group}]",
     outer=items(STRIDED),
     columns=STRIDED,
     depth=items(STRIDED),

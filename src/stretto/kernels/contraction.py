@@ -27,11 +27,15 @@ from stretto.ir.types import DType
 from stretto.kernels.products import Product, factors, product_of
 
 FLOATS = (DType.F32, DType.F64)
+NARROW = (DType.F16, DType.BF16)
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A product whose factors are plain loads; strides in elements.
+
+    dtype: that of both operands. f16 and bf16 are widened to f32 before they are multiplied, and
+    the result is f32; otherwise it is that of the result, too.
 
     column: the contiguous one of the product's. Others are dims of the batch, like those of both
     factors: a matrix is multiplied with many others, each where it lies. rows: the product's, and
@@ -46,6 +50,11 @@ class Contraction:
     depth: int | Size
     left_depth: int | Size
     right_depth: int | Size | None
+    dtype: DType
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.dtype in NARROW
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -62,7 +71,7 @@ def loads_of(operator: Operator) -> tuple[Access, Access]:
     """The accesses of the two factors of a product of loads."""
     pair = factors(operator)
     assert pair is not None
-    first, second = (image_load(factor) for factor in pair)
+    first, second = (narrow_load(factor) or image_load(factor) for factor in pair)
     assert first is not None and second is not None
     return first.access, second.access
 
@@ -107,10 +116,12 @@ def contraction_of(operator: Operator) -> Contraction | None:
     product = product_of(operator)
     if product is None or not product.columns:
         return None
-    left, right = product.factors(operator)
-    if not isinstance(left, Load) or not isinstance(right, Load) or left.dtype not in FLOATS:
+    left, right = (narrow_load(factor) or factor for factor in product.factors(operator))
+    if not isinstance(left, Load) or not isinstance(right, Load) or left.dtype is not right.dtype:
         return None
-    if left.dtype is not right.dtype or operator.out.buffer.dtype is not left.dtype:
+    if left.dtype not in (*FLOATS, *NARROW):
+        return None
+    if operator.out.buffer.dtype is not (DType.F32 if left.dtype in NARROW else left.dtype):
         return None
     if not all(map(is_linear, (left.access.offset, right.access.offset, operator.out.offset))):
         return None
@@ -126,7 +137,7 @@ def contraction_of(operator: Operator) -> Contraction | None:
         return None
     rows = tuple(sorted((*product.rows, *product.free)))
     depth = known_size(operator.reduce)
-    return Contraction(product, column, rows, depth, left_depth, right_depth)
+    return Contraction(product, column, rows, depth, left_depth, right_depth, left.dtype)
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | None:
@@ -203,6 +214,15 @@ def convolution_of(operator: Operator) -> Convolution | None:
     if len(fixed) != 1 + len(operator.reduce):
         return None
     return _geometry(operator, image.access, fixed)
+
+
+def narrow_load(expr: Expr) -> Load | None:
+    """The load of f16 or bf16 numbers that a factor widens to f32."""
+    match expr:
+        case Apply("cast", (Load() as load,), DType.F32) if load.dtype in NARROW:
+            return load
+        case _:
+            return None
 
 
 def image_load(expr: Expr) -> Load | None:

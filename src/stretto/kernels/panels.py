@@ -15,6 +15,7 @@ from stretto.device.expr import (
     Access,
     Apply,
     Buffer,
+    Expr,
     Extent,
     Index,
     Load,
@@ -40,7 +41,13 @@ class Packings:
     )
 
     def add(
-        self, operator: Operator, access: Access, outer: Dims, columns: SizeAndStride, lanes: int
+        self,
+        operator: Operator,
+        access: Access,
+        outer: Dims,
+        columns: SizeAndStride,
+        lanes: int,
+        group: int = 1,
     ) -> Buffer:
         """The packed form of a constant that an operator reads; see `Packing`. `outer` without the
         stack, which follows from the access as the depth does."""
@@ -52,14 +59,17 @@ class Packings:
             for n, extent in enumerate(operator.reduce)
         )
         source = access.buffer
-        key = (source.slot, layout.start, outer, columns, depth, lanes)
+        key = (source.slot, layout.start, outer, columns, depth, lanes, group)
         if key not in self.found:
-            panels = -(-columns[0] // lanes)
-            shape = (*(size for size, _ in outer), panels, prod(size for size, _ in depth), lanes)
+            panels, steps = -(-columns[0] // lanes), prod(size for size, _ in depth)
+            sizes = (size for size, _ in outer)
+            shape = (*sizes, panels, -(-steps // group), lanes * group)
             name = f"{source.name}.packed{len(self.found)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
-            self.found[key] = Packing(buffer, source, layout.start, outer, columns, depth, lanes)
+            self.found[key] = Packing(
+                buffer, source, layout.start, outer, columns, depth, lanes, group=group
+            )
         return self.found[key].buffer
 
     def add_filters(self, source: Buffer, lanes: int) -> Buffer:
@@ -160,7 +170,8 @@ def _reach(index: Index, dims: tuple[Extent, ...]) -> tuple[int, int] | None:
 class PanelRead:
     """How an operator reads the packed form of `weight`, one of its two factors.
 
-    outer, column: positions in the packed constant behind those that registers choose.
+    outer, column: positions in the packed constant behind those that registers choose. group:
+    elements of a column that lie side by side.
     """
 
     operator: Operator
@@ -168,6 +179,7 @@ class PanelRead:
     weight: Access
     outer: tuple[Index, ...]
     column: Index
+    group: int = 1
 
     @property
     def member(self) -> Index:
@@ -177,22 +189,29 @@ class PanelRead:
     @property
     def panel(self) -> Index:
         """Where the panel that begins with `column` lies: a multiple of the lanes."""
-        depth = self.packed.shape[-2]
-        assert isinstance(depth, int)
-        return self._position((*self._stack(), *self.outer)) + self.column * depth
+        steps = self.packed.shape[-2]
+        assert isinstance(steps, int)
+        return self._position((*self._stack(), *self.outer)) + self.column * (steps * self.group)
 
     def executed(self) -> Operator:
         """The operator with loads of the packed constant."""
-        depth, lanes = self.packed.shape[-2:]
-        assert isinstance(depth, int) and isinstance(lanes, int)
+        steps, width = self.packed.shape[-2:]
+        assert isinstance(steps, int) and isinstance(width, int)
+        lanes, depth = width // self.group, self._depth()
         begin = self._position((*self._stack(), *self.outer))
-        begin = begin + self.column // lanes * (depth * lanes)
-        place = begin + self._depth() * lanes + self.column % lanes
-        load = Load(Access(self.packed, (self.packed.elements,), (place,)))
+        begin = begin + self.column // lanes * (steps * width)
+        place = begin + depth // self.group * width + self.column % lanes * self.group
+        load = Load(Access(self.packed, (self.packed.elements,), (place + depth % self.group,)))
         value = self.operator.value
         assert isinstance(value, Apply)
-        args = tuple(load if factor == Load(self.weight) else factor for factor in value.args)
+        args = tuple(self._factor(factor, load) for factor in value.args)
         return replace(self.operator, value=replace(value, args=args))
+
+    def _factor(self, factor: Expr, load: Load) -> Expr:
+        """A factor that is the weight, or widens it, with another load."""
+        if isinstance(factor, Apply) and factor.args == (Load(self.weight),):
+            return replace(factor, args=(load,))
+        return load if factor == Load(self.weight) else factor
 
     def _stack(self) -> tuple[Index, ...]:
         layout = layout_of(self.weight, (*self.operator.dims, *self.operator.reduce))

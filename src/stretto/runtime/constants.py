@@ -88,7 +88,8 @@ def _identity(packing: Packing | None) -> Hashable:
     if packing is None:
         return None
     return (
-        packing.start, packing.outer, packing.columns, packing.depth, packing.lanes, packing.tile
+        packing.start, packing.outer, packing.columns, packing.depth, packing.lanes, packing.tile,
+        packing.group,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ Empty = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> torch.Tensor:
-    """The packed panels [batch ..., columns / lanes, depth, lanes] of a constant, zero-padded.
+    """The packed panels [batch ..., columns / lanes, depth / group, lanes * group] of a constant,
+    zero-padded.
 
     empty: makes the tensor.
     """
@@ -23,15 +24,19 @@ def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> 
     dims = [*packing.outer, *packing.depth, packing.columns]
     plain = source.detach().resolve_neg().contiguous()
     view = _strided(filtered(plain) if packing.tile else plain, packing.start, dims)
-    columns = view.reshape(batch, depth, count)
+    columns, group = view.reshape(batch, depth, count), packing.group
+    groups = -(-depth // group)
+    if depth % group:
+        columns = torch.nn.functional.pad(columns, (0, 0, 0, groups * group - depth))
+    columns = columns.reshape(batch, groups, group, count)
     whole, rest = divmod(count, lanes)
-    shape = batch, -(-count // lanes), depth, lanes
+    shape = batch, -(-count // lanes), groups, lanes, group
     packed = torch.empty(shape, dtype=source.dtype) if empty is None else empty(shape, source.dtype)
-    parts = columns[:, :, : whole * lanes].unflatten(2, (whole, lanes))
-    packed[:, :whole] = parts.transpose(1, 2)
+    parts = columns[..., : whole * lanes].unflatten(3, (whole, lanes))
+    packed[:, :whole] = parts.permute(0, 3, 1, 4, 2)
     if rest:
         packed[:, whole, :, rest:] = 0
-        packed[:, whole, :, :rest] = columns[:, :, whole * lanes :]
+        packed[:, whole, :, :rest] = columns[..., whole * lanes :].transpose(2, 3)
     return packed.view(packed_shape(packing))
 
 

@@ -7,13 +7,13 @@ that is contiguous along the depth is multiplied by dot products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from stretto.device.expr import Access, Index, Var
-from stretto.device.operator import Operator, Stage
+from stretto.device.expr import Access, Buffer, Index, Var
+from stretto.device.operator import Operator, Stage, Template
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
@@ -91,7 +91,7 @@ class Packed(PanelTemplate, CpuTemplate):
             ends = *block.result, nest.number(found.depth), block.columns
             nest.call(function, *left, panels, *ends)
 
-        _blocks(nest, found, emit)
+        blocks(nest, found, emit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Rows(Unpacked):
             matrix = nest.pointer(right, block.fixed), depth
             nest.call(_function("rows", nest, self.rows, self.columns), *left, *matrix, *ends)
 
-        _blocks(nest, found, emit)
+        blocks(nest, found, emit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,40 +146,41 @@ class Dots(Unpacked):
             function = _function("dots", nest, self.rows, self.columns)
             nest.call(function, block.left, block.left_row, *matrix, *ends)
 
-        _blocks(nest, found, emit)
+        blocks(nest, found, emit)
 
 
 def known(operator: Operator) -> Contraction:
     found = contraction_of(operator)
-    if found is None:
-        raise ValueError("the operator is no contraction")
+    if found is None or found.is_narrow:
+        raise ValueError("the operator is no contraction of floats that are multiplied as they are")
     return found
 
 
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     found = contraction_of(operator)
-    if found is None:
+    if found is None or found.is_narrow:
         return None
     rows = costs.points(operator.dims[n] for n in found.rows)
     several = rows > 1
-    packed = _packed(request, found, rows)
+    wanted = Panels(HEIGHTS, lambda panels, height, lanes: Packed(panels, height, lanes, found))
+    packed = packed_candidate(request, found, wanted, request.product_seconds)
     if packed is not None or found.right_depth is None:
         return packed
     _, right = found.operands(operator)
     seconds = request.product_seconds
     if stride(right, found.column) == 1:
         template = Rows(6 if several else 1, 64, found)
-        return Candidate(template, _multiples(operator, found, costs.vector), seconds)
+        return Candidate(template, multiples(operator, found, costs.vector), seconds)
     if found.right_depth == 1 and found.left_depth == 1:
         template = Dots(2 if several else 1, 8, found)
         return Candidate(
-            template, _multiples(operator, found, 8), seconds * request.costs.dots_factor
+            template, multiples(operator, found, 8), seconds * request.costs.dots_factor
         )
     return None
 
 
-def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, ...]:
+def multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, ...]:
     return tuple(
         1 if n != found.column else min(lanes, extent) if isinstance(extent, int) else lanes
         for n, extent in enumerate(operator.dims)
@@ -189,45 +190,57 @@ def _multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int,
 # ---- packed constants ------------------------------------------------------------------------
 
 
-def _packed(request: Request, found: Contraction, rows: int) -> Candidate | None:
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """Panels of a template: `heights` has the rows of a register tile by their columns. group:
+    numbers of a column that lie side by side. make: the template for (panels, rows, columns)."""
+
+    heights: Mapping[int, int]
+    make: Callable[[Buffer, int, int], Template]
+    group: int = 1
+
+
+def packed_candidate(
+    request: Request, found: Contraction, wanted: Panels, seconds: float
+) -> Candidate | None:
+    """A template that reads the right operand as panels; None where that is no constant that can
+    be packed. seconds: what multiplying takes."""
     operator, costs = request.operator, request.costs
     _, right = found.operands(operator)
     packed = (*(operator.dims[n] for n in (*found.batch, found.column)), *operator.reduce)
     if constant_layout(operator, right) is None or not all(isinstance(e, int) for e in packed):
         return None
-    lanes = _panel_lanes(request.member, found)
+    lanes = _panel_lanes(request.member, found, wanted.heights)
     if lanes is None:
         return None
-    seconds = request.product_seconds
+    rows = costs.points(operator.dims[n] for n in found.rows)
     if rows <= 1:
         weights = costs.points(operator.dims) * costs.points(operator.reduce)
         seconds = max(seconds, weights * right.buffer.dtype.itemsize / costs.bandwidth)
     batch = tuple((static(operator.dims[n]), static(stride(right, n))) for n in found.batch)
     columns = (static(operator.dims[found.column]), static(stride(right, found.column)))
-    panels = request.packings.add(operator, right, batch, columns, lanes)
-    template = Packed(panels, HEIGHTS[lanes] if rows > 1 else 1, lanes, found)
-    multiples = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
+    panels = request.packings.add(operator, right, batch, columns, lanes, wanted.group)
+    template = wanted.make(panels, wanted.heights[lanes] if rows > 1 else 1, lanes)
+    tiles = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
     first = found.column if rows <= costs.cached_rows else None
     size = packed_bytes(operator, found, costs)
     reading = size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
-    left = rows * costs.points(operator.reduce) * operator.out.buffer.dtype.itemsize
+    left = rows * costs.points(operator.reduce) * found.dtype.itemsize
     last, again = (found.column, LEFT_AGAIN) if left > costs.cache_bytes else (None, 0)
-    return Candidate(
-        template, multiples, seconds, first, last, again, rows=found.rows, reading=reading
-    )
+    return Candidate(template, tiles, seconds, first, last, again, rows=found.rows, reading=reading)
 
 
 def packed_bytes(operator: Operator, found: Contraction, costs: CpuCosts) -> float:
     """The size of the right operand of one product of a batch."""
     weights = operator.dims[found.column], *operator.reduce
-    return costs.points(weights) * operator.out.buffer.dtype.itemsize
+    return costs.points(weights) * found.dtype.itemsize
 
 
-def _panel_lanes(member: Member, found: Contraction) -> int | None:
+def _panel_lanes(member: Member, found: Contraction, heights: Iterable[int]) -> int | None:
     """The widest panel whose multiples all boxes of the member start at."""
     offsets = [box[found.column].offset for box in member.boxes]
     sizes = [e for box in member.boxes if isinstance(e := box[found.column].extent, int)]
-    for lanes in HEIGHTS:
+    for lanes in heights:
         if all(offset % lanes == 0 for offset in offsets) and (min(sizes) >= lanes or lanes == 16):
             return lanes
     return None
@@ -254,7 +267,7 @@ class Block:
     fixed: dict[int, Term]
 
 
-def _blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]) -> None:
+def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]) -> None:
     """Loops over the batch and all rows but the inner ones, around what `emit` adds."""
     operator, box = nest.operator, nest.stage.box
     outer = [*found.batch, *found.rows[:-1]]

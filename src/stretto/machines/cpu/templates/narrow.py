@@ -1,0 +1,167 @@
+"""Products of numbers of 16 bits, summed in f32: by the CPU's own instruction for pairs of bf16
+where it has one. The header narrow.h has the code, and says what errors it makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.device.expr import Access, Index, Var
+from stretto.device.operator import Operator, Stage
+from stretto.ir.types import DType
+from stretto.kernels.contraction import Contraction, contraction_of, stride
+from stretto.kernels.panels import PanelRead, PanelTemplate
+from stretto.machines.cpu.printer.expr import MEMORY_TYPES
+from stretto.machines.cpu.printer.nest import NestPrinter
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.templates.contraction import (
+    Block,
+    Panels,
+    blocks,
+    multiples,
+    packed_candidate,
+)
+from stretto.machines.terms import Operand
+
+HEIGHTS = {64: 6, 16: 6}
+"""Rows of a register tile, by its columns."""
+GROUPS = {DType.BF16: 2, DType.F16: 1}
+"""Numbers of a column that lie side by side in a panel."""
+PAIRED = 0.5
+"""What a product of several rows of bf16 takes, as a share of one of f32."""
+WIDENED = 1.2
+"""The same where each tile widens the right operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowPacked(PanelTemplate, CpuTemplate):
+    """The right operand is a constant, laid out as panels of `columns` columns."""
+
+    name: ClassVar[str] = "narrow_packed"
+    header: ClassVar[str] = "narrow.h"
+    rows: int
+    columns: int
+    contraction: Contraction
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"contraction": _known(operator)}
+
+    def read(self, operator: Operator) -> PanelRead:
+        found = self.contraction
+        _, right = found.operands(operator)
+        outer = tuple(Index.of(Var(dim)) for dim in found.batch)
+        column = Index.of(Var(found.column))
+        return PanelRead(operator, self.panels, right, outer, column, GROUPS[found.dtype])
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        return (Shared(self.header, "STRETTO_NARROW_PACKED", self._arguments()),)
+
+    def _arguments(self) -> tuple[str, ...]:
+        # A single row has its own tile in the instance for several.
+        height = HEIGHTS[self.columns]
+        return MEMORY_TYPES[self.contraction.dtype], str(height), str(self.columns)
+
+    def write(self, nest: NestPrinter) -> None:
+        found, packed = self.contraction, self.panels
+        start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
+
+        def emit(block: Block) -> None:
+            left = block.left, block.left_row, nest.number(found.left_depth)
+            panels = nest.pointer(start, block.fixed)
+            ends = *block.result, nest.number(found.depth), block.columns
+            nest.call(f"narrow_packed<{', '.join(self._arguments())}>", *left, panels, *ends)
+
+        blocks(nest, found, emit)
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowUnpacked(CpuTemplate):
+    """The right operand is read as it lies."""
+
+    header: ClassVar[str] = "narrow.h"
+    rows: int
+    columns: int
+    contraction: Contraction
+
+    @classmethod
+    def facts(cls, operator: Operator) -> dict[str, object]:
+        return {"contraction": _known(operator)}
+
+    def shared(self, stage: Stage) -> tuple[Shared, ...]:
+        return (Shared(self.header, f"STRETTO_{self.name.upper()}", self._arguments()),)
+
+    def _arguments(self) -> tuple[str, ...]:
+        return MEMORY_TYPES[self.contraction.dtype], str(self.rows), str(self.columns)
+
+    def _write(self, nest: NestPrinter, left: tuple[Operand, ...], apart: Operand) -> None:
+        """left: further strides of the left operand. apart: how far the rows of the right one are
+        apart in memory."""
+        found, function = self.contraction, f"{self.name}<{', '.join(self._arguments())}>"
+        _, right = found.operands(nest.operator)
+
+        def emit(block: Block) -> None:
+            matrix = nest.pointer(right, block.fixed), apart
+            ends = *block.result, nest.number(found.depth), block.columns
+            nest.call(function, block.left, block.left_row, *left, *matrix, *ends)
+
+        blocks(nest, found, emit)
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowRows(NarrowUnpacked):
+    """The right operand has rows that are contiguous."""
+
+    name: ClassVar[str] = "narrow_rows"
+
+    def write(self, nest: NestPrinter) -> None:
+        found = self.contraction
+        assert found.right_depth is not None
+        self._write(nest, (nest.number(found.left_depth),), nest.number(found.right_depth))
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowDots(NarrowUnpacked):
+    """Both operands are contiguous along the depth."""
+
+    name: ClassVar[str] = "narrow_dots"
+
+    def write(self, nest: NestPrinter) -> None:
+        _, right = self.contraction.operands(nest.operator)
+        self._write(nest, (), nest.number(stride(right, self.contraction.column)))
+
+
+def _known(operator: Operator) -> Contraction:
+    found = contraction_of(operator)
+    if found is None or not found.is_narrow:
+        raise ValueError("the operator is no contraction of numbers of 16 bits")
+    return found
+
+
+def _candidate(request: Request) -> Candidate | None:
+    operator, costs, seconds = request.operator, request.costs, request.product_seconds
+    found = contraction_of(operator)
+    if found is None or not found.is_narrow:
+        return None
+    _, right = found.operands(operator)
+    is_paired = found.dtype is DType.BF16 and costs.points(operator.dims[n] for n in found.rows) > 1
+    paired = seconds * (PAIRED if is_paired else WIDENED)
+    wanted = Panels(
+        HEIGHTS,
+        lambda panels, height, lanes: NarrowPacked(panels, height, lanes, found),
+        GROUPS[found.dtype],
+    )
+    packed = packed_candidate(request, found, wanted, paired)
+    if packed is not None or found.right_depth is None:
+        return packed
+    if stride(right, found.column) == 1:
+        tiles = multiples(operator, found, costs.vector)
+        return Candidate(NarrowRows(6, 64, found), tiles, seconds * WIDENED)
+    if found.right_depth == 1 and found.left_depth == 1:
+        tiles = multiples(operator, found, 8)
+        return Candidate(NarrowDots(2, 8, found), tiles, paired * costs.dots_factor)
+    return None
+
+
+FAMILY = Family((NarrowPacked, NarrowRows, NarrowDots), _candidate)
