@@ -29,6 +29,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("simulator",),
     ("schedule",),
     ("runtime",),
+    ("tuning",),
     ("machines",),
     ("machines.cpu", "machines.cuda", "machines.emulator", "machines.interpreter"),
     ("graphs",),

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+TUNING = ("off", "cached")
+"""What `Options.tune` can be."""
 POLICIES = ("auto", "wavefront", "team", "list")
 """What `Options.policy` can be."""
 
@@ -41,6 +43,8 @@ class Options:
         where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
     remarks: print to standard error what stages decline to do, and why, when a signature is
         compiled.
+    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` has
+        measured anything), or what the source says ("off").
     profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
 
@@ -59,6 +63,7 @@ class Options:
     verify: bool = True
     check: bool = field(default_factory=lambda: os.environ.get("STRETTO_CHECK") == "1")
     remarks: bool = False
+    tune: str = "cached"
     profile: bool = False
 
     def __post_init__(self) -> None:
@@ -75,6 +80,7 @@ class Options:
         _require_one_of("policy", self.policy, POLICIES)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
+        _require_one_of("tune", self.tune, TUNING)
         _require_names("skip", self.skip)
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))

@@ -38,6 +38,9 @@ class CostModel:
     """One unit waits for another that has just finished."""
     wake_seconds: float = 5e-6
     """The workers are woken for a launch that uses more than one unit."""
+    launch_seconds: float = 0.0
+    """From a call in Python until the first unit begins, and back; where it was not measured, it is
+    left out."""
     small_waits: float = 1.5
     """A kernel that takes less than this many waits runs on one unit."""
     share_bytes: int = 16384
@@ -59,6 +62,8 @@ class CostModel:
     """Bytes per second from a unit's own cache."""
     memory_bandwidth: float = 1e10
     """Bytes per second from beyond it."""
+    stream_bandwidth: float = 2e10
+    """Bytes per second that one unit reads from main memory."""
     cache_bytes: int = 1 << 20
     """What the own cache of a unit holds for long."""
     element_seconds: float = 0.12e-9
@@ -205,6 +210,19 @@ def count_applies(expr: Expr) -> int:
     total = 1
     for arg in expr.args:
         total += count_applies(arg)
+        if total > _ENOUGH:
+            break
+    return total
+
+
+def count_expensive(expr: Expr) -> int:
+    """Those of the applications that `count_applies` counts which take long, as tanh; stops
+    counting at about 1000, too."""
+    if not isinstance(expr, Apply):
+        return 0
+    total = int(FUNCTIONS[expr.function].is_expensive)
+    for arg in expr.args:
+        total += count_expensive(arg)
         if total > _ENOUGH:
             break
     return total

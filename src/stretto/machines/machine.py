@@ -290,6 +290,11 @@ class Machine(ABC):
         """Begins, beside what the caller goes on with, what takes time and serves all programs."""
         return None
 
+    def tuned(self, options: Options) -> Machine:
+        """The machine with costs that were fitted to the device at hand, where the options ask for
+        what was measured and there is any; otherwise itself."""
+        return self
+
     def for_target(self, target: str, units: int | None) -> Machine:
         """A machine that compiles for a device that need not be there, and loads nothing. `units`:
         None is as many as a usual one has. Raises ValueError for a target that is not known."""

@@ -50,7 +50,7 @@ class Device:
     wake_seconds: float = 0.0
     """From the start of a launch until units other than the first begin."""
     launch_seconds: float = 0.0
-    """From the call until the first unit begins; a library call costs one, too."""
+    """From the call until the first unit begins; on a GPU a library call costs one, too."""
     call_seconds: float
     """The least that a library call takes."""
     target: str = ""
@@ -185,7 +185,7 @@ CPU = Device(
     half_flops=220e9,
     functions=8e9,
     memory_bandwidth=460.8e9,
-    unit_bandwidth=2e10,
+    unit_bandwidth=HOST_COSTS.stream_bandwidth,
     cache_bytes=32 << 20,
     cache_bandwidth=inf,
     trusts_estimates=True,
@@ -210,10 +210,12 @@ def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
         tensor_flops=CPU.tensor_flops * cores,
         half_flops=CPU.half_flops * cores,
         functions=CPU.functions * cores,
-        memory_bandwidth=min(CPU.memory_bandwidth, CPU.unit_bandwidth * cores),
+        memory_bandwidth=min(CPU.memory_bandwidth, costs.stream_bandwidth * cores),
+        unit_bandwidth=costs.stream_bandwidth,
         start_seconds=costs.start_seconds,
         wait_seconds=costs.wait_seconds,
         wake_seconds=costs.wake_seconds,
+        launch_seconds=costs.launch_seconds,
         call_seconds=costs.call_seconds,
     )
 

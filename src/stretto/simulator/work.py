@@ -161,7 +161,8 @@ class Works:
         before it ends, and another one begins behind it."""
         assert kernel.call is not None
         device = self._device
-        overhead = device.start_seconds + 2 * device.launch_seconds
+        launches = 0 if device.trusts_estimates else 2
+        overhead = device.start_seconds + launches * device.launch_seconds
         buffers = {item for item in kernel.call.operands if isinstance(item, Buffer)}
         nbytes = sum(self._costs.points(b.shape) * b.dtype.itemsize for b in buffers)
         seconds = max(device.call_seconds, nbytes / device.memory_bandwidth)

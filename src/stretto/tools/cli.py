@@ -1,5 +1,5 @@
-"""The command line: `stretto doctor | demo | explain | simulate | opt | bench | streams | cache |
-fuzz`.
+"""The command line: `stretto doctor | demo | explain | calibrate | simulate | opt | bench |
+streams | cache | fuzz`.
 
 Commands import what they run when they run it: torch alone takes a second to import, which
 `stretto --help` should not.
@@ -225,6 +225,30 @@ def _explain_target(
         captured, stages = compile_model(found, machine, options)
     shown = remarks_text(stages) if remarks else explain_target(target, found, captured, stages)
     typer.echo(shown, nl=False)
+
+
+@app.command(name="calibrate")
+def calibrate_command(
+    threads: Threads = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove all measurements instead.")
+    ] = False,
+) -> None:
+    """Fit the parameters of the cost model to this CPU, in about half a minute."""
+    from stretto.tools.calibrate import calibrate, fitted_table
+    from stretto.tuning.database import Database
+
+    options = Options(threads=threads)
+    database = Database(options.cache_path())
+    with told():
+        if forget:
+            database.forget()
+            typer.echo(f"removed all measurements from {database.path}")
+            return
+        with errors.status("calibrating") as status:
+            fitted = calibrate(options, lambda what: status.update(f"measuring {what}"))
+        console.print(fitted_table(fitted))
+        typer.echo(f"kept in {database.path}")
 
 
 @app.command(name="simulate")

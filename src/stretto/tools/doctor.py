@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from stretto.errors import StrettoError
 from stretto.machines.machine import Diagnosis
 from stretto.machines.registry import known_machines
 from stretto.options import Options
-from stretto.text import bytes_text
+from stretto.text import bytes_text, counted
 from stretto.tools.cache import CacheFolder
+from stretto.tuning.database import Database
+from stretto.tuning.device import this_cpu
 
 TORCH_FROM, TORCH_BEFORE = (2, 11), (2, 14)
 """The versions of torch that stretto is made for, as in pyproject.toml."""
@@ -30,6 +33,7 @@ def checks(options: Options) -> Iterator[Diagnosis]:
     yield check_torch(torch.__version__)
     yield check_stretto()
     yield check_cache(CacheFolder(options.cache_path()))
+    yield check_measurements(options)
     for machine in known_machines().values():
         yield from machine.diagnoses(options)
     yield check_backends()
@@ -67,6 +71,21 @@ def check_cache(folder: CacheFolder) -> Diagnosis:
     return Diagnosis(
         "cache", "warn", f"{detail}: {problem}; programs are kept for one process", remedy
     )
+
+
+def check_measurements(options: Options) -> Diagnosis:
+    """What was measured on this device, and when the cost model was fitted to it."""
+    database, device = Database(options.cache_path()), this_cpu(options)
+    held = database.summary(device)
+    detail = f"{database.path}, {bytes_text(held.nbytes)}; {device.name}: "
+    detail += f"{counted(held.kernels, 'kernel')}, {counted(held.parameters, 'parameter')}"
+    if held.others:
+        detail += f"; {held.others} entries of other devices, compilers or numbers of units"
+    if held.calibrated is None:
+        remedy = "programs run; `stretto calibrate` fits the cost model to this device"
+        return Diagnosis("measurements", "warn", f"{detail}; never calibrated", remedy)
+    when = datetime.fromtimestamp(held.calibrated).strftime("%Y-%m-%d %H:%M")
+    return Diagnosis("measurements", "ok", f"{detail}; calibrated {when}")
 
 
 def _write_problem(folder: Path) -> str | None:

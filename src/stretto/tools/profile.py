@@ -91,7 +91,7 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
             f"the {stages.backend} backend has no timeline: it does not measure time",
             remedy=f'compile with backend="{clocks[0]}"',
         )
-    events = _fastest(profiler, _inputs(entry))
+    events = _fastest(profiler, entry_inputs(entry))
     described = profiled_kernels(profiler.kernels, stages.device.kernels, events)
     return make_profile(_title(entry), stages.device.units, described, events)
 
@@ -151,7 +151,7 @@ def _span(events: list[TaskEvent]) -> int:
     return max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
 
 
-def _inputs(entry: Entry) -> list[torch.Tensor]:
+def entry_inputs(entry: Entry) -> list[torch.Tensor]:
     leaves = pytree.tree_leaves(entry.keep)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     return [tensor.detach().contiguous() for tensor in entry.bind(tensors, entry.example())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -82,6 +83,9 @@ def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, D
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
     cpu = default_machine()
+    if match := re.fullmatch(r"cpu:(\d+)", name):
+        options = replace(options, threads=units or int(match[1]) or None)
+        cpu = cpu.tuned(options)
     try:
         device = find_device(name, cpu.costs)
     except ValueError:
@@ -90,7 +94,7 @@ def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, D
     if device.target:
         options = replace(options, units=units)
         return target_machine(device.target, units or device.units), device, options
-    return cpu, device, replace(options, threads=units or device.units)
+    return cpu, device, options
 
 
 def _scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:

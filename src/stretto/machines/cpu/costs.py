@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 from stretto.device.costs import CostModel
+
+FACTOR = "factor."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +17,8 @@ class CpuCosts(CostModel):
 
     dots_factor: float = 1.3
     """How much longer a product by dot products takes."""
+    expensive_seconds: float = 0.12e-9
+    """An element of pointwise work and a function that takes long, as tanh."""
     load_seconds: float = 1e-10
     """A load of pointwise work."""
     patch_channels: int = 8
@@ -27,8 +31,25 @@ class CpuCosts(CostModel):
     """More tasks per unit balance no better."""
     whole_seconds: float = 1e-6
     """Work that takes no longer is one task."""
+    factors: tuple[tuple[str, float], ...] = ()
+    """How much longer templates take than the other figures say, by name."""
 
     spread_figures: ClassVar[Mapping[str, float]] = {"flops": 1e3, "element_seconds": 1e-4}
+
+    def factor(self, template: str) -> float:
+        return next((factor for name, factor in self.factors if name == template), 1.0)
+
+    def fitted(self, parameters: Mapping[str, float]) -> Self:
+        """With parameters that were fitted to a device, of those that this model has; factors are
+        named `factor.TEMPLATE`."""
+        known = {field.name for field in fields(self) if field.name != "factors"}
+        figures = {name: value for name, value in parameters.items() if name in known}
+        factors = {
+            name.removeprefix(FACTOR): value
+            for name, value in sorted(parameters.items())
+            if name.startswith(FACTOR)
+        }
+        return replace(self, **figures, factors=tuple(factors.items()))
 
 
 CPU_COSTS = CpuCosts()

@@ -31,6 +31,8 @@ from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
+from stretto.tuning.database import Database
+from stretto.tuning.device import this_cpu
 
 
 def source_of(stages: Stages) -> Source:
@@ -88,6 +90,15 @@ class CpuMachine(Machine):
 
     def prepare(self, options: Options) -> None:
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
+
+    def tuned(self, options: Options) -> Machine:
+        if options.tune == "off" or self.costs is not CPU_COSTS:
+            return self
+        database = Database(options.cache_path())
+        if not database.path.exists():
+            return self
+        parameters = database.parameters(this_cpu(options))
+        return replace(self, costs=CPU_COSTS.fitted(parameters)) if parameters else self
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         return select(lowered, units, options.fuse, self.costs, remarks=remarks)

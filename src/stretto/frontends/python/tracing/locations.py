@@ -21,7 +21,8 @@ import torch.fx
 from stretto.errors import SourceLocation
 
 _STRETTO = str(Path(__file__).parents[3]) + os.sep
-_ZOO = _STRETTO + "_zoo"
+_PROGRAMS = (_STRETTO + "_zoo", _STRETTO + os.path.join("tools", "calibration_probes.py"))
+"""What the package has of programs that it compiles itself."""
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _DISTRIBUTIONS = _TORCH + "distributions" + os.sep
 _STDLIB = sysconfig.get_path("stdlib")
@@ -35,7 +36,7 @@ def is_user_file(filename: str) -> bool:
     if filename.startswith(("<frozen", "<string>", "<attrs")):
         return False
     if filename.startswith((_STRETTO, _TORCH)):
-        return filename.startswith((_ZOO, _DISTRIBUTIONS))
+        return filename.startswith((*_PROGRAMS, _DISTRIBUTIONS))
     in_stdlib = filename.startswith(_STDLIB)
     return not in_stdlib or any(part in filename for part in _SITE)
 

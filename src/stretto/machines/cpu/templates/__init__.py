@@ -6,6 +6,7 @@ says when one of them applies, what it asks of the tiles, and what it costs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -24,4 +25,6 @@ TEMPLATES: dict[str, type[Template]] = {
 def candidate(request: Request) -> Candidate:
     """The template of the first family that applies; plain loops always do."""
     found = (family.candidate(request) for family in FAMILIES)
-    return next(one for one in found if one is not None)
+    one = next(one for one in found if one is not None)
+    factor = request.costs.factor(one.template.name)
+    return one if factor == 1.0 else replace(one, seconds=one.seconds * factor)

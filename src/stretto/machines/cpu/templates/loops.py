@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.costs import count_applies
+from stretto.device.costs import count_applies, count_expensive
 from stretto.device.expr import loads
 from stretto.device.operator import Loops, Operator
 from stretto.kernels.contraction import stride
@@ -13,8 +13,10 @@ def _candidate(request: Request) -> Candidate:
     operator, costs = request.operator, request.costs
     out, depth = costs.points(operator.dims), costs.points(operator.reduce)
     item = operator.out.buffer.dtype.itemsize
-    scale = costs.element_seconds * (1 + count_applies(operator.value)) * (item / 4)
-    count = sum(1 for _ in loads(operator.value))
+    long = count_expensive(operator.value)
+    cheap = 1 + count_applies(operator.value) - long
+    scale = (cheap * costs.element_seconds + long * costs.expensive_seconds) * (item / 4)
+    count = len(set(loads(operator.value)))
     seconds = out * depth * scale + count * out * costs.load_seconds
     return Candidate(Loops(), contiguous_multiples(operator, costs.vector), seconds)
 

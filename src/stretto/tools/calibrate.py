@@ -1,0 +1,279 @@
+"""`stretto calibrate`: fits the parameters of the CPU's cost model to this host.
+
+Programs in whose kernels one thing decides each (`calibration_probes`) are compiled and run with a
+clock around every task. What follows from a time alone is computed from it; what remains between
+the model and a template is a factor of that template.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+import stretto
+from stretto.build import begin, run_stages
+from stretto.device.costs import count_applies, count_expensive
+from stretto.device.operator import Kernel, Loops, Operator
+from stretto.entry import Entry
+from stretto.errors import BuildError
+from stretto.machines.cpu.costs import CPU_COSTS, FACTOR, CpuCosts
+from stretto.machines.cpu.machine import CpuMachine
+from stretto.machines.machine import HOST, TaskEvent
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+from stretto.tools import calibration_probes as probes
+from stretto.tools.profile import entry_inputs
+from stretto.tuning.database import Database
+from stretto.tuning.device import this_cpu
+
+SECONDS = 1.5
+"""How long each probe runs, after one run that does not count."""
+CALLS = 2000
+LEAST, LEAST_CALL = 1e-13, 1e-7
+"""Seconds that are not measured to be less."""
+LEAST_FACTOR_SECONDS = 2e-6
+"""Kernels that take less say nothing of their template."""
+DIRECT = ("packed",)
+"""Templates that the other parameters come from."""
+FACTORS = (0.3, 4.0)
+"""A factor beyond this was spoilt by something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A parameter: as it is in the source, and as it was fitted."""
+
+    name: str
+    source: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A probe that ran. seconds: by the name of a kernel, the median of its tasks. runs: the events
+    of each run."""
+
+    entry: Entry
+    kernels: tuple[Kernel, ...]
+    names: tuple[str, ...]
+    seconds: Mapping[str, float]
+    runs: Sequence[Sequence[TaskEvent]]
+
+    def kernel(self, module: str) -> tuple[Kernel, float]:
+        """The kernel that has most to do in a module of the probe, and its seconds."""
+        found = [
+            kernel
+            for kernel in self.kernels
+            if kernel.name.startswith(f"{module}.") and kernel.name in self.seconds
+        ]
+        if not found:
+            raise BuildError(f"the probe {module!r} has no kernel of its own")
+        kernel = max(found, key=lambda k: sum(CPU_COSTS.work(stage.operator) for stage in k.stages))
+        return kernel, self.seconds[kernel.name]
+
+
+def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) -> list[Fitted]:
+    """Measures, fits, and keeps the parameters in the database of the options' cache. tell: is told
+    what is measured now. Raises the errors of compiling."""
+    plain = replace(options, tune="off", profile=False, dump_dir=None, remarks=False)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        tell("arithmetic and memory on one unit")
+        unit = _timed(probes.UnitProbe(), replace(plain, threads=1))
+        values = rates(unit)
+        values |= factors(unit, CPU_COSTS.fitted(values))
+        tell("launches")
+        values |= _launches(plain)
+        if options.unit_count() > 1:
+            tell("waits between units")
+            values |= waits(_timed(probes.WaitProbe(), plain))
+    Database(options.cache_path()).put_parameters(this_cpu(options), values)
+    return [Fitted(name, _source(name), value) for name, value in values.items()]
+
+
+def _source(name: str) -> float:
+    return 1.0 if name.startswith(FACTOR) else float(getattr(CPU_COSTS, name))
+
+
+def _timed(probe: probes.UnitProbe | probes.WaitProbe, options: Options) -> Timed:
+    inputs = probe.inputs()
+    fast = stretto.compile(probe.eval(), inputs, backend="cpu", options=options)
+    entry = fast.signatures[0]
+    profiler = entry.stages.machine.profiler(entry.stages, options)
+    assert profiler is not None and entry.stages.device is not None
+    bound = entry_inputs(entry)
+    profiler.profile(bound)
+    runs: list[Sequence[TaskEvent]] = []
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(runs) < 3:
+        runs.append(profiler.profile(bound)[1])
+    taken: dict[str, list[int]] = defaultdict(list)
+    names = tuple(profiler.kernels)
+    for event in (event for run in runs for event in run):
+        taken[names[event.kernel]].append(event.end - event.start)
+    medians = {name: statistics.median(times) / 1e9 for name, times in taken.items()}
+    return Timed(entry, entry.stages.device.kernels, names, medians, runs)
+
+
+# ---- one unit ----------------------------------------------------------------------------------
+def rates(unit: Timed) -> dict[str, float]:
+    """What follows from the times of single kernels."""
+    products = [_operators_seconds(unit, name) for name in ("product", "wide_product")]
+    flops = [2.0 * operations / seconds for operations, seconds in products]
+    own, shared, memory = (
+        4.0 * weights / seconds
+        for weights, seconds in (_operators_seconds(unit, n) for n in ("own", "shared", "memory"))
+    )
+    return {
+        "flops": statistics.fmean(flops),
+        "bandwidth": (own * shared) ** 0.5,
+        "memory_bandwidth": memory,
+        "stream_bandwidth": memory,
+        **_pointwise(unit),
+    }
+
+
+def _operators_seconds(unit: Timed, module: str) -> tuple[int, float]:
+    """The multiplications of the product in a module, and its seconds."""
+    kernel, seconds = unit.kernel(module)
+    return max(_points(stage.operator) for stage in kernel.stages), seconds
+
+
+def _points(operator: Operator) -> int:
+    return CPU_COSTS.points((*operator.dims, *operator.reduce))
+
+
+def _pointwise(unit: Timed) -> dict[str, float]:
+    """An element, a long function and a load, from kernels that differ in one of these each."""
+    copied, cheap, _ = _per_element(unit, "loads")
+    computed, more, _ = _per_element(unit, "elements")
+    element = max((computed - copied) / (more - cheap), LEAST)
+    load = max(copied - cheap * element, LEAST)
+    taken, some, long = _per_element(unit, "functions")
+    costly = max((taken - load - some * element) / long, element)
+    return {"element_seconds": element, "expensive_seconds": costly, "load_seconds": load}
+
+
+def _per_element(unit: Timed, module: str) -> tuple[float, int, int]:
+    """Seconds of a pointwise kernel for one element, its cheap functions and its long ones, as the
+    model counts them."""
+    kernel, seconds = unit.kernel(module)
+    values = [stage.operator.value for stage in kernel.stages]
+    long = sum(map(count_expensive, values))
+    cheap = sum(1 + count_applies(value) for value in values) - long
+    return seconds / _points(kernel.stages[0].operator), cheap, long
+
+
+def factors(unit: Timed, costs: CpuCosts) -> dict[str, float]:
+    """How much longer templates take than a model says: the median of the kernels in whose estimate
+    one counts most. costs: with everything else fitted."""
+    estimated = _estimates(unit, costs)
+    found: dict[str, list[float]] = defaultdict(list)
+    for kernel in unit.kernels:
+        template = _template(kernel)
+        same = estimated.get(kernel.name)
+        if template is None or same is None or _template(same) != template:
+            continue
+        if kernel.name in unit.seconds and same.seconds > LEAST_FACTOR_SECONDS:
+            found[template].append(unit.seconds[kernel.name] / same.seconds)
+    low, high = FACTORS
+    return {
+        f"{FACTOR}{template}": min(max(statistics.median(ratios), low), high)
+        for template, ratios in sorted(found.items())
+    }
+
+
+def _template(kernel: Kernel) -> str | None:
+    """The template of the stage with most to do; None for loops, whose figures are fitted one by
+    one, and for products of one row, which are as fast as memory."""
+    if not kernel.stages:
+        return None
+    stage = max(kernel.stages, key=lambda stage: _points(stage.operator))
+    if isinstance(stage.template, Loops) or stage.template.name in DIRECT:
+        return None
+    return stage.template.name
+
+
+def _estimates(unit: Timed, costs: CpuCosts) -> dict[str, Kernel]:
+    """The kernels of the same program by name, as a model estimates them."""
+    stages = begin(
+        unit.entry.captured.program,
+        CpuMachine("cpu", costs=costs),
+        Options(threads=1, tune="off"),
+        HOST,
+    )
+    run_stages(stages, TO_SCHEDULE)
+    assert stages.device is not None
+    return {kernel.name: kernel for kernel in stages.device.kernels}
+
+
+# ---- launches and waits ------------------------------------------------------------------------
+def _launches(options: Options) -> dict[str, float]:
+    """A call of a program without work, and what a library call adds to it."""
+    x = torch.eye(4)
+    plain = _call_seconds(probes.little, x, options)
+    library = _call_seconds(probes.with_library_call, x, options)
+    return {"launch_seconds": plain, "call_seconds": max(library - plain, LEAST_CALL)}
+
+
+def _call_seconds(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, options: Options
+) -> float:
+    fast = stretto.compile(function, (x,), backend="cpu", options=options)
+    taken: list[float] = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        fast(x)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def waits(chain: Timed) -> dict[str, float]:
+    """What one unit takes to see that another has finished.
+
+    Each kernel of the chain needs all of the one before: the unit that was done with that first
+    waits for the other.
+    """
+    seen: list[float] = []
+    for run in chain.runs:
+        by_unit: dict[int, list[TaskEvent]] = defaultdict(list)
+        for event in sorted(run, key=lambda event: event.start):
+            by_unit[event.unit].append(event)
+        for ended, begun in _steps(list(by_unit.values())):
+            last = max(ended)
+            pairs = zip(ended, begun, strict=True)
+            seen += [start - last for end, start in pairs if end < last < start]
+    return {"wait_seconds": max(statistics.median(seen), 1.0) / 1e9} if seen else {}
+
+
+def _steps(units: list[list[TaskEvent]]) -> Iterator[tuple[list[int], list[int]]]:
+    """When the units ended a task, and when they began the next one, in the order of the tasks."""
+    ended = zip(*([event.end for event in unit[:-1]] for unit in units), strict=False)
+    begun = zip(*([event.start for event in unit[1:]] for unit in units), strict=False)
+    for ends, starts in zip(ended, begun, strict=False):
+        yield list(ends), list(starts)
+
+
+# ---- what is shown -----------------------------------------------------------------------------
+def fitted_table(fitted: Sequence[Fitted]) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD)
+    for title in ("parameter", "in the source", "here"):
+        table.add_column(title, justify="left" if title == "parameter" else "right")
+    for one in fitted:
+        table.add_row(one.name, _shown(one.name, one.source), _shown(one.name, one.value))
+    return table
+
+
+def _shown(name: str, value: float) -> str:
+    if name.startswith(FACTOR):
+        return f"{value:.2f}"
+    if name.endswith("_seconds"):
+        return f"{value * 1e9:.3g} ns"
+    return f"{value / 1e9:.3g} {'GFLOP/s' if name == 'flops' else 'GB/s'}"
