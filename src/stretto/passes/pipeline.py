@@ -27,6 +27,7 @@ from stretto.passes.if_convert import IfConvert
 from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.merge_branches import MergeBranches
+from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.share_arms import ShareArms
 from stretto.passes.simplify import Simplify
 from stretto.passes.skew import Skew
@@ -44,6 +45,9 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
+        RecursionLevels(target),
+        InlineFunctions(),
+        Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
         *loop_passes(target),
