@@ -101,7 +101,8 @@ class CpuMachine(Machine):
         return replace(self, costs=CPU_COSTS.fitted(parameters)) if parameters else self
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        return select(lowered, units, options.fuse, self.costs, remarks=remarks)
+        costs = replace(self.costs, most_filtered=options.winograd)
+        return select(lowered, units, options.fuse, costs, remarks=remarks)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []
