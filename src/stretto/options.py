@@ -8,6 +8,8 @@ from pathlib import Path
 
 TUNING = ("off", "cached")
 """What `Options.tune` can be."""
+KERNELS = ("fastest", "efficient", "holistic")
+"""What `Options.kernels` can be."""
 POLICIES = ("auto", "wavefront", "team", "list")
 """What `Options.policy` can be."""
 
@@ -32,6 +34,9 @@ class Options:
         bits more.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
+    kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
+        least work in all, or what makes whole stretches of the program fastest in simulation,
+        "holistic", which takes longer to compile.
     policy: what lays the tasks out on the units: "wavefront", "team" or "list" (docs/policies.md);
         "auto" takes the one of the smallest estimate among those that suit the machine.
     seed: draws the interleaving in which the emulator runs units.
@@ -60,6 +65,7 @@ class Options:
     skip: tuple[str, ...] = ()
     winograd: int = 4
     unroll: int = 4
+    kernels: str = "fastest"
     policy: str = "auto"
     seed: int = 0
     max_depth: int = 100_000
@@ -84,6 +90,7 @@ class Options:
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
+        _require_one_of("kernels", self.kernels, KERNELS)
         _require_one_of("policy", self.policy, POLICIES)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
