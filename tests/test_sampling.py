@@ -7,7 +7,7 @@ import pytest
 from tests.sampling import chosen, commit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """What is asked of an item of pytest."""
 
