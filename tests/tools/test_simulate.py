@@ -68,15 +68,15 @@ def test_the_way_of_a_run_is_followed(tmp_path: Path) -> None:
 import torch
 
 def settle(x):
-    while x.sum() < 5:
-        if x.sum() > 2.5 and x.sum() < 3.5:
-            x = torch.softmax(x + 1, 0) * 4
+    while x.mean() < 1.2:
+        if x.mean() > 0.6 and x.mean() < 0.9:
+            x = torch.softmax(x @ x, 0) * 64
         else:
             x = x + 0.25
     return x
 
 def example_inputs():
-    return (torch.zeros(4),)
+    return (torch.zeros(64, 64),)
 """
     )
     model = find_model(f"{source}:settle")

@@ -42,7 +42,7 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
     if has_effect(loop):
         return "it has a check or a draw, which runs between the ops of its iteration"
     dependence = loop_dependence(loop)
-    plan = _Planner(loop, dependence)
+    plan = Planner(loop, dependence)
     plan.place_all()
     if plan.count < 2:
         return "no contraction would depend on earlier loops alone"
@@ -59,7 +59,7 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
 
 
 @dataclass(slots=True)
-class _Planner:
+class Planner:
     """Gives each node the number of its loop. Ops that are repeated or dead have none."""
 
     loop: ForOp

@@ -27,13 +27,15 @@ from stretto.passes.if_convert import IfConvert
 from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.merge_branches import MergeBranches
-from stretto.passes.recursion_levels import RecursionLevels
+from stretto.passes.overlap import Overlap
+from stretto.passes.rotate import Rotate
 from stretto.passes.share_arms import ShareArms
 from stretto.passes.simplify import Simplify
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
 from stretto.passes.target import Target
+from stretto.passes.unroll import Unroll
 
 
 def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
@@ -45,9 +47,6 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
-        RecursionLevels(target),
-        InlineFunctions(),
-        Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
         *loop_passes(target),
@@ -81,6 +80,9 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         EliminateCommonSubexpressions(),
         EliminateDeadCode(),
         Skew(target),
+        Overlap(target),
+        Unroll(target),
+        Rotate(),
         EliminateDeadCode(),
     )
 

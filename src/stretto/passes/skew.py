@@ -37,7 +37,7 @@ from stretto.ir.types import ListType, TensorType
 from stretto.ops.infer import tensor_op
 from stretto.passes.rows import Rows
 from stretto.passes.skew_costs import why_in_turn
-from stretto.passes.skew_plan import Group, Stage, find_groups, pushed
+from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed
 from stretto.passes.target import Target
 
 
@@ -53,7 +53,7 @@ class Skew:
         changed = False
         for function in program.functions.values():
             for block in list(all_blocks(function.body)):
-                for found in list(find_groups(block, users(function.body))):
+                for found in list(find_groups(block, Surroundings.of(function.body))):
                     if isinstance(found, Group):
                         loop, reason = found.stages[0].loop, self._why_in_turn(found)
                     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stretto.ir.core import Op, Value
-from stretto.ir.ops import IfOp, TensorOp
+from stretto.ir.ops import ForOp, IfOp, TensorOp
 from stretto.ir.types import TensorType
 from stretto.ops.properties import is_contraction
 from stretto.passes.skew_plan import Group, Stage
@@ -30,6 +30,10 @@ class Products:
     operations: int = 0
     nbytes: int = 0
     chain: int = 0
+
+    def with_chain(self, chain: int) -> Products:
+        """The same, waiting for each other as often as said."""
+        return Products(self.operations, self.nbytes, chain)
 
     def __add__(self, other: Products) -> Products:
         """Both, in any order."""
@@ -97,6 +101,11 @@ def products_of(stage: Stage, costs: PassCosts, begun: int = 0) -> Products:
     ops = [op for op in loop.body.ops if op not in stage.reads]
     chain = {value: begun for op in stage.reads for value in op.results}
     return _products(ops, {loop.index, *loop.carried, *chain}, chain, costs)
+
+
+def loop_products(ops: Iterable[Op], loop: ForOp, costs: PassCosts) -> Products:
+    """The products among some ops of a loop's body."""
+    return _products(ops, {loop.index, *loop.carried}, {}, costs)
 
 
 def _products(

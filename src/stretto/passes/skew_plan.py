@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp, ListStackOp, TensorOp
-from stretto.ir.rewrite import free_values_of_op
+from stretto.ir.rewrite import free_values_of_op, users
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import Dim, ListType
 from stretto.ops.effects import has_effect, may_have_effect
 from stretto.ops.properties import is_view
 from stretto.passes.hoist import stay_reason
 from stretto.passes.rows import NoRow, stacked_lists
-
-Users = Mapping[Value, list[Op]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +77,29 @@ class Group:
             self.moved.add(op)
 
 
-def find_groups(block: Block, users: Users) -> Iterator[Group | tuple[ForOp, str]]:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The function around loops: who reads a value, and which op makes it."""
+
+    users: Mapping[Value, list[Op]]
+    makers: Mapping[Value, Op]
+
+    @staticmethod
+    def of(body: Block) -> Surroundings:
+        return Surroundings(users(body), {value: op for op in body.walk() for value in op.results})
+
+
+def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[ForOp, str]]:
     """Groups of at least two loops, and loops that could not join the one before, with why."""
     group: Group | None = None
     for op in block.ops:
         if isinstance(op, ForOp):
-            reason = why_not(op, block, users)
+            reason = why_not(op, around)
             joined = reason is None and group is not None and _join(group, op)
             if joined is True:
                 continue
             if group is not None:
-                yield from _finished(group, users)
+                yield from _finished(group, around)
                 if reason is not None or isinstance(joined, str):
                     yield op, reason or str(joined)
             group = None
@@ -101,12 +111,12 @@ def find_groups(block: Block, users: Users) -> Iterator[Group | tuple[ForOp, str
         elif group is not None:
             nested = (inner for nested in op.blocks for inner in nested.walk())
             if has_effect(op) or may_have_effect(op) or any(map(may_have_effect, nested)):
-                yield from _finished(group, users)
+                yield from _finished(group, around)
                 group = None
             else:
                 group.note(op)
     if group is not None:
-        yield from _finished(group, users)
+        yield from _finished(group, around)
 
 
 def _join(group: Group, loop: ForOp) -> bool | str:
@@ -153,13 +163,13 @@ def _step_read(op: Op, loop: ForOp) -> Value | None:
     return None
 
 
-def _finished(group: Group, users: Users) -> Iterator[Group]:
+def _finished(group: Group, around: Surroundings) -> Iterator[Group]:
     """The group where it has several loops, and nothing else reads an unfinished list."""
     if len(group.stages) < 2:
         return
     readers = {op for stage in group.stages for op in stage.reads}
     for value in group.lists:
-        for op in users.get(value, []):
+        for op in around.users.get(value, []):
             if op in readers:
                 continue
             if not isinstance(op, ListStackOp) or op.result.tensor.shape[0] != group.trips:
@@ -167,7 +177,7 @@ def _finished(group: Group, users: Users) -> Iterator[Group]:
     yield group
 
 
-def why_not(loop: ForOp, block: Block, users: Users) -> str | None:
+def why_not(loop: ForOp, around: Surroundings) -> str | None:
     """Why a loop cannot run beside others, or None."""
     trips = loop.trips()
     if trips is None or trips == 1 or not at_most(1, trips):
@@ -178,9 +188,8 @@ def why_not(loop: ForOp, block: Block, users: Users) -> str | None:
         return "it has a check or a draw"
     if (reason := _why_not_again(loop)) is not None:
         return reason
-    makers = {value: op for op in block.ops for value in op.results}
     for place, value in enumerate(loop.carried):
-        reason = _why_no_list(loop, place, makers, users)
+        reason = _why_no_list(loop, place, around)
         if isinstance(value.type, ListType) and reason is not None:
             return reason
     return None
@@ -205,15 +214,15 @@ def _why_not_again(loop: ForOp, reads: Collection[Op] = ()) -> str | None:
     return None
 
 
-def _why_no_list(loop: ForOp, place: int, makers: Mapping[Value, Op], users: Users) -> str | None:
+def _why_no_list(loop: ForOp, place: int, around: Surroundings) -> str | None:
     carried, yielded = loop.carried[place], loop.body.yields[place]
-    start = makers.get(loop.inits[place])
+    start = around.makers.get(loop.inits[place])
     if not isinstance(start, ListNewOp) or start.items:
         return "a list is carried that is not empty before the loop"
     pushes = [op for op in loop.body.ops if isinstance(op, ListPushOp) and op.list is carried]
     if len(pushes) != 1 or pushes[0].result is not yielded:
         return "a list is carried that does not get one item in each iteration"
-    if users.get(carried, []) != pushes or users.get(yielded, []) != [loop]:
+    if around.users.get(carried, []) != pushes or around.users.get(yielded, []) != [loop]:
         return "a list is read while it grows"
     return None
 

@@ -150,6 +150,11 @@ class Simulation:
         found.append(Link(Bound.OVERHEAD, unit, 0.0, first))
         return tuple(link for link in reversed(found) if link.seconds > 0)
 
+    @property
+    def dependent_waits(self) -> int:
+        """The waits of the critical path: each for a unit that has itself waited for the last."""
+        return sum(link.bound is Bound.WAIT for link in self.critical_path)
+
     def _end(self, unit: int) -> float:
         return self.segments[unit][-1].end if self.segments[unit] else 0.0
 

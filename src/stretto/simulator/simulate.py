@@ -75,18 +75,13 @@ class _Unit:
 
 
 class Simulator:
-    """The state of one simulated run. works: of the program's kernels, where they are known."""
+    """The state of one simulated run."""
 
     def __init__(
-        self,
-        program: DeviceProgram,
-        device: Device,
-        choices: Choices,
-        costs: CostModel,
-        works: Works | None = None,
+        self, program: DeviceProgram, device: Device, choices: Choices, costs: CostModel
     ) -> None:
         self.program, self.device, self.costs = program, device, costs
-        self.works = works or Works(program.kernels, device, costs)
+        self.works = Works(program.kernels, device, costs)
         self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
         self.coming = self.walk.visits()
         self.visits: list[Visit] = []

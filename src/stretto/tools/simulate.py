@@ -174,6 +174,7 @@ def _summary(simulated: Simulated) -> Table:
     lowest, highest = min(shares, default=0.0), max(shares, default=0.0)
     table.add_row("utilisation", f"{mean:.0%} (units from {lowest:.0%} to {highest:.0%})")
     table.add_row("critical path", _spent(result.critical, result.seconds))
+    table.add_row("waits on it", f"{result.dependent_waits:,}, each for the one before")
     calls = sum(kernel.call is not None for kernel in simulated.program.kernels)
     if calls:
         table.add_row("library calls", f"{calls} in the program, estimated coarsely")
