@@ -13,7 +13,7 @@ from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.lowering.program import lower
-from stretto.machines.cpu.costs import CPU_COSTS
+from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import print_program
 from stretto.machines.cpu.select import select
@@ -65,10 +65,16 @@ class Built:
         return EmulatedExecutable(self.device, self.interface, options)
 
 
-def built(program: Program, units: int = 1, fuse: bool = True, spread: bool = True) -> Built:
+def built(
+    program: Program,
+    units: int = 1,
+    fuse: bool = True,
+    spread: bool = True,
+    costs: CpuCosts | None = None,
+) -> Built:
     """`spread`: cut finely and used by all units, however small the work is."""
     lowered = lower(program)
-    costs = SPREAD if spread else CPU_COSTS
+    costs = costs or (SPREAD if spread else CPU_COSTS)
     selected = select(lowered, units, fuse, costs)
     device, _ = schedule_with_report(selected.tree, units, costs)
     assert device.units == units or not spread

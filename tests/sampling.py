@@ -1,9 +1,18 @@
-"""Cases of which `make test` runs a sample; `make whole` runs all of them."""
+"""Cases of which `make test` runs a sample; `make whole` runs all of them.
+
+A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
+cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, so that all of them run
+within some commits. `pytest --sample=TEXT` repeats what the header of a run says.
+"""
 
 from __future__ import annotations
 
+import random
+import subprocess
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +39,32 @@ def every(step: int, *cases: Sequence[Any]) -> list[Any]:
     """
     tuples = list(product(*cases)) if len(cases) > 1 else list(cases[0])
     return sampled(tuples, tuples[::step])
+
+
+def commit() -> str:
+    """The commit that is checked out, shortened; nothing where there is none."""
+    command = ("git", "rev-parse", "--short", "HEAD")
+    try:
+        said = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return said.stdout.strip()
+
+
+def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
+    """Those that `make test` runs: none that is marked `whole`, and of a test that is marked
+    `rotating(n)` one in n of its cases, but at least one."""
+    tests = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if not item.get_closest_marker("whole"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    return {item for cases in tests.values() for item in _one_in(cases, sample)}
+
+
+def _one_in(cases: list[pytest.Item], sample: str) -> list[pytest.Item]:
+    marker = cases[0].get_closest_marker("rotating")
+    if marker is None:
+        return cases
+    count = -(-len(cases) // marker.args[0])
+    test = cases[0].nodeid.partition("[")[0]
+    return random.Random(f"{sample} {test}").sample(cases, count)

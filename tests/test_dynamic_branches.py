@@ -202,6 +202,7 @@ IDS = [function.__name__ for function, _, _ in CASES]
 
 @pytest.mark.parametrize(("function", "calls", "programs"), CASES, ids=IDS)
 @pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.rotating(3)
 def test_branches_on_sizes(
     function: Function, calls: Any, programs: int | None, dynamic: bool | None
 ) -> None:
@@ -324,6 +325,7 @@ def _source(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", sampled(range(200), sample=range(12)))
+@pytest.mark.rotating(2)
 def test_random_conditions(seed: int) -> None:
     text, name = _source(seed), f"<random conditions {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -383,6 +385,7 @@ SQUEEZES: list[Function] = [
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [divides_in_an_arm, divides_behind_and])
 @pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.rotating(2)
 def test_an_arm_that_divides_by_a_size(function: Function, backend: str, dynamic: Any) -> None:
     for sizes in ((4, 0, 5, 3, 0, 10), (0, 4, 1, 20, 0), (3, 5, 0, 0, 7)):
         check(function, rows(*sizes), backend=backend, dynamic=dynamic)

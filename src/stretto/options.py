@@ -8,6 +8,8 @@ from pathlib import Path
 
 TUNING = ("off", "cached")
 """What `Options.tune` can be."""
+KERNELS = ("fastest", "efficient", "holistic")
+"""What `Options.kernels` can be."""
 POLICIES = ("auto", "wavefront", "team", "list")
 """What `Options.policy` can be."""
 
@@ -26,8 +28,15 @@ class Options:
         user's cache folder.
     fuse: merge operators into larger kernels.
     skip: names of passes over Programs that do not run, to see what they are worth.
+    winograd: on the CPU machine, convolutions of 3 x 3 taps may be computed by minimal filtering
+        (Winograd's algorithm) on tiles of at most so many pixels along a side, 4 or 2; 0 forbids
+        it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4 two or three
+        bits more.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
+    kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
+        least work in all, or what makes whole stretches of the program fastest in simulation,
+        "holistic", which takes longer to compile.
     policy: what lays the tasks out on the units: "wavefront", "team" or "list" (docs/policies.md);
         "auto" takes the one of the smallest estimate among those that suit the machine.
     seed: draws the interleaving in which the emulator runs units.
@@ -54,7 +63,9 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
     skip: tuple[str, ...] = ()
+    winograd: int = 4
     unroll: int = 4
+    kernels: str = "fastest"
     policy: str = "auto"
     seed: int = 0
     max_depth: int = 100_000
@@ -71,12 +82,15 @@ class Options:
             _require_int("threads", self.threads, minimum=1, otherwise="or None")
         if self.units is not None:
             _require_int("units", self.units, minimum=1, otherwise="or None")
+        if type(self.winograd) is not int or self.winograd not in (0, 2, 4):
+            raise ValueError(f"Options.winograd must be 0, 2 or 4, not {self.winograd!r}")
         _require_int("unroll", self.unroll, minimum=0)
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
+        _require_one_of("kernels", self.kernels, KERNELS)
         _require_one_of("policy", self.policy, POLICIES)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))

@@ -27,12 +27,14 @@ def check(peer: str, name: str, batch: int = 1) -> None:
 
 @pytest.mark.parametrize("peer", PACKAGES)
 @pytest.mark.parametrize("name", [name for name in CORE if name != "lstm100"])
+@pytest.mark.rotating(3)
 def test_peer_agrees_with_eager(peer: str, name: str) -> None:
     check(peer, name)
 
 
 @pytest.mark.parametrize("peer", ["script", "onnxruntime", "jax"])
 @pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.rotating(2)
 def test_peer_agrees_with_eager_on_a_batch(peer: str, name: str) -> None:
     check(peer, name, batch=3)
 

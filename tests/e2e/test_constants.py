@@ -90,6 +90,7 @@ def inputs() -> tuple[Tensor, ...]:
 
 
 @everywhere(FORMS, ("rows after an offset", "diagonal"), list(FORMS)[1::2])
+@pytest.mark.rotating(3)
 def test_a_constant_that_is_a_view(name: str, backend: str, units: int) -> None:
     """The constant is a view; and of another one, a view is made in the compiled function."""
     shape, view = FORMS[name]
@@ -297,6 +298,7 @@ STACKED: dict[str, tuple[Callable[..., Tensor], str]] = {
         name for name in STACKED if name not in ("by_loop", "by_recursion", "by_two", "nested")
     ],
 )
+@pytest.mark.rotating(3)
 def test_a_member_of_a_stack_of_constants(name: str, backend: str, units: int) -> None:
     function, kinds = STACKED[name]
     cases = [
@@ -365,6 +367,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] 
     ("flattened LSTM",),
     native_only_in_whole=("attention to others", "transformer", "flattened layers"),
 )
+@pytest.mark.rotating(2)
 def test_a_module_whose_weights_are_views(name: str, backend: str, units: int) -> None:
     make, shapes = MODULES[name]
     module = make().eval()

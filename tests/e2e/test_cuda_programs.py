@@ -21,6 +21,7 @@ from tests.support import program_of
 
 
 @pytest.mark.parametrize("case", every(2, CASES), ids=repr)
+@pytest.mark.rotating(2)
 def test_program(case: Case) -> None:
     check(case, built_cuda(case.program(), 5).cuda(seed=5))
 

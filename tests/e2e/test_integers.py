@@ -98,6 +98,7 @@ MACHINES = (
 
 @pytest.mark.parametrize(("backend", "dtype"), MACHINES, ids=str)
 @pytest.mark.parametrize("function", (arithmetic, bits, powers), ids=lambda f: f.__name__)
+@pytest.mark.rotating(2)
 def test_integers(function: Callable[..., Results], backend: str, dtype: torch.dtype) -> None:
     check(function, pairs(dtype)[:2], backend=backend, units=1)
 
@@ -108,6 +109,7 @@ def test_division_of_integers(backend: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("backend", "dtype"), MACHINES, ids=str)
+@pytest.mark.rotating(2)
 def test_reductions_of_integers(backend: str, dtype: torch.dtype) -> None:
     check(reductions, (extremes(dtype),), backend=backend, units=1)
 

@@ -27,6 +27,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.rotating(2)
 def test_emulator(name: str) -> None:
     function, found = FUNCTIONS[name]
     check(function, *found, units=3)

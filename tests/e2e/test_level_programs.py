@@ -38,6 +38,7 @@ SIZES = [[], [0], [1], [3, 0, 1, 2], [7, 40, 13, 5, 2, 1, 1, 0, 9], [1] * 12]
     ("backend", "threads"), [("interpreter", 1), ("emulator", 2), ("cpu", 1), ("cpu", 3)]
 )
 @pytest.mark.parametrize("updates", [NO_UPDATES, UPDATES])
+@pytest.mark.rotating(2)
 def test_levels(backend: str, threads: int, updates: Updates) -> None:
     options = Options(threads=threads)
     made = build(program(), find_machine(backend), options, updates=updates).executable

@@ -71,6 +71,7 @@ ON_EMULATOR = [
 
 
 @pytest.mark.parametrize(("case", "ways"), ON_EMULATOR)
+@pytest.mark.rotating(2)
 def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]

@@ -93,6 +93,7 @@ def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
 @pytest.mark.parametrize(
     "shape", ((1,), (0,), (3, 0), (0, 3), (1, 1), (2, 1, 3), (7, 4, 3)), ids=str
 )
+@pytest.mark.rotating(2)
 def test_every_shape(shape: tuple[int, ...], backend: str) -> None:
     x = elements(shape, torch.float32)
 

@@ -142,6 +142,7 @@ FEW = [
 
 
 @pytest.mark.parametrize(("name", "dtype"), sampled(CASES, FEW))
+@pytest.mark.rotating(3)
 def test_samples(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     try:

@@ -87,6 +87,10 @@ ARMS = {
         "%m = aten.expand.default(%w, (300, 300)) : f32[300, 300]\n"
         "%k = aten.mm.default(%m, %m) : f32[300, 300]\n%a = aten.sum.default(%k) : f32[]"
     ),
+    "a product of any size": (
+        "%k = aten.outer.default(%h, %h) : f32[n, n]\n%l = aten.mm.default(%k, %k) : f32[n, n]\n"
+        "%a = aten.sum.default(%l) : f32[]"
+    ),
     "work of any size": ("%k = aten.exp.default(%h) : f32[n]\n%a = aten.sum.default(%k) : f32[]"),
 }
 

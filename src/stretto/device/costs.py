@@ -111,6 +111,11 @@ class CostModel:
     # ---- branches --------------------------------------------------------------------------
     speculated_bytes: int = 1 << 21
     """What an arm may have computed before it is known whether it runs."""
+    level_rows: int = 4
+    """Activations of a recursion that are computed at a time: as many rows as a product computes
+    while it reads its weights."""
+    level_bytes: float = 1 << 18
+    """Weights that an activation reads, from which on it pays to compute several at a time."""
 
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3
@@ -134,7 +139,7 @@ class CostModel:
         """The machine as tests take it: however small the work is, it is cut finely, all units have
         a part of it, and buffers share memory."""
         waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
-        figures = {**waits, "branch_seconds": inf, **self.spread_figures}
+        figures = {**waits, "branch_seconds": inf, "level_bytes": 0, **self.spread_figures}
         return replace(self, share_bytes=0, small_work=0, **figures)
 
     @property

@@ -55,8 +55,9 @@ class Packing:
     Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides are
     outermost first. `outer` has the members of a stack of constants, then the batch.
 
-    tile: 2 where the source, weights [out, in, 3, 3], is first transformed for the minimal
-    filtering algorithm of tiles of 2 x 2 pixels: to [out, in, 4, 4] (`runtime/packing.py`).
+    tile: 2 or 4 where the source, weights [out, in, 3, 3], is first transformed for the minimal
+    filtering algorithm of tiles of so many pixels along a side: to [out, in, tile + 2, tile + 2]
+    (`runtime/packing.py`).
     """
 
     buffer: Buffer

@@ -72,18 +72,20 @@ class Packings:
             )
         return self.found[key].buffer
 
-    def add_filters(self, source: Buffer, lanes: int) -> Buffer:
-        """Weights [out, in, 3, 3] as panels [16, out / lanes, in, lanes], transformed for tiles of
-        2 x 2 pixels."""
+    def add_filters(self, source: Buffer, lanes: int, tile: int) -> Buffer:
+        """Weights [out, in, 3, 3] as panels [(tile + 2)^2, out / lanes, in, lanes], transformed for
+        tiles of tile x tile pixels."""
         channels, inner = static(source.shape[0]), static(source.shape[1])
-        key = (source.slot, "filters", lanes)
+        key = (source.slot, "filters", lanes, tile)
         if key not in self.found:
-            shape = (16, -(-channels // lanes), inner, lanes)
+            places = (tile + 2) ** 2
+            shape = (places, -(-channels // lanes), inner, lanes)
             name = f"{source.name}.packed{len(self.found)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
+            columns, depth = (channels, inner * places), (inner, places)
             self.found[key] = Packing(
-                buffer, source, 0, ((16, 1),), (channels, inner * 16), ((inner, 16),), lanes, 2
+                buffer, source, 0, ((places, 1),), columns, (depth,), lanes, tile
             )
         return self.found[key].buffer
 

@@ -181,13 +181,15 @@ class Description:
     """What `explain()` says of a program that only its machine knows.
 
     launches: how often a call goes from Python to the machine. library_calls: where torch runs
-    those. lines: label and text. tables: what is to be listed.
+    those. lines: label and text. tables: what is to be listed. hosted: why the host decides control
+    nodes, by their titles.
     """
 
     launches: str = "1"
     library_calls: str = "inside the launch"
     lines: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
+    hosted: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

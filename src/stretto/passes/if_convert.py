@@ -17,7 +17,7 @@ Needs inner branches first, which the walk sees to. Lists are not selected from.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isinf
+from math import isfinite
 from typing import ClassVar
 
 from stretto.ir.core import Op, Program
@@ -82,7 +82,7 @@ def keep_reason(op: IfOp, costs: PassCosts) -> str | None:
         return "its arms yield other sizes"
     selecting = sum(elements(value) for value in op.results) * costs.element_seconds
     arms = seconds_of_all(ops, costs)
-    if isinf(arms + selecting):
+    if not isfinite(arms + selecting):
         return "an arm takes as long as sizes say"
     branch = arms / 2 + _WAITS * costs.wait_seconds
     if arms + selecting > branch:

@@ -28,6 +28,7 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.overlap import Overlap
+from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.rotate import Rotate
 from stretto.passes.share_arms import ShareArms
 from stretto.passes.simplify import Simplify
@@ -47,6 +48,9 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
+        RecursionLevels(target),
+        InlineFunctions(),
+        Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
         *loop_passes(target),

@@ -79,7 +79,7 @@ class _Speculation:
         """What is taken out of the arms of a branch."""
         chain = needed_for(straight, (branch.condition,))
         left = _Budget(self.idle(straight, chain), self.costs.speculated_bytes)
-        if left.seconds < _WAITS * self.costs.wait_seconds:
+        if not left.seconds >= _WAITS * self.costs.wait_seconds:  # it is NaN for no known time
             return []
         late = {value for op in made_from(straight, _made(chain)) | chain for value in op.results}
         taken: list[Op] = []

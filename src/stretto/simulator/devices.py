@@ -220,6 +220,12 @@ def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
     )
 
 
+def device_for(costs: CostModel, units: int) -> Device:
+    """The device that choices between programs are simulated on: the CPU that the costs are those
+    of, or where units are uniform a usual GPU."""
+    return H200 if costs.uniform else cpu_device(units, costs)
+
+
 def find_device(name: str, costs: CostModel = HOST_COSTS) -> Device:
     """The device of a name. costs: of the CPU machine. Raises ValueError for another name."""
     if name in GPUS:

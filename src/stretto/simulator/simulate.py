@@ -75,13 +75,18 @@ class _Unit:
 
 
 class Simulator:
-    """The state of one simulated run."""
+    """The state of one simulated run. works: of the program's kernels, where they are known."""
 
     def __init__(
-        self, program: DeviceProgram, device: Device, choices: Choices, costs: CostModel
+        self,
+        program: DeviceProgram,
+        device: Device,
+        choices: Choices,
+        costs: CostModel,
+        works: Works | None = None,
     ) -> None:
         self.program, self.device, self.costs = program, device, costs
-        self.works = Works(program.kernels, device, costs)
+        self.works = works or Works(program.kernels, device, costs)
         self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
         self.coming = self.walk.visits()
         self.visits: list[Visit] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -53,6 +53,12 @@ class Works:
         self._device = device
         self._costs = costs
         self._known: dict[tuple[str, tuple[int, ...]], TaskWork] = {}
+
+    def add(self, kernels: Iterable[Kernel]) -> None:
+        """Further kernels; one whose name is known is the same."""
+        for kernel in kernels:
+            if kernel.name not in self._kernels:
+                self._kernels[kernel.name] = as_executed(kernel)
 
     def kernel(self, name: str) -> Kernel:
         return self._kernels[name]

@@ -26,6 +26,7 @@ from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, counted, seconds_text, table
 from stretto.tools.arguments import tensor_names
 from stretto.tools.control import kernel_runs, program_rows, schedule_rows
+from stretto.tools.decided import HEADERS, decided
 from stretto.tools.kernels import kernel_row, short_file
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ def _write_stages(out: Writer, subject: Subject) -> None:
         _kernels(out, stages.device)
         _library_calls(out, stages.device, found.library_calls)
         _schedule(out, stages.device)
+        wait = stages.machine.costs.wait_seconds
+        rows = [row.cells() for row in decided(stages.device, wait, found.hosted)]
+        _section(out, "control: where each loop, branch and call is decided", rows, HEADERS)
     _section(out, "remarks: what was declined, and why", remark_rows(stages), REMARK_HEADERS)
     _seconds(out, subject)
 

@@ -376,6 +376,77 @@ CASES = (
         {"i": 4, "n": 2},
     ),
     Case(
+        "independent calls",
+        """
+        func @main(%x: f32[7, 4], %left: i64[7], %right: i64[7], %n: i64[]) -> (f32[4], f32[2]) {
+          %y, %z = call @tree(%n, %x, %left, %right) : f32[4], f32[2]
+          return %y, %z
+        }
+        func @tree(%n: i64[], %x: f32[7, 4], %left: i64[7], %right: i64[7]) -> (f32[4], f32[2]) {
+          %w = constant "w" : f32[8, 4]
+          %l = aten.select.int(%left, 0, %n) : i64[]
+          %o = aten.select.int(%x, 0, %n) : f32[4]
+          %c = aten.lt.Scalar(%l, 7) : bool[]
+          %y, %z = if %c {
+            %a, %b = call @tree(%l, %x, %left, %right) : f32[4], f32[2]
+            %r = aten.select.int(%right, 0, %n) : i64[]
+            %d, %e = call @tree(%r, %x, %left, %right) : f32[4], f32[2]
+            %j = aten.cat.default((%a, %d)) : f32[8]
+            %k = aten.unsqueeze.default(%j, 0) : f32[1, 8]
+            %m = aten.mm.default(%k, %w) : f32[1, 4]
+            %v = aten.squeeze.dim(%m, 0) : f32[4]
+            %t = aten.tanh.default(%v) : f32[4]
+            %p = aten.add.Tensor(%t, %o) : f32[4]
+            %q = aten.div.Tensor(%b, %e) : f32[2]
+            yield %p, %q
+          } else {
+            %s = aten.sin.default(%o) : f32[4]
+            %h = aten.slice.Tensor(%s, 0, 1, 3) : f32[2]
+            yield %s, %h
+          } : f32[4], f32[2]
+          return %y, %z
+        }
+        """,
+        {"left": [7] * 7, "right": [0] * 7, "n": 3},
+        {"left": [1, 3, 5, 7, 7, 7, 7], "right": [2, 4, 6, 0, 0, 0, 0], "n": 0},
+        {"left": [1, 2, 3, 4, 5, 6, 7], "right": [6, 6, 6, 6, 6, 6, 0], "n": 0},
+        {"left": [7, 0, 0, 1, 1, 3, 2], "right": [7, 0, 1, 1, 2, 4, 5], "n": 6},
+        {"left": [7, 7, 0, 2, 7, 3, 5], "right": [7, 7, 1, 1, 7, 2, 4], "n": 6},
+    ),
+    Case(
+        "independent calls, of which one counts",
+        """
+        func @main(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %y = call @three(%x, %n) : f32[3]
+          return %y
+        }
+        func @three(%x: f32[3], %n: i64[]) -> (f32[3]) {
+          %one = literal 1 : i64[]
+          %c = aten.le.Tensor(%n, %one) : bool[]
+          %s = aten.sin.default(%x) : f32[3]
+          %y = if %c {
+            yield %x
+          } else {
+            %m = aten.sub.Tensor(%n, %one) : i64[]
+            %h = aten.div.Tensor_mode(%n, 2, rounding_mode="floor") : i64[]
+            %u = aten.mul.Tensor(%x, %n) : f32[3]
+            %a = call @three(%s, %m) : f32[3]
+            %b = call @three(%u, %h) : f32[3]
+            %d = call @three(%x, %h) : f32[3]
+            %e = aten.mul.Tensor(%a, %b) : f32[3]
+            %f = aten.sub.Tensor(%e, %d) : f32[3]
+            %g = aten.add.Tensor(%f, %u) : f32[3]
+            yield %g
+          } : f32[3]
+          return %y
+        }
+        """,
+        {"n": 0},
+        {"n": 2},
+        {"n": 3},
+        {"n": 7},
+    ),
+    Case(
         "library call in recursion",
         """
         func @main(%x: f32[3, 3], %n: i64[]) -> (f32[3, 3]) {

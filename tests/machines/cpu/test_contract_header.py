@@ -280,6 +280,7 @@ EVERY_TILE = of_every("tile", TILES)
 
 @EVERY_TILE
 @EDGES
+@pytest.mark.rotating(2)
 def test_packed_panels(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:
     mr, nv = tile
     call = kernels.entry(f"packed_{kernels.code}_{mr}_{nv}")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -18,9 +21,9 @@ from stretto.ir.types import DType
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.options import Options
-from stretto.runtime.packing import pack
+from stretto.runtime.packing import POINTS, filtered, pack
 from stretto.schedule.scheduler import schedule
-from tests.backends import assert_close, built
+from tests.backends import SPREAD, assert_close, built
 from tests.lowering.programs import lowered
 from tests.machines.cpu.test_pixels import hidden
 from tests.machines.operators import Operators
@@ -63,31 +66,53 @@ def templates_of(compiled: stretto.api.Compiled) -> str:
     return print_program(device)
 
 
+IMAGES = (
+    # channels, batch, image, padding
+    (32, 16, 1, 2, 2, 1),
+    (48, 208, 2, 9, 14, 1),
+    (64, 80, 1, 15, 31, 0),
+    (32, 112, 1, 3, 40, 2),
+    (640, 32, 1, 5, 4, 1),
+)
+LARGER_TILES = (
+    (32, 16, 1, 4, 4, 1),
+    (48, 208, 2, 9, 15, 1),
+    (64, 80, 1, 18, 33, 0),
+    (32, 112, 1, 3, 41, 2),
+    (1024, 32, 1, 5, 8, 1),
+    (32, 32, 0, 8, 8, 1),
+)
+
+
 @pytest.mark.parametrize(
-    ("units", "dtype"),
+    ("units", "dtype", "tile"),
     sampled(
-        [(1, torch.float32), (2, torch.float32), (3, torch.float32), (2, torch.float64)],
-        [(2, torch.float32), (2, torch.float64)],
+        [
+            (units, dtype, tile)
+            for units, dtype in ((1, torch.float32), (3, torch.float32), (2, torch.float64))
+            for tile in (2, 4)
+        ],
+        [(3, torch.float32, 2), (3, torch.float32, 4), (2, torch.float64, 4)],
     ),
 )
-def test_images_of_odd_sizes_and_paddings(units: int, dtype: torch.dtype) -> None:
+def test_images_of_odd_sizes_and_paddings(units: int, dtype: torch.dtype, tile: int) -> None:
     ops = Operators()
-    for inner, outer, batch, height, width, pad in (
-        (32, 16, 1, 2, 2, 1),
-        (48, 208, 2, 9, 14, 1),
-        (64, 80, 1, 15, 31, 0),
-        (32, 112, 1, 3, 40, 2),
-        (640, 32, 1, 5, 4, 1),
-    ):
+    images = IMAGES if tile == 2 else LARGER_TILES
+    for inner, outer, batch, height, width, pad in images:
         image = ops.x(batch, 3, height, width, dtype=dtype)
         y = ops("relu.default", hidden(ops, image, ops.w(inner, 3, 1, 1, dtype=dtype)))
         taps = ops.w(outer, inner, 3, 3, dtype=dtype, scale=inner**-0.5 / 3)
         z = ops("relu.default", hidden(ops, y, taps, padding=(pad, pad)))
         last = hidden(ops, z, ops.w(7, outer, 1, 1, dtype=dtype, scale=0.3))
         ops.keep(f"{inner} to {outer}, {height} x {width}, pad {pad}", last)
-    text = print_program(built(ops.program(), units).device)
+    program = ops.program()
+    made = built(program, units, costs=replace(SPREAD, most_filtered=tile, memory_bandwidth=1e12))
+    text = print_program(made.device)
     assert text.count("stage winograd(") >= 5
-    ops.check(units, scale=8)
+    panels = [f" f{bits}[{(tile + 2) ** 2}, " for bits in (32, 64)]
+    assert sum(text.count(panel) for panel in panels) >= 5
+    found, expected = made.cpu()(ops.inputs), run(program, ops.inputs)
+    assert_close(found, expected, scale=8 if tile == 2 else 64)
 
 
 def test_every_size_of_a_symbolic_image() -> None:
@@ -202,6 +227,46 @@ def test_text_and_emulator() -> None:
     assert_close(built(source, 2).emulator()(given), run(source, given), scale=8)
     with pytest.raises(ScheduleError, match="template winograd: .*3 x 3 taps"):
         parse_program(text.replace("stage pixels(", "stage winograd("), TEMPLATES)
+
+
+@pytest.mark.parametrize("tile", [0, 2, 4])
+def test_digits_that_tiles_lose(tile: int) -> None:
+    """The bound that the documentation states, as a share of the largest result."""
+    torch.manual_seed(0)
+    for inner, outer, size in ((32, 64, 24), (256, 64, 12)):
+        net = Chain(inner, outer).eval()
+        net.last = nn.Conv2d(outer, outer, 1, bias=False)
+        with torch.no_grad():
+            net.last.weight.copy_(torch.eye(outer)[..., None, None])
+            x = torch.randn(1, 4, size, size)
+            fast = stretto.compile(net, options=Options(threads=2, winograd=tile))
+            found = fast(x).double()
+            exact = copy.deepcopy(net.taps).double()(torch.relu(net.first(x)).double()).relu()
+        assert ("stage winograd(" in templates_of(fast)) == (tile > 0)
+        error = float((found - exact).abs().max() / exact.max())
+        assert error <= {0: 16, 2: 16, 4: 64}[tile] * torch.finfo(torch.float32).eps
+
+
+def test_options_that_are_no_sizes_of_tiles() -> None:
+    for wrong in (1, 3, 6, True, 2.0, "4"):
+        with pytest.raises(ValueError, match="Options.winograd must be 0, 2 or 4"):
+            Options(winograd=wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_larger_tiles_are_the_published_algorithm_with_other_points() -> None:
+    """The transforms, as polynomials that are interpolated, of an image and taps of one dim."""
+    torch.manual_seed(0)
+    points = torch.tensor([0.0, *(s * p for p in POINTS[4] for s in (1, -1))], dtype=torch.float64)
+    powers = points[:, None] ** torch.arange(6, dtype=torch.float64)
+    taps = torch.randn(3, 3, dtype=torch.float64)
+    one = filtered(taps[None, None], 4)[0, 0]
+    assert one.shape == (6, 6)
+    norm = torch.tensor(
+        [prod(float(p - q) for q in points if q != p) for p in points], dtype=torch.float64
+    )
+    plain = powers[:, :3] @ taps @ powers[:, :3].T
+    torch.testing.assert_close(one[:5, :5], plain / norm[:, None] / norm[None])
+    torch.testing.assert_close(one[5, 5], taps[2, 2])
 
 
 def test_packed_filters_are_their_transform() -> None:

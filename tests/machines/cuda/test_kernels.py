@@ -74,6 +74,7 @@ def test_sizes_known_in_the_run() -> None:
 
 
 @pytest.mark.parametrize("dims", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
+@pytest.mark.rotating(2)
 def test_reductions_over_any_dims(dims: list[int]) -> None:
     x = random(5, 7, 19)
     for name in ("sum.dim_IntList", "amax.default", "amin.default", "mean.dim"):
@@ -83,6 +84,7 @@ def test_reductions_over_any_dims(dims: list[int]) -> None:
 
 
 @pytest.mark.parametrize("dtype", every(2, (*FLOATS, *INTEGERS)), ids=str)
+@pytest.mark.rotating(2)
 def test_reductions_of_each_dtype(dtype: torch.dtype) -> None:
     x = random(4, 300, dtype=dtype)
     for dim in (0, 1):
@@ -136,6 +138,7 @@ def test_products_with_few_rows(size: tuple[int, int, int], dtype: torch.dtype) 
 @pytest.mark.parametrize(
     ("size", "dtype"), every(2, [(17, 33, 70), (70, 20, 17), (9, 9, 9)], FLOATS), ids=str
 )
+@pytest.mark.rotating(2)
 def test_products_of_matrices(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))

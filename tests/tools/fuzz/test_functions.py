@@ -23,6 +23,7 @@ SEEDS = range(26)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.rotating(3)
 def test_random_functions(seed: int) -> None:
     """The same as `stretto fuzz --part functions`, which tries many more."""
     job = random_functions(seed, 1, ("interpreter", "emulator"), 60.0)

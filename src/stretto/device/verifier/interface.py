@@ -35,7 +35,7 @@ def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None
             raise VerifyError(f"{packing.buffer.name} is packed from no constant of the program")
         if packing.group < 1 or packing.buffer.shape[-1] != packing.lanes * packing.group:
             raise VerifyError(f"{packing.buffer.name} has panels of another width")
-        if packing.tile not in (0, 2) or (packing.tile and packing.source.shape[2:] != (3, 3)):
+        if packing.tile not in (0, 2, 4) or (packing.tile and packing.source.shape[2:] != (3, 3)):
             raise VerifyError(f"{packing.source.name} cannot be transformed for tiles of pixels")
     for subject in sorted(set(_subjects(program))):
         if not 0 <= subject < len(interface.stops):

@@ -9,6 +9,8 @@ from typing import ClassVar, Self
 from stretto.device.costs import CostModel
 
 FACTOR = "factor."
+PACKED = 4
+"""How many times as large packing may make a constant: filters for tiles of 4 x 4 pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +21,10 @@ class CpuCosts(CostModel):
     """How much longer a product by dot products takes."""
     expensive_seconds: float = 0.12e-9
     """An element of pointwise work and a function that takes long, as tanh."""
+    shared_bandwidth: float = 4e10
+    """Bytes per second from the cache that the cores share."""
+    shared_bytes: int = 24 << 20
+    """What that cache holds from one kernel to the next one that reads the same."""
     load_seconds: float = 1e-10
     """A load of pointwise work."""
     patch_channels: int = 8
@@ -31,6 +37,8 @@ class CpuCosts(CostModel):
     """More tasks per unit balance no better."""
     whole_seconds: float = 1e-6
     """Work that takes no longer is one task."""
+    most_filtered: int = 4
+    """The largest tiles of pixels that minimal filtering may compute at once; 0: none."""
     factors: tuple[tuple[str, float], ...] = ()
     """How much longer templates take than the other figures say, by name."""
 
@@ -50,6 +58,13 @@ class CpuCosts(CostModel):
             if name.startswith(FACTOR)
         }
         return replace(self, **figures, factors=tuple(factors.items()))
+
+    def with_constants(self, nbytes: int) -> CpuCosts:
+        """The costs in a program with so many bytes of constants: those of a small one stay in the
+        shared cache."""
+        if nbytes * PACKED > self.shared_bytes:
+            return self
+        return replace(self, memory_bandwidth=max(self.memory_bandwidth, self.shared_bandwidth))
 
 
 CPU_COSTS = CpuCosts()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,18 +10,14 @@ from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.machines.cpu import pool
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
-from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.machine import (
     BuildStage,
-    Description,
-    Diagnosis,
     Form,
     Machine,
-    Profiler,
     Stages,
     Trial,
 )
@@ -31,6 +27,8 @@ from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
+from stretto.schedule.choice import chooser
+from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database
 from stretto.tuning.device import this_cpu
 
@@ -101,20 +99,6 @@ class CpuMachine(Machine):
         return replace(self, costs=CPU_COSTS.fitted(parameters)) if parameters else self
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        return select(lowered, units, options.fuse, self.costs, remarks=remarks)
-
-    def describe(self, stages: Stages) -> Description:
-        lines: list[tuple[str, str]] = []
-        if isinstance(stages.executable, CpuExecutable):
-            cached = stages.executable.shared.from_cache
-            lines.append(("build cache", "hit" if cached else "miss, built now"))
-        return Description(lines=lines)
-
-    def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
-        return diagnoses(options)
-
-    def profiler(self, stages: Stages, options: Options) -> Profiler:
-        return _executable(stages, replace(options, profile=True, dump_dir=None))
-
-
-MACHINES = (CpuMachine("cpu"),)
+        costs = replace(self.costs, most_filtered=options.winograd)
+        choose = chooser(options.kernels, units, POLICIES.get(options.policy))
+        return select(lowered, units, options.fuse, costs, choose, remarks)

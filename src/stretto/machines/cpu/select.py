@@ -46,6 +46,8 @@ def select(
     packed is in the interface.
     """
     packings = Packings(list(lowered.tree.externals))
+    constants = (b for b in lowered.tree.externals if b.kind == "constant")
+    costs = costs.with_constants(sum(buffer.nbytes for buffer in constants))
     selector = CpuSelector(units, costs, packings, steady_registers(lowered.tree))
     plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
     ranges = Ranges(selector, opener(fused, remarks or Remarks()))
@@ -170,7 +172,11 @@ class CpuSelector:
         variants: list[Variant] = []
         for grid in self._cuts(group, found, seconds):
             counts = (_usual_tiles(dim, costs) for dim in grid)
-            task = seconds / prod(counts, start=1) + costs.start_seconds
+            spent = sum(
+                one.seconds / max(_share(grid, member, one, costs), 1e-3)
+                for member, one in zip(group.members, found, strict=True)
+            )
+            task = spent / prod(counts, start=1) + costs.start_seconds
             # Efficiencies that differ by less than a percent are equal.
             share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
             variants.append(Variant(grid, templates, task, seconds / (units * share)))

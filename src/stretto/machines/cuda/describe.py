@@ -67,7 +67,8 @@ def describe(
         tables.append(Table(title, cells, ("launch", *RESOURCE_HEADERS)))
     cells = [row.cells() for row in host_rows(plan)]
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
-    return Description(_launch_text(plan), "between launches", lines, tables)
+    hosted = {row.what: row.why for row in host_rows(plan)}
+    return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 
 
 def _launch_text(plan: Plan) -> str:

@@ -43,7 +43,9 @@ from stretto.machines.machine import (
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.schedule.choice import chooser
 from stretto.schedule.plan import make_plan
+from stretto.schedule.policies import POLICIES
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -91,7 +93,8 @@ class TritonMachine(Machine):
         return TEMPLATES
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        return select(lowered, units, options.fuse, self.costs, remarks=remarks)
+        choose = chooser(options.kernels, units, POLICIES.get(options.policy))
+        return select(lowered, units, options.fuse, self.costs, choose, remarks)
 
 
 @dataclass(frozen=True)

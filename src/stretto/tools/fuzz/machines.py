@@ -13,10 +13,17 @@ from stretto.machines.registry import default_machine, known_machines, registere
 from stretto.options import Options
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.merge_branches import MergeBranches
+from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.share_arms import ShareArms
 from stretto.passes.speculate import Speculate
 
-BRANCH_PASSES = (IfConvert.name, MergeBranches.name, ShareArms.name, Speculate.name)
+BRANCH_PASSES = (
+    RecursionLevels.name,
+    IfConvert.name,
+    MergeBranches.name,
+    ShareArms.name,
+    Speculate.name,
+)
 """Passes that not all functions are tried with, so that there are branches of all kinds."""
 
 

@@ -112,6 +112,7 @@ def test_for_loops_as_well(style: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("head", ["while True:", "for _ in range(40):"])
 @pytest.mark.parametrize("style", STYLES)
+@pytest.mark.rotating(2)
 def test_the_program_is_the_same_and_right(
     style: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,14 @@
 """Convolutions of 3 x 3 taps by minimal filtering, on images whose channels are contiguous.
 
-The header winograd.h has the code: 16 multiplications for four pixels instead of 36, and what it
-costs in digits. Tiles with values that are not finite are computed from the weights as they are.
+The header winograd.h has the code: tiles of 2 x 2 pixels take 16 multiplications instead of 36,
+tiles of 4 x 4 take 36 instead of 144, and what that costs in digits. Tiles with values that are not
+finite are computed from the weights as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, isqrt, prod
 from typing import ClassVar
 
 from stretto.device.expr import Buffer, Index, Var
@@ -22,9 +23,9 @@ from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Reques
 from stretto.machines.cpu.templates.pixels import VECTOR, Place
 from stretto.machines.terms import joined, separated
 
-SIDE = 2
-"""Pixels of the result along a side of a tile."""
-POSITIONS = (SIDE + 2) ** 2
+SIDES = {4: 7, 2: 4}
+"""Pixels of the result along a side of a tile, and what transforming a tile takes, in the products
+with as many channels of the other side."""
 FEWEST, MOST = 32, 1024
 """Input channels: with fewer, transforming counts for more than multiplying; of more, too few tiles
 are multiplied at once."""
@@ -32,8 +33,6 @@ PANELS = (4, 3, 5, 6, 7, 2, 1)
 """Vectors of output channels per panel of weights, the better ones first."""
 UNEVEN = 1 / 8
 """The share of channels that a unit may have more than another for a better panel."""
-TRANSFORMS = 4
-"""What transforming a tile takes, in the products with as many channels of the other side."""
 REPEATED = 6
 """What transforming the pixels once more for the channels of each task costs, in channels."""
 
@@ -57,7 +56,16 @@ class Winograd(PackedTemplate, CpuTemplate):
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
         kind = VALUE_TYPES[stage.operator.out.buffer.dtype]
-        return (Shared(self.header, "STRETTO_SHARED_WINOGRAD", (kind,)),)
+        return (Shared(self.header, "STRETTO_SHARED_WINOGRAD", (kind, str(self.side))),)
+
+    @property
+    def positions(self) -> int:
+        """The products of a tile for each pair of channels."""
+        return static(self.panels.shape[0])
+
+    @property
+    def side(self) -> int:
+        return isqrt(self.positions) - 2
 
     def write(self, nest: NestPrinter) -> None:
         lanes = static(self.panels.shape[-1])
@@ -65,10 +73,11 @@ class Winograd(PackedTemplate, CpuTemplate):
         first, last = place.channels
         kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
         plain = nest.names.buffer(weights_of(nest.operator))
-        sizes = nest.names.buffer(self.panels), self.panels.elements // POSITIONS, plain
+        sizes = nest.names.buffer(self.panels), self.panels.elements // self.positions, plain
         filters = joined(f"stretto::Filters<{kind}>{{", separated(sizes), "}")
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
-            place.call("winograd_pixels", place.image, filters, first, last, first)
+            side = str(self.side)
+            place.call("winograd_pixels", place.image, filters, first, last, first, side)
 
 
 def weights_of(operator: Operator) -> Buffer:
@@ -96,32 +105,44 @@ def filtered_convolution_of(operator: Operator) -> Convolution | None:
 
 
 def _candidate(request: Request) -> Candidate | None:
+    """By the tiles that take least time, if they take less than the products of all taps."""
     operator, costs = request.operator, request.costs
     conv = filtered_convolution_of(operator)
     if conv is None:
         return None
-    height, width = (costs.size(extent) for extent in operator.dims[1:3])
-    tiles = ceil(height / SIDE) * ceil(width / SIDE)
-    share = POSITIONS * tiles / max(prod((*conv.kernel, height, width)), 1)
-    transforms = 1 + TRANSFORMS / conv.in_channels + TRANSFORMS / conv.out_channels
-    computing = request.product_seconds * share * transforms
-    size = weights_of(operator)
-    reading = _reading(size.nbytes * POSITIONS // prod(conv.kernel), costs)
-    if max(computing, reading) > max(request.product_seconds, _reading(size.nbytes, costs)):
+    weights, best = weights_of(operator), None
+    least = max(request.product_seconds, _reading(weights.nbytes, costs))
+    for side in SIDES:
+        computing, reading = _seconds(request, conv, side)
+        if side <= costs.most_filtered and max(computing, reading) <= least:
+            best, least = (side, computing, reading), max(computing, reading)
+    if best is None:
         return None
+    side, computing, reading = best
     panel, step = _panel(conv.out_channels, request.units)
-    panels = request.packings.add_filters(size, panel)
     if any(box[3].offset % step for box in request.member.boxes):
         return None
+    panels = request.packings.add_filters(weights, panel, side)
     return Candidate(
         Winograd(panels, conv),
-        (1, SIDE, 0, step),
+        (1, side, 0, step),
         max(computing, panels.nbytes / costs.bandwidth),
         last=3,
         repeated=REPEATED,
         rows=(0, 1, 2),
         reading=reading,
     )
+
+
+def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, float]:
+    """How long computing takes with tiles of a size, and reading the weights from far away."""
+    height, width = (request.costs.size(extent) for extent in request.operator.dims[1:3])
+    tiles, positions = ceil(height / side) * ceil(width / side), (side + 2) ** 2
+    share = positions * tiles / max(prod((*conv.kernel, height, width)), 1)
+    transforms = SIDES[side] * (1 / conv.in_channels + 1 / conv.out_channels)
+    size = weights_of(request.operator).nbytes * positions // prod(conv.kernel)
+    seconds = request.product_seconds * share * (1 + transforms)
+    return seconds, _reading(size, request.costs)
 
 
 def _panel(channels: int, units: int) -> tuple[int, int]:

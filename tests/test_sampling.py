@@ -1,0 +1,48 @@
+"""Which cases `make test` runs."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.sampling import chosen, commit
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is asked of an item of pytest."""
+
+    nodeid: str
+    marks: tuple[pytest.Mark, ...] = ()
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return next((mark for mark in self.marks if mark.name == name), None)
+
+
+ROTATING = pytest.mark.rotating(3).mark
+WHOLE = pytest.mark.whole.mark
+
+
+def test_one_in_n_of_the_cases_runs_and_all_of_them_within_some_commits() -> None:
+    cases = [Case(f"a.py::test[{number}]", (ROTATING,)) for number in range(10)]
+    samples = [chosen(cases, f"commit {number}") for number in range(30)]
+    assert {len(sample) for sample in samples} == {4}
+    assert set().union(*samples) == set(cases)
+    assert chosen(cases, "commit 0") == samples[0]
+
+
+def test_what_is_not_rotating_runs_each_time() -> None:
+    one, other = Case("a.py::one[0]"), Case("a.py::one[1]")
+    alone, left_out = Case("a.py::alone", (ROTATING,)), Case("a.py::one[2]", (WHOLE,))
+    for sample in "abc":
+        assert chosen([one, other, alone, left_out], sample) == {one, other, alone}
+
+
+def test_cases_that_only_the_whole_has_are_not_in_a_sample() -> None:
+    cases = [Case("a.py::test[0]", (ROTATING, WHOLE)), Case("a.py::test[1]", (ROTATING,))]
+    for sample in "abc":
+        assert chosen(cases, sample) == {cases[1]}
+
+
+def test_the_sample_of_this_run(request: pytest.FixtureRequest) -> None:
+    assert isinstance(request.config.option.sample, str)
+    assert " " not in commit()
