@@ -173,9 +173,46 @@ func @main(%x: f32[3000], %c: bool[]) -> (f32[3000]) {
 """
 
 
-def test_costs_of_the_machine_decide() -> None:
-    check_unchanged(TEXT, CONVERT)
-    slow = replace(HOST_COSTS, wait_seconds=1e-5)
-    after = run_passes(program_of(TEXT), [IfConvert(Target(slow, 1))])
-    assert [op.name for op in after.main.body.ops] == ["tensor", "tensor"]
-    assert [remark.reason for remark, _ in after.remarks] == []
+def test_a_branch_that_nothing_passed_on_decides_leaves_the_loop() -> None:
+    program = program_of(
+        """
+        func @main(%x: f32[8, 64]) -> (f32[64]) {
+          %z = literal 0.0 : f32[]
+          %s = aten.expand.default(%z, (64,)) : f32[64]
+          %r = for %i in (0, 8, 1) carry (%a = %s) {
+            %y = aten.select.int(%x, 0, %i) : f32[64]
+            %t = aten.sum.default(%y) : f32[]
+            %c = aten.gt.Scalar(%t, 0) : bool[]
+            %u = if %c {
+              %n = aten.neg.default(%y) : f32[64]
+              yield %n
+            } else {
+              yield %y
+            } : f32[64]
+            %b = aten.add.Tensor(%a, %u) : f32[64]
+            %v = if %c {
+              %m = aten.neg.default(%b) : f32[64]
+              yield %m
+            } else {
+              yield %b
+            } : f32[64]
+            yield %v
+          } : f32[64]
+          return %r
+        }
+        """
+    )
+    after = run_passes(program, [IfConvert(Target(HOST_COSTS, 1))])
+    check_same_results(program, after)
+    assert [op.name for op in after.main.body.ops[-1].blocks[0].ops].count("if") == 1
+
+
+@pytest.mark.parametrize(
+    ("wait", "units", "converted"), [(2e-7, 2, False), (1e-6, 2, True), (1e-6, 1, False)]
+)
+def test_costs_of_the_machine_decide(wait: float, units: int, converted: bool) -> None:
+    """Two waits, where units share the work beside the branch."""
+    target = Target(replace(HOST_COSTS, wait_seconds=wait, small_waits=0.3), units)
+    after = run_passes(program_of(TEXT), [IfConvert(target)])
+    assert any(op.blocks for op in after.main.body.ops) != converted
+    assert bool(list(after.remarks)) != converted

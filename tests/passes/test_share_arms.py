@@ -18,13 +18,13 @@ def test_equal_ops_move_before_the_branch_and_a_product_at_the_end_behind_it() -
         func @main(%x: f32[3, 3], %c: bool[]) -> (f32[3, 3]) {
           %r = if %c {
             %a = aten.mm.default(%x, %x) : f32[3, 3]
-            %b = aten.exp.default(%a) : f32[3, 3]
+            %b = aten.softmax.int(%a, 0) : f32[3, 3]
             %s = aten.mm.default(%b, %x) : f32[3, 3]
             yield %s
           } else {
             %l = aten.cos.default(%x) : f32[3, 3]
             %d = aten.mm.default(%x, %x) : f32[3, 3]
-            %e = aten.add.Tensor(%d, %l) : f32[3, 3]
+            %e = aten.mm.default(%d, %l) : f32[3, 3]
             %t = aten.mm.default(%e, %x) : f32[3, 3]
             yield %t
           } : f32[3, 3]
@@ -36,11 +36,11 @@ def test_equal_ops_move_before_the_branch_and_a_product_at_the_end_behind_it() -
         func @main(%x: f32[3, 3], %c: bool[]) -> (f32[3, 3]) {
           %a = aten.mm.default(%x, %x) : f32[3, 3]
           %j = if %c {
-            %b = aten.exp.default(%a) : f32[3, 3]
+            %b = aten.softmax.int(%a, 0) : f32[3, 3]
             yield %b
           } else {
             %l = aten.cos.default(%x) : f32[3, 3]
-            %e = aten.add.Tensor(%a, %l) : f32[3, 3]
+            %e = aten.mm.default(%a, %l) : f32[3, 3]
             yield %e
           } : f32[3, 3]
           %r = aten.mm.default(%j, %x) : f32[3, 3]
@@ -190,6 +190,26 @@ def test_what_differs_and_what_may_stop_the_run_stays(arms: tuple[str, str]) -> 
     )
     after = run_passes(program, [SHARE, EliminateDeadCode()])
     assert [op.name for op in after.main.body.ops] == ["if"]
+
+
+def test_a_product_stays_with_what_follows_it_element_by_element() -> None:
+    check_unchanged(
+        """
+        func @main(%x: f32[3, 3], %c: bool[]) -> (f32[3, 3]) {
+          %r = if %c {
+            %a = aten.mm.default(%x, %x) : f32[3, 3]
+            %b = aten.relu.default(%a) : f32[3, 3]
+            yield %b
+          } else {
+            %d = aten.mm.default(%x, %x) : f32[3, 3]
+            %e = aten.softmax.int(%d, 0) : f32[3, 3]
+            yield %e
+          } : f32[3, 3]
+          return %r
+        }
+        """,
+        SHARE,
+    )
 
 
 def test_products_of_other_values_stay_where_copies_would_cost_more() -> None:

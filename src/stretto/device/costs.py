@@ -109,6 +109,8 @@ class CostModel:
     """What has more operators is not compiled twice."""
 
     # ---- branches --------------------------------------------------------------------------
+    branch_miss_seconds: float = 1e-8
+    """What a branch costs a unit that works alone: sometimes it has begun with the wrong arm."""
     speculated_bytes: int = 1 << 21
     """What an arm may have computed before it is known whether it runs."""
     level_rows: int = 4

@@ -1,10 +1,11 @@
 """If-conversion: both arms of a branch are computed, and the condition selects.
 
-A branch costs all units a wait for what decides it, and another one for what its arms leave; it
-ends what can be fused, and what can be batched over the iterations of a loop. Where both arms take
-less than that, by the machine's cost model for the largest sizes, and have only ops that cannot
-stop the run and draw nothing, they stand in the block itself. A NaN of the arm that is not taken is
-not selected.
+A branch costs all units a wait for what decides it, and another one for what its arms leave, where
+they share the work around it. A unit that works alone foresees most branches, and loses time on the
+others. But in a loop, a branch that nothing passed on decides keeps what follows from being
+computed for all iterations at once. Where both arms take less than that, by the machine's cost
+model for the largest sizes, and have only ops that cannot stop the run and draw nothing, they stand
+in the block itself. A NaN of the arm that is not taken is not selected.
 
     %y = if %c {                          %a = aten.sin.default(%x)
       %a = aten.sin.default(%x)     ->    %y = aten.where.self(%c, %a, %x)
@@ -21,12 +22,12 @@ from math import isfinite
 from typing import ClassVar
 
 from stretto.ir.core import Op, Program
-from stretto.ir.ops import ConstantOp, IfOp, LiteralOp, TensorOp
-from stretto.ir.rewrite import Definitions, Replacement, rewrite_block
+from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
+from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_block
 from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.moving import any_may_stop, keeps_types
-from stretto.passes.analyses.work import elements, seconds_of_all
+from stretto.passes.analyses.moving import any_may_stop, keeps_types, made_from
+from stretto.passes.analyses.work import elements, seconds, seconds_of_all, usual
 from stretto.passes.target import PassCosts, Target
 from stretto.remarks import Remarks
 from stretto.text import seconds_text
@@ -46,16 +47,46 @@ class IfConvert:
         if self.target is None:
             return False
         costs = self.target.costs
+        dear = _batched(program)
+        if not self.target.is_alone:
+            dear |= _shared(program, costs)
 
         def visit(op: Op, _: Definitions) -> Replacement | None:
-            return _converted(op, costs, program.remarks) if isinstance(op, IfOp) else None
+            if not isinstance(op, IfOp):
+                return None
+            return _converted(op, op in dear, costs, program.remarks)
 
         changed = [rewrite_block(item.body, visit) for item in program.functions.values()]
         return any(changed)
 
 
-def _converted(op: IfOp, costs: PassCosts, remarks: Remarks) -> Replacement | None:
-    reason = keep_reason(op, costs)
+def _batched(program: Program) -> set[Op]:
+    """The branches that keep what follows them from being computed for all iterations of a loop at
+    once: nothing that an iteration passes to the next is read by them."""
+    found: set[Op] = set()
+    for loop in program.walk():
+        if isinstance(loop, ForOp):
+            waiting = made_from(loop.body.ops, loop.carried)
+            found.update(op for op in loop.body.ops if isinstance(op, IfOp) and op not in waiting)
+    return found
+
+
+def _shared(program: Program, costs: PassCosts) -> set[Op]:
+    """The branches beside which, or in which, an op takes so long that units share it."""
+    least = 0.0 if costs.uniform else costs.small_waits * costs.wait_seconds
+    found: set[Op] = set()
+    for function in program.functions.values():
+        for block in all_blocks(function.body):
+            branches = [op for op in block.ops if isinstance(op, IfOp)]
+            inside = (op for branch in branches for arm in branch.blocks for op in arm.ops)
+            ops = (op for op in (*block.ops, *inside) if isinstance(op, TensorOp))
+            if branches and any(not seconds(op, costs, usual) < least for op in ops):
+                found.update(branches)
+    return found
+
+
+def _converted(op: IfOp, is_dear: bool, costs: PassCosts, remarks: Remarks) -> Replacement | None:
+    reason = keep_reason(op, is_dear, costs)
     if reason is not None:
         remarks.decline(IfConvert.name, "if", reason, op.location)
         return None
@@ -69,8 +100,9 @@ def _converted(op: IfOp, costs: PassCosts, remarks: Remarks) -> Replacement | No
     return [*op.then.ops, *op.orelse.ops, *selected], values
 
 
-def keep_reason(op: IfOp, costs: PassCosts) -> str | None:
-    """Why a branch stays one, or None."""
+def keep_reason(op: IfOp, is_dear: bool, costs: PassCosts) -> str | None:
+    """Why a branch stays one, or None. is_dear: whether units share the work around it, or it keeps
+    a loop from being batched."""
     ops = [*op.then.ops, *op.orelse.ops]
     if not all(isinstance(value.type, TensorType) for value in op.results):
         return "it yields lists"
@@ -84,7 +116,7 @@ def keep_reason(op: IfOp, costs: PassCosts) -> str | None:
     arms = seconds_of_all(ops, costs)
     if not isfinite(arms + selecting):
         return "an arm takes as long as sizes say"
-    branch = arms / 2 + _WAITS * costs.wait_seconds
+    branch = arms / 2 + (_WAITS * costs.wait_seconds if is_dear else costs.branch_miss_seconds)
     if arms + selecting > branch:
         both = seconds_text(arms + selecting)
         return f"both arms take {both}, and the branch {seconds_text(branch)}"

@@ -2,7 +2,8 @@
 
 An op of one arm moves before the branch where the other arm has an equal one, both read values from
 outside of the arms only, and neither could stop the run. So it runs beside what is there, whichever
-way control goes, and there is one kernel for it.
+way control goes, and there is one kernel for it. A product stays if an arm has the element by
+element work that follows it: this is done while the product's result is in registers.
 
 An op moves behind the branch where both arms yield what they compute by it from different values:
 the branch then yields these values. It does so for products, which cost more than a branch, where
@@ -10,12 +11,12 @@ no large value must be copied for it; and for pushes to a list, which then need 
 
     %y = if %c {                                %p = aten.mm.default(%x, %w)
       %a = aten.mm.default(%x, %w)              %r = if %c {
-      %b = aten.exp.default(%a)                   %b = aten.exp.default(%p)
+      %b = aten.softmax.int(%a, 0)                %b = aten.softmax.int(%p, 0)
       %s = aten.mm.default(%b, %v)                yield %b
       yield %s                         =>       } else {
-    } else {                                      %e = aten.sin.default(%p)
+    } else {                                      %e = aten.cumsum.default(%p, 0)
       %d = aten.mm.default(%x, %w)                yield %e
-      %e = aten.sin.default(%d)                 }
+      %e = aten.cumsum.default(%d, 0)           }
       %t = aten.mm.default(%e, %v)              %y = aten.mm.default(%r, %v)
       yield %t
     }
@@ -39,10 +40,11 @@ from stretto.ir.rewrite import (
     defined_values,
     rewrite_block,
     substitute,
+    users,
     uses,
 )
 from stretto.ir.symbols import bound_symbols, symbols_of_types
-from stretto.ops.properties import properties
+from stretto.ops.properties import is_contraction, properties
 from stretto.passes.analyses.moving import keeps_types, may_stop, names_own_sizes
 from stretto.passes.cse import keep_reason, op_key
 
@@ -89,7 +91,7 @@ def _common(op: IfOp) -> list[Op]:
         if not _may_move(one, op.blocks):
             continue
         twin = _equal(one, others[_kind(one)], inside, renamed)
-        if twin is None:
+        if twin is None or _has_epilogue(one, op.then) or _has_epilogue(twin, op.orelse):
             continue
         others[_kind(one)].remove(twin)
         taken |= {one, twin}
@@ -104,6 +106,19 @@ def _common(op: IfOp) -> list[Op]:
 
 def _may_move(op: Op, arms: tuple[Block, ...]) -> bool:
     return keep_reason(op) is None and not may_stop(op) and not names_own_sizes(op, arms)
+
+
+def _has_epilogue(op: Op, arm: Block) -> bool:
+    """Whether all that reads a product is one op of the arm, element by element."""
+    if not is_contraction(op):
+        return False
+    readers = users(arm).get(op.results[0], [])
+    return (
+        len(readers) == 1
+        and op.results[0] not in arm.yields
+        and isinstance(readers[0], TensorOp)
+        and properties(readers[0].target).elementwise
+    )
 
 
 def _kind(op: Op) -> Hashable:

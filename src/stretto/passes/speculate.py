@@ -34,7 +34,7 @@ from stretto.remarks import Remarks
 from stretto.text import seconds_text
 
 _WAITS = 4
-"""Waits that the idle time must be worth: for less, no unit is woken."""
+"""Waits that the idle time must be worth, and the time to wake other units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class _Speculation:
         """What is taken out of the arms of a branch."""
         chain = needed_for(straight, (branch.condition,))
         left = _Budget(self.idle(straight, chain), self.costs.speculated_bytes)
-        if not left.seconds >= _WAITS * self.costs.wait_seconds:  # it is NaN for no known time
+        least = max(_WAITS * self.costs.wait_seconds, self.costs.wake_seconds)
+        if not left.seconds >= least:  # it is NaN for no known time
             return []
         late = {value for op in made_from(straight, _made(chain)) | chain for value in op.results}
         taken: list[Op] = []

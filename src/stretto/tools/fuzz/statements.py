@@ -40,6 +40,8 @@ class FunctionWriter:
     counters: list[int] = field(default_factory=lambda: [0])
     result: str | None = None
     """What an early return gives; all returns give the same types."""
+    conditions: list[str] = field(default_factory=list[str])
+    """Names of conditions, which several branches may have."""
 
     @property
     def random(self) -> Any:
@@ -57,7 +59,13 @@ class FunctionWriter:
         setting = self.setting
         inner = replace(setting, depth=setting.depth + 1, in_loop=in_loop or setting.in_loop)
         return FunctionWriter(
-            self.scope.inner(), inner, self.lines, self.indent + 1, self.counters, self.result
+            self.scope.inner(),
+            inner,
+            self.lines,
+            self.indent + 1,
+            self.counters,
+            self.result,
+            [*self.conditions],
         )
 
     def block(self, least: int, most: int) -> None:
@@ -216,14 +224,36 @@ class FunctionWriter:
 
     # ---- control ---------------------------------------------------------------------------------
     def branch(self) -> None:
-        self.write(f"if {self.scope.test()}:")
+        self.write(f"if {self.condition()}:")
+        begin = len(self.lines)
         self.nested().block(1, 3)
+        then = self.lines[begin:]
         if self.random.random() < 0.2:
             self.write(f"elif {self.scope.test()}:")
             self.nested().block(1, 2)
         if self.random.random() < 0.5:
             self.write("else:")
+            if self.random.random() < 0.3:  # it begins as the first arm does
+                self.lines += then[: self._whole(then)]
             self.nested().block(1, 3)
+
+    def condition(self) -> str:
+        """A test, or one that has a name, which other branches may have, too."""
+        if self.random.random() < 0.6:
+            return self.scope.test()
+        if not self.conditions or self.random.random() < 0.3:
+            name = self.fresh("f")
+            self.write(f"{name} = {self.scope.test(0)}")
+            self.conditions.append(name)
+        name = self.random.choice(self.conditions)
+        return self.random.choice((name, name, f"not {name}"))
+
+    def _whole(self, lines: Sequence[str]) -> int:
+        """How many lines there are before the first one with a block, or one that leaves."""
+        for number, line in enumerate(lines):
+            if line.endswith(":") or line.split()[0] in ("return", "break", "continue"):
+                return number
+        return len(lines)
 
     def loop(self) -> None:
         self.random.choice(
