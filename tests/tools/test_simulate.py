@@ -83,7 +83,7 @@ def example_inputs():
     for device in ("cpu:1", "cpu:2"):
         found = simulate_model(model, device, followed=True)
         runs = [s.runs for s in found.result.stretches if "while" in s.title]
-        assert runs == [6, 5, 1, 4]  # the test, the inner test, both arms
+        assert runs == [6, 5, 1, 4, 5]  # the test, the inner one, both arms, the mean
 
 
 def test_tasks_that_are_measured_here() -> None:
