@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,14 +10,18 @@ from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.machines.cpu import pool
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
+from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.machine import (
     BuildStage,
+    Description,
+    Diagnosis,
     Form,
     Machine,
+    Profiler,
     Stages,
     Trial,
 )
@@ -102,3 +106,19 @@ class CpuMachine(Machine):
         costs = replace(self.costs, most_filtered=options.winograd)
         choose = chooser(options.kernels, units, POLICIES.get(options.policy))
         return select(lowered, units, options.fuse, costs, choose, remarks)
+
+    def describe(self, stages: Stages) -> Description:
+        lines: list[tuple[str, str]] = []
+        if isinstance(stages.executable, CpuExecutable):
+            cached = stages.executable.shared.from_cache
+            lines.append(("build cache", "hit" if cached else "miss, built now"))
+        return Description(lines=lines)
+
+    def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
+        return diagnoses(options)
+
+    def profiler(self, stages: Stages, options: Options) -> Profiler:
+        return _executable(stages, replace(options, profile=True, dump_dir=None))
+
+
+MACHINES = (CpuMachine("cpu"),)
