@@ -10,7 +10,7 @@ TUNING = ("off", "cached")
 """What `Options.tune` can be."""
 KERNELS = ("fastest", "efficient", "holistic")
 """What `Options.kernels` can be."""
-POLICIES = ("auto", "wavefront", "team", "list")
+POLICIES = ("auto", "wavefront", "team", "list", "search")
 """What `Options.policy` can be."""
 
 
@@ -37,9 +37,13 @@ class Options:
     kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
         least work in all, or what makes whole stretches of the program fastest in simulation,
         "holistic", which takes longer to compile.
-    policy: what lays the tasks out on the units: "wavefront", "team" or "list" (docs/policies.md);
-        "auto" takes the one of the smallest estimate among those that suit the machine.
-    seed: draws the interleaving in which the emulator runs units.
+    policy: what lays the tasks out on the units: "wavefront", "team", "list" or "search"
+        (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
+        machine.
+    search_steps: moves that the policy "search" tries for each leaf.
+    search_seconds: after which it tries no further ones, for each function of the program; None
+        sets no limit. Which plan it finds then depends on `seed` alone.
+    seed: draws the interleaving in which the emulator runs units, and the moves of a search.
     max_depth: recursion deeper than this ends in `RunError`.
     max_signatures_before_warning: compiled signatures of one function after which a warning
         names the dimension that varies.
@@ -67,6 +71,8 @@ class Options:
     unroll: int = 4
     kernels: str = "fastest"
     policy: str = "auto"
+    search_steps: int = 200
+    search_seconds: float | None = None
     seed: int = 0
     max_depth: int = 100_000
     max_signatures_before_warning: int = 8
@@ -88,6 +94,9 @@ class Options:
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
+        _require_int("search_steps", self.search_steps, minimum=0)
+        if self.search_seconds is not None:
+            _require_seconds("search_seconds", self.search_seconds)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
         _require_one_of("kernels", self.kernels, KERNELS)

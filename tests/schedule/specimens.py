@@ -36,11 +36,11 @@ from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.runtime.sizes import Values
-from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule
 from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import SPREAD
 from tests.e2e.language import CASES
+from tests.schedule.policies import POLICIES
 from tests.schedule.random_trees import random_memory, random_tree
 from tests.symbolic import EXAMPLES, Example
 

@@ -14,6 +14,7 @@ from stretto.device.expr import Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import Run
 from stretto.device.regions import Body, Statement
+from stretto.device.text import print_program
 from stretto.device.tree import For, Leaf, Rotation, Seq, Tree, leaves
 from stretto.device.verifier import verify
 from stretto.machines.emulator.run import Emulator
@@ -21,7 +22,9 @@ from stretto.options import POLICIES as OPTIONS
 from stretto.remarks import Remark, Remarks
 from stretto.schedule.footprint import Footprints, Part
 from stretto.schedule.policies import POLICIES
+from stretto.schedule.policies.search import SearchPolicy
 from stretto.schedule.policy import LeafPlan, Placed, register
+from stretto.schedule.region_time import RegionTime
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
 from tests.schedule.trees import EAGER, buffer, load, map_kernel, number, program
@@ -132,6 +135,26 @@ def test_the_list_policy_begins_with_what_the_end_waits_for_longest() -> None:
     costs = replace(EAGER, wait_seconds=1e-6)
     _, report = schedule_with_report(branches(), 2, costs, policy=POLICIES["list"])
     assert 1.6e-4 < report.seconds < 1.75e-4
+
+
+def test_a_search_finds_no_slower_plan_and_the_same_one_for_a_seed() -> None:
+    """The chain takes 160 us, and two units 110 us in all; level by level it takes longer."""
+    costs, units = replace(EAGER, wait_seconds=1e-6), 2
+    (body,) = leaves(branches().main.body)
+    time = RegionTime(units, costs, Footprints(units))
+    begins = [time.planned(body, POLICIES[name]) for name in ("wavefront", "team", "list")]
+    search = SearchPolicy(steps=60, seed=3)
+    found = time.planned(body, search)
+    assert found <= min(begins) * (1 + 1e-9)
+    programs = {print_program(schedule(branches(), units, costs, search)) for _ in range(2)}
+    assert len(programs) == 1
+
+
+def test_a_search_of_no_time_is_the_best_of_the_others() -> None:
+    costs = replace(EAGER, wait_seconds=1e-6)
+    late = SearchPolicy(steps=10**9, seconds=1e-9)
+    _, report = schedule_with_report(branches(), 2, costs, policy=late)
+    assert report.policy == "search"
 
 
 def test_the_least_estimate_is_taken() -> None:

@@ -11,7 +11,7 @@ from stretto.lowering.program import lower
 from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
 from stretto.machines.machine import BuildStage, Stages
 from stretto.passes.manager import run_passes
-from stretto.schedule.policies import POLICIES
+from stretto.schedule.policies import chosen_policy
 from stretto.schedule.scheduler import schedule_with_report
 
 
@@ -55,7 +55,7 @@ def _schedule(stages: Stages) -> None:
         stages.units,
         stages.machine.costs,
         stages.remarks,
-        POLICIES.get(stages.options.policy),
+        chosen_policy(stages.options),
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
 

@@ -21,6 +21,7 @@ from stretto.device.regions import Body
 from stretto.device.tree import Tree, map_tree
 from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant, cheapest, cheapest_of
 from stretto.schedule.dependence import leaf_nodes
+from stretto.schedule.footprint import Footprints
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import Policy
 from stretto.schedule.region_time import RegionTime
@@ -106,7 +107,7 @@ class _LeafChoice:
         self._items = items
         self._costs = costs
         self._policy = policy
-        self._time = RegionTime(units, costs)
+        self._time = RegionTime(units, costs, Footprints(units))
         self._units = units
         self._open = {n: item for n, item in enumerate(items) if isinstance(item, OpenKernel)}
         self._now = {n: cheapest_of(item.variants, costs) for n, item in self._open.items()}

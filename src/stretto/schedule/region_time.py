@@ -25,23 +25,21 @@ class RegionTime:
     """Simulates leaves on `units` units, as programs of their own: all buffers have memory of their
     own, and each leaf begins with every unit at once. Kernels of equal names must be equal.
 
-    device: None is the one that the costs are those of.
+    device: the one that the costs are those of.
     """
 
     units: int
     costs: CostModel
-    device: Device | None = None
-    footprints: Footprints = field(init=False)
+    footprints: Footprints
+    device: Device = field(init=False)
     _works: Works = field(init=False)
 
     def __post_init__(self) -> None:
-        self.device = self.device or device_for(self.costs, self.units)
-        self.footprints = Footprints(self.units)
+        self.device = device_for(self.costs, self.units)
         self._works = Works((), self.device, self.costs)
 
     def of(self, plan: LeafPlan, policy: Policy) -> float:
         """Seconds from the first task of a plan to its last."""
-        assert self.device is not None
         ranges = self.costs.uniform or policy.ranges
         setting = SyncSetting(self.units, self.footprints, MemoryMap(), ranges)
         body = Synchronizer(True, setting, lambda buffer: True).function(Leaf(plan))
