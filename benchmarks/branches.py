@@ -91,12 +91,12 @@ class Projected(nn.Module):
 
 
 class Decided(nn.Module):
-    """A chain of small products decides whether two other products are wanted."""
+    """A chain of small products decides whether six other products are wanted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.chain = nn.ModuleList(nn.Linear(64, 64) for _ in range(24))
-        self.work = nn.ModuleList(nn.Linear(96, 96) for _ in range(2))
+        self.chain = nn.ModuleList(nn.Linear(64, 64) for _ in range(96))
+        self.work = nn.ModuleList(nn.Linear(96, 96) for _ in range(6))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         for layer in self.chain:

@@ -63,6 +63,8 @@ class _Speculation:
 
     def in_block(self, block: Block) -> bool:
         """`straight`: the ops since the last one that has control flow."""
+        if not any(isinstance(op, IfOp) for op in block.ops):
+            return False
         ops: list[Op] = []
         straight: list[Op] = []
         for op in block.ops:
@@ -70,7 +72,10 @@ class _Speculation:
                 begun = self.begun(op, straight)
                 ops += begun
             ops.append(op)
-            straight = [] if op.blocks or isinstance(op, CallOp) else [*straight, op]
+            if op.blocks or isinstance(op, CallOp):
+                straight.clear()
+            else:
+                straight.append(op)
         changed = len(ops) != len(block.ops)
         block.ops = ops
         return changed
