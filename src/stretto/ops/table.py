@@ -295,8 +295,8 @@ describe(
     "view.default reshape _unsafe_view squeeze.default permute transpose.int t cat.default "
     "stack expand embedding index.Tensor select.int linear mm.default addmm.default mv "
     "matmul dot.default bmm.default convolution conv1d.default conv2d.default conv3d.default "
-    "argmax argmin repeat index_select gather scatter.src scatter.value scatter_add "
-    "scatter_reduce.two slice_scatter select_scatter",
+    "argmax argmin repeat index_select.default gather.default scatter.src scatter.value "
+    "scatter_add.default scatter_reduce.two slice_scatter select_scatter",
     batching=OwnRule(),
 )
 
