@@ -148,6 +148,8 @@ def test_whole_rows_of_taps_that_cross_an_edge(units: int) -> None:
         (1, (61, 23), (41, 11), (2, 2), (20, 5)),
         (1, (5, 130), (3, 47), (3, 1), (2, 50)),
         (16, (7, 1), (2, 2), (1, 1), (0, 1)),
+        (1, (3, 70), (4, 3), (1, 1), (9, 1)),
+        (20, (2, 200), (3, 3), (3, 1), (7, 2)),
     )
     for first, image, taps, step, pad in cases:
         y = hidden(ops, ops.x(1, first, *image), ops.w(20, first, *taps), step, pad)

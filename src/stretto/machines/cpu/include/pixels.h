@@ -320,6 +320,18 @@ static inline Blocking blocking_of(const Pixels& s) {
   return {as_rows, pixels, (s.KH + parts - 1) / parts};
 }
 
+// The rows of taps of which one at least of the pixels p .. p + count - 1 has any inside of the image;
+// one row where there is none.
+static inline TapRows taps_inside(const Pixels& s, int64_t p, int count) {
+  const int64_t above = s.PH - (p + count - 1) / s.OW * s.SH;  // rows of the image, of the last pixel
+  const int64_t till = s.H + s.PH - p / s.OW * s.SH;
+  const int64_t top = above > 0 ? (above + s.DH - 1) / s.DH : 0;
+  const int64_t bottom = till > 0 ? (till + s.DH - 1) / s.DH : 0;
+  const int begin = top < s.KH ? int(top) : s.KH - 1;
+  const int end = bottom < s.KH ? int(bottom) : s.KH;
+  return {begin, end > begin ? end : begin + 1};
+}
+
 // The pixels first .. last - 1 of one image, `channels` output channels from `channel` on, which is
 // a multiple of the lanes. `weights` are panels [.../s.panel][KH * KW * C][s.panel], zero-padded;
 // `out` is (pixel 0, channel).
@@ -336,8 +348,9 @@ STRETTO_SHARED void conv_pixels(Pixels s, const T* x, const T* weights, T* out, 
   for (int64_t block = 0; block < blocks; block++) {
     const int64_t p = first + (last - first) * block / blocks;
     const int count = int(first + (last - first) * (block + 1) / blocks - p);
-    for (TapRows taps = {0, by.taps}; taps.top < s.KH; taps.top += by.taps) {
-      taps.bottom = taps.top + by.taps < s.KH ? taps.top + by.taps : s.KH;
+    const TapRows inside = taps_inside(s, p, count);
+    for (TapRows taps = inside; taps.top < inside.bottom; taps.top = taps.bottom) {
+      taps.bottom = taps.top + by.taps < inside.bottom ? taps.top + by.taps : inside.bottom;
       if (by.as_rows) find_rows<T>(s, x, p, count, taps, zeros, pointers, edges);
       else find_taps<T>(s, x, p, count, taps, zeros, pointers);
       const int begin = taps.top * row, end = taps.bottom * row;
@@ -350,7 +363,7 @@ STRETTO_SHARED void conv_pixels(Pixels s, const T* x, const T* weights, T* out, 
           const int depth = end - k < piece ? end - k : piece;
           const char* ahead = (const char*)(at + int64_t(depth) * s.panel);
           pixel_panel<T>({pointers, count, length}, {at, s.panel, k - begin, depth, ahead, 64},
-                         {out + p * s.ldc + c, s.ldc, count, columns, k > 0});
+                         {out + p * s.ldc + c, s.ldc, count, columns, k > inside.top * row});
         }
       }
     }
