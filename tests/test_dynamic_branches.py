@@ -398,6 +398,7 @@ def test_an_arm_that_asks_about_two_sizes(function: Function) -> None:
 
 
 @pytest.mark.parametrize("use", SQUEEZES)
+@pytest.mark.rotating(2)
 def test_an_arm_that_relies_on_what_it_is_about(use: Function) -> None:
     def equal(x: torch.Tensor) -> torch.Tensor:
         return use(x) * 2 if x.shape[0] == 1 else x.sum()

@@ -27,6 +27,7 @@ def test_program(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", every(2, CASES[1::3]), ids=repr)
+@pytest.mark.rotating(2)
 def test_not_fused(case: Case) -> None:
     check(case, built_cuda(case.program(), 2, fuse=False).cuda())
 

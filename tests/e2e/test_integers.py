@@ -149,6 +149,7 @@ def converted(x: Tensor, one: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
 @pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.rotating(2)
 def test_floats_to_integers(backend: str, dtype: torch.dtype) -> None:
     """What does not fit, and NaN, too."""
     x = torch.tensor([*FLOATS, *(-number for number in FLOATS)], dtype=dtype)

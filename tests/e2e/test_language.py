@@ -34,6 +34,7 @@ def test_emulator(name: str) -> None:
 
 
 @pytest.mark.parametrize("topic", CASES)
+@pytest.mark.rotating(2)
 def test_cpu(topic: str) -> None:
     """All functions of a topic in one program: the compiler's start-up is paid once."""
     functions = list(CASES[topic])

@@ -71,6 +71,7 @@ def test_levels_on_a_gpu(updates: Updates) -> None:
 
 @pytest.mark.parametrize("units", [2, 3, 9])
 @pytest.mark.parametrize("repeatable", [False, True])
+@pytest.mark.rotating(2)
 def test_any_order_of_the_units(units: int, repeatable: bool) -> None:
     """Steps of few rows have kernels of their own; with many units columns are cut, too."""
     found = select(

@@ -69,6 +69,7 @@ def assert_order(found: object, wanted: object, x: Tensor, dim: int, backend: st
 
 
 @pytest.mark.parametrize(("dtype", "backend"), every(3, DTYPES, BACKENDS), ids=str)
+@pytest.mark.rotating(2)
 def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
     x = elements((5, 37), dtype)
 
@@ -132,6 +133,7 @@ VIEWS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 @pytest.mark.parametrize(("view", "backend"), every(2, VIEWS, ("emulator", "cpu", CUDA)))
+@pytest.mark.rotating(2)
 def test_views_and_what_is_computed(view: Callable[[Tensor], Tensor], backend: str) -> None:
     x = torch.randn(6, 23, generator=torch.Generator().manual_seed(1))
     for dim in range(view(x).dim()):

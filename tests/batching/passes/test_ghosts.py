@@ -182,7 +182,7 @@ def test_the_oracle_agrees(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_a_batch_agrees(function: Callable[..., Any]) -> None:
     pairs = [(x, n) for x, n in zip(X, KINDS, strict=True)]
     if function is with_an_exception:

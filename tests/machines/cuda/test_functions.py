@@ -166,6 +166,7 @@ def test_functions_of_flags() -> None:
 
 
 @pytest.mark.parametrize("source", list(DType))
+@pytest.mark.rotating(2)
 def test_conversions(source: DType) -> None:
     if source.is_float:
         x = torch.tensor([0.0, -0.0, 1.5, 2.5, 100.25, 3e-5, 1.0009766, 17.0]).to(source.torch)

@@ -129,6 +129,7 @@ def test_softmax_and_norms() -> None:
     every(3, [(1, 40, 33), (3, 70, 130), (4, 9, 5), (50, 1, 70), (1, 1, 9)], FLOATS),
     ids=str,
 )
+@pytest.mark.rotating(2)
 def test_products_with_few_rows(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))
@@ -167,6 +168,7 @@ def test_convolutions(keywords: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8), ids=str)
+@pytest.mark.rotating(2)
 def test_stores_that_meet(dtype: torch.dtype) -> None:
     x, source = random(5, 6, dtype=dtype), random(9, 6, dtype=dtype)
     rows = torch.tensor([0, 3, 3, 1, 0, 4, 4, 4, 2])

@@ -96,6 +96,7 @@ def rounds(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> int
 
 
 @pytest.mark.parametrize("style", STYLES)
+@pytest.mark.rotating(2)
 def test_the_number_of_traces_is_no_exponential_of_the_depth(
     style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
