@@ -1,7 +1,11 @@
 """Common subexpression elimination."""
 
+import textwrap
+
+from stretto.ir.printer import print_program
+from stretto.ir.verifier import verify
 from stretto.passes.cse import EliminateCommonSubexpressions
-from tests.support import check_pass, check_unchanged
+from tests.support import check_pass, check_unchanged, program_of
 
 CSE = EliminateCommonSubexpressions()
 
@@ -168,4 +172,96 @@ def test_random_ops_and_new_lists_stay_apart() -> None:
         }
         """,
         CSE,
+    )
+
+
+def test_a_check_is_made_once_where_control_comes_to_it() -> None:
+    program = program_of(
+        """
+        func @main(%x: f32[3], %c: bool[], %d: bool[]) -> (f32[3]) {
+          %r = if %d {
+            check %c, "ValueError", "in an arm"
+            %a = aten.exp.default(%x) : f32[3]
+            check %c, "ValueError", "again in the arm"
+            yield %a
+          } else {
+            yield %x
+          } : f32[3]
+          check %c, "ValueError", "behind the arm"
+          check %d, "ValueError", "of another condition"
+          check %c, "RuntimeError", "never fails"
+          return %r
+        }
+        """
+    )
+    assert CSE.apply(program)
+    verify(program)
+    assert print_program(program) == textwrap.dedent(
+        """\
+        func @main(%x: f32[3], %c: bool[], %d: bool[]) -> (f32[3]) {
+          %r = if %d {
+            check %c, "ValueError", "in an arm"
+            %a = aten.exp.default(%x) : f32[3]
+            yield %a
+          } else {
+            yield %x
+          } : f32[3]
+          check %c, "ValueError", "behind the arm"
+          check %d, "ValueError", "of another condition"
+          return %r
+        }
+        """
+    )
+
+
+def test_equal_lists_of_arguments() -> None:
+    check_pass(
+        """
+        func @main(%x: f32[2, 3], %w: f32[2, 3]) -> (f32[6], f32[4, 3], f32[4, 3], f32[4, 3]) {
+          %a = aten.view.default(%x, (6,)) : f32[6]
+          %b = aten.view.default(%x, (6,)) : f32[6]
+          %s = aten.add.Tensor(%a, %b) : f32[6]
+          %p = aten.cat.default((%x, %w), 0) : f32[4, 3]
+          %q = aten.cat.default((%w, %x), 0) : f32[4, 3]
+          %r = aten.cat.default((%x, %w), 0) : f32[4, 3]
+          return %s, %p, %q, %r
+        }
+        """,
+        CSE,
+        """
+        func @main(%x: f32[2, 3], %w: f32[2, 3]) -> (f32[6], f32[4, 3], f32[4, 3], f32[4, 3]) {
+          %a = aten.view.default(%x, (6,)) : f32[6]
+          %s = aten.add.Tensor(%a, %a) : f32[6]
+          %p = aten.cat.default((%x, %w), 0) : f32[4, 3]
+          %q = aten.cat.default((%w, %x), 0) : f32[4, 3]
+          return %s, %p, %q, %p
+        }
+        """,
+    )
+
+
+def test_sizes_of_one_number_are_one_symbol() -> None:
+    check_pass(
+        """
+        func @main[0 <= k <= 5, 0 <= m <= 4, 0 <= n <= 4](%c: i64[]) -> (f32[n], f32[m], f32[k]) {
+          %a = size n = %c : i64[]
+          %b = size m = %c : i64[]
+          %d = size k = %c : i64[]
+          %x = aten.full.default((n,), 1.0) : f32[n]
+          %y = aten.full.default((m,), 1.0) : f32[m]
+          %z = aten.full.default((k,), 1.0) : f32[k]
+          return %x, %y, %z
+        }
+        """,
+        CSE,
+        """
+        func @main[0 <= k <= 5, 0 <= n <= 4](%c: i64[]) -> (f32[n], f32[n], f32[k]) {
+          %a = size n = %c : i64[]
+          %d = size k = %c : i64[]
+          %x = aten.full.default((n,), 1.0) : f32[n]
+          %y = aten.full.default((n,), 1.0) : f32[n]
+          %z = aten.full.default((k,), 1.0) : f32[k]
+          return %x, %y, %z
+        }
+        """,
     )

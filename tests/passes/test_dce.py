@@ -364,3 +364,37 @@ def test_positions_are_kept_until_they_have_checks() -> None:
         }
         """,
     )
+
+
+def test_a_size_lives_as_long_as_a_type_names_it() -> None:
+    check_pass(
+        """
+        func @main[0 <= m <= 4, 0 <= n <= 4](%c: i64[], %d: bool[]) -> (f32[n]) {
+          %a = size n = %c : i64[]
+          %b = size m = %c : i64[]
+          %y = aten.full.default((m,), 1.0) : f32[m]
+          %r, %s = if %d {
+            %p = aten.full.default((n,), 1.0) : f32[n]
+            yield %p, %y
+          } else {
+            %q = aten.full.default((n,), 2.0) : f32[n]
+            yield %q, %y
+          } : f32[n], f32[m]
+          return %r
+        }
+        """,
+        DCE,
+        """
+        func @main[0 <= n <= 4](%c: i64[], %d: bool[]) -> (f32[n]) {
+          %a = size n = %c : i64[]
+          %r = if %d {
+            %p = aten.full.default((n,), 1.0) : f32[n]
+            yield %p
+          } else {
+            %q = aten.full.default((n,), 2.0) : f32[n]
+            yield %q
+          } : f32[n]
+          return %r
+        }
+        """,
+    )
