@@ -52,7 +52,8 @@ def in_a_list(x: Tensor) -> Any:
     numbers = [0.1]
     for i in range(int(x[1].item())):
         numbers.append(x[i].item() * 0.7)
-    return sum(numbers), torch.tensor(numbers), torch.tensor(numbers, dtype=torch.float64)
+    total = torch.tensor(sum(numbers))  # since Python 3.12 a sum of floats is rounded once
+    return total, torch.tensor(numbers), torch.tensor(numbers, dtype=torch.float64)
 
 
 INTS = torch.tensor([3, 5])
