@@ -160,6 +160,12 @@ ORDERS = {
         NEEDED.replace("%a", "%k1"),
         2,
     ),
+    "a draw that the second needs, behind a check": (
+        PLAIN,
+        f"{CHECK}\n{DRAW}",
+        NEEDED.replace("%a", "%k1"),
+        2,
+    ),
     "a draw of what the first makes, which the second needs": (
         PLAIN,
         DRAW.replace("%x", "%a"),
