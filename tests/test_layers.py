@@ -46,6 +46,7 @@ TOP: tuple[str, ...] = (
     "dynamo",
     "eager",
     "entry",
+    "extending",
     "fallback",
     "families",
     "keys",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stretto.batching.batched import Batched, batch
     from stretto.batching.flattened import flatten
     from stretto.batching.markers import concurrent, phase
+    from stretto.extending.declare import kernel
     from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ __all__ = [
     "compile",
     "concurrent",
     "flatten",
+    "kernel",
     "load",
     "phase",
 ]
@@ -82,6 +84,11 @@ def __getattr__(name: str) -> Any:
         from stretto.batching import markers
 
         globals()[name] = getattr(markers, name)
+        return globals()[name]
+    if name == "kernel":
+        from stretto.extending import declare
+
+        globals()["kernel"] = declare.kernel
         return globals()[name]
     if name == "flatten":
         from stretto.batching import flattened

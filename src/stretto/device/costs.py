@@ -15,6 +15,7 @@ from typing import ClassVar, Self
 from stretto.device.expr import Apply, Expr, Extent, Var, expr_atoms
 from stretto.device.functions import FUNCTIONS
 from stretto.device.operator import SORTS, Combine, Operator
+from stretto.device.user_kernels import kernel_of
 from stretto.ir.sizes import Size, Symbol, usual_value
 
 _ENOUGH = 1000
@@ -192,6 +193,8 @@ class CostModel:
             return self.points(operator.dims) * length * (each + self._sort_steps(length, keep))
         if operator.combine is Combine.ATTENTION:
             return self._attention_work(operator)
+        if operator.combine is Combine.KERNEL:
+            return int(self.points(operator.dims) * kernel_of(operator).operations)
         return self.points((*operator.dims, *operator.reduce)) * each
 
     def _attention_work(self, operator: Operator) -> int:

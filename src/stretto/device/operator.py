@@ -37,6 +37,7 @@ class Combine(StrEnum):
     ARGSORT = "argsort"
     ARGSORT_DESCENDING = "argsort_descending"
     ATTENTION = "attention"
+    KERNEL = "kernel"
 
 
 POSITIONS = (Combine.ARGMAX, Combine.ARGMIN)
@@ -53,7 +54,11 @@ ATTEND = "attend"
 """The function that the value of an attention applies, to (product, scale, bias, value). An
 attention has two reduction dims, the keys and the depth. The score of a key is the sum of `product`
 over the depth, times `scale`, plus `bias`. The result is the sum over the keys of `value` times the
-softmax of the scores, or of 0 where all of them are -inf."""
+softmax of the scores, or of 0 where all of them are -inf.
+
+An operator that combines by KERNEL calls the kernel of a user (`user_kernels.py`): `value` applies
+it to loads, numbers and sizes. An element of the result depends on what these load along the
+reduction dims, in a way that only the kernel knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from stretto.device.forms import (
 )
 from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
 from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
+from stretto.device.user_kernels import kernel_for
 from stretto.errors import CodegenError, LibraryLayoutError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
@@ -60,16 +61,21 @@ from stretto.lowering.targets import (
     is_register,
 )
 from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
+from stretto.lowering.user_kernels import lower_kernel
 from stretto.ops.effects import is_draw
 from stretto.ops.infer import parameters, relations
 
 
 def lower(
-    program: Program, costs: CostModel = HOST_COSTS, updates: Updates = NO_UPDATES
+    program: Program,
+    costs: CostModel = HOST_COSTS,
+    updates: Updates = NO_UPDATES,
+    languages: frozenset[str] = frozenset(),
 ) -> Lowered:
     """Lowers every function that main reaches.
 
-    updates: the inputs that the program changes where they lie (`lowering.updates`).
+    updates: the inputs that the program changes where they lie (`lowering.updates`). languages:
+    those in which the machine takes kernels of users.
 
     Raises CodegenError for what no machine could run.
     """
@@ -89,7 +95,7 @@ def lower(
     if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
-    low = _lowering(program, program.main, externals, slots, costs)
+    low = _lowering(program, program.main, externals, slots, costs, languages)
     placed = {number: inputs[parameter] for number, parameter in updated.items()}
     main, outputs = _lower_main(low, inputs, placed)
     begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
@@ -100,7 +106,7 @@ def lower(
         )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
-        low = _lowering(program, program.functions[name], externals, slots, costs)
+        low = _lowering(program, program.functions[name], externals, slots, costs, languages)
         functions.append(_lower_function(low))
         stacks[name] = low.bases
     tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
@@ -126,10 +132,13 @@ def _lowering(
     externals: Externals,
     slots: ListSlots,
     costs: CostModel,
+    languages: frozenset[str],
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
     storage = list_storage(function)
-    low = Lowering(program, function, externals, storage, lower_op, costs, recursive, slots)
+    low = Lowering(
+        program, function, externals, storage, lower_op, costs, recursive, languages, slots
+    )
     low.uses.count(function.body)
     low.joints = joints(function.body)
     for symbol, own in size_parameters(function).items():
@@ -282,16 +291,24 @@ def _literal(value: bool | int | float) -> Const:
 _NO_RULE = "these arguments have no native lowering"
 
 
+def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
+    """The results of an op by its rule or by the user's kernel for it; or None, and why."""
+    kernel = kernel_for(op.target)
+    if kernel is not None:
+        return lower_kernel(low, op, kernel)
+    rule = RULES.get(op.target)
+    if rule is None:
+        return None, "no native lowering"
+    return rule(low, op), _NO_RULE
+
+
 def _tensor_op(low: Lowering, op: TensorOp) -> None:
     if symbols_of_types(value.type for value in (*op.operands, *op.results)):
         _check_relations(low, op)
-    rule = RULES.get(op.target)
-    results = None if rule is None else rule(low, op)
+    results, reason = _native(low, op)
     if results is None:
         try:
-            _library(
-                low, op, f"{'no' if rule is None else 'these arguments have no'} native lowering"
-            )
+            _library(low, op, reason)
         except LibraryLayoutError as error:
             error.target = op.target
             raise

@@ -268,6 +268,9 @@ class Machine(ABC):
     takes_symbols: ClassVar[bool] = False
     """Whether its programs may have sizes that are known at the call only."""
 
+    languages: ClassVar[frozenset[str]] = frozenset()
+    """The languages in which it takes kernels of users; operators are library calls elsewhere."""
+
     trials: ClassVar[tuple[Trial, ...]] = (Trial(),)
 
     @property

@@ -34,7 +34,9 @@ def _passes(stages: Stages) -> None:
 
 
 def _lower(stages: Stages) -> None:
-    stages.lowered = lower(stages.program, stages.machine.costs, stages.updates)
+    stages.lowered = lower(
+        stages.program, stages.machine.costs, stages.updates, stages.machine.languages
+    )
     if stages.options.verify:
         verify_form(stages.lowered)
 

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import stretto
+from stretto.device.user_kernels import kernel_for
 from stretto.entry import Entry
 from stretto.errors import SaveError, SourceLocation
 from stretto.families import SizeKey
@@ -36,6 +37,7 @@ from stretto.frontends.python import (
 )
 from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
 from stretto.ir.core import Program
+from stretto.ir.ops import TensorOp
 from stretto.ir.printer import print_program
 from stretto.saving.file import Content, write
 from stretto.saving.values import Json, container_to_json, value_to_json
@@ -297,6 +299,13 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in found if parameter.kind in kinds]
 
 
+def _kernels(compiled: Compiled) -> dict[str, str]:
+    """The operators with kernels of the user, and the digests of these."""
+    ops = (op for entry in compiled.signatures for op in entry.captured.program.walk())
+    found = (kernel_for(op.target) for op in ops if isinstance(op, TensorOp))
+    return {kernel.target: kernel.digest for kernel in found if kernel is not None}
+
+
 def _built(compiled: Compiled) -> Json:
     """What the programs were built with, for people."""
     entry = compiled.signatures[0]
@@ -311,5 +320,6 @@ def _built(compiled: Compiled) -> Json:
         "machine": entry.stages.machine.name,
         "device": entry.stages.place.type,
         "processor": platform.machine(),
+        "kernels": _kernels(compiled),
         "options": settings,
     }

@@ -129,7 +129,8 @@ class Works:
             dtype = max(found, key=lambda d: d.itemsize, default=operator.value.dtype)
             rate = device.peak(dtype, template == TENSOR_TEMPLATE)
         else:
-            work -= self._costs.points((*operator.dims, *operator.reduce))
+            if operator.combine is not Combine.KERNEL:
+                work -= self._costs.points((*operator.dims, *operator.reduce))
             rate = device.functions
         return max(work, 0) / (rate * device.efficiency / device.units)
 

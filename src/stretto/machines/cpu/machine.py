@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
+from stretto.errors import BuildError
 from stretto.machines.cpu import pool
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.diagnose import diagnoses
@@ -15,6 +16,7 @@ from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
+from stretto.machines.cpu.user_source import located
 from stretto.machines.machine import (
     BuildStage,
     Description,
@@ -62,7 +64,10 @@ def _compile(stages: Stages) -> None:
 def _executable(stages: Stages, options: Options) -> CpuExecutable:
     program, interface = stages.runnable()
     copies, stages.copies = stages.copies, None
-    return CpuExecutable(program, source_of(stages), interface, options, copies)
+    try:
+        return CpuExecutable(program, source_of(stages), interface, options, copies)
+    except BuildError as error:
+        raise located(error, program.kernels) from error
 
 
 CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
@@ -78,6 +83,7 @@ class CpuMachine(Machine):
     is_default: ClassVar[bool] = True
     is_native: ClassVar[bool] = True
     takes_symbols: ClassVar[bool] = True
+    languages: ClassVar[frozenset[str]] = frozenset({"cpp"})
     trials: ClassVar[tuple[Trial, ...]] = (Trial(units=1), Trial(units=2, spread=True))
 
     @property

@@ -58,6 +58,10 @@ class CpuTemplate(Template):
         """The instances that the printed code of a stage calls."""
         return ()
 
+    def definitions(self, stage: Stage) -> tuple[str, ...]:
+        """Source that stands once in a program before the code of all stages."""
+        return ()
+
     def strip(self, stage: Stage) -> Strip | None:
         """In what strips the stages of a task are to be computed; None for all at once."""
         return None

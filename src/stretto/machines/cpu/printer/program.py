@@ -24,7 +24,7 @@ from stretto.machines.cpu.printer.function import (
     result,
 )
 from stretto.machines.cpu.printer.kernel import print_kernels
-from stretto.machines.cpu.printer.stage import header, shared
+from stretto.machines.cpu.printer.stage import definitions, header, shared
 from stretto.machines.cpu.template import Shared
 from stretto.machines.dialects import cpp_signature, write_cpp_function
 from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
@@ -84,6 +84,8 @@ def print_program(program: DeviceProgram) -> Source:
     linked = tuple(sorted({item for stage in stages for item in shared(stage)}))
     for item in linked:
         out.write(item.declaration)
+    for text in sorted({text for stage in stages for text in definitions(stage)}):
+        out.write(text)
     parts.library += [kernel.call for kernel in program.kernels if kernel.call is not None]
     parts.texts = print_kernels(kernel for kernel in program.kernels if kernel.call is None)
     kernels: dict[Function, str] = {}  # equal functions are one

@@ -20,6 +20,11 @@ def shared(stage: Stage) -> tuple[Shared, ...]:
     return stage.template.shared(stage) if isinstance(stage.template, CpuTemplate) else ()
 
 
+def definitions(stage: Stage) -> tuple[str, ...]:
+    """Source that the text of a stage needs before it."""
+    return stage.template.definitions(stage) if isinstance(stage.template, CpuTemplate) else ()
+
+
 def kernel_strip(kernel: Kernel) -> Strip | None:
     """The strips in which all stages of a task are computed: those that its only stage with a
     template wants, where plain loops follow."""

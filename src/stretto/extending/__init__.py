@@ -1,0 +1,1 @@
+"""Kernels of users: how they are declared (`declare`, `regions`), and checked (`check`)."""

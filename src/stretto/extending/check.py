@@ -1,0 +1,313 @@
+"""Runs a kernel by itself, between guards, to see whether it keeps to its regions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stretto.device.user_kernels import Linear, Region, UserKernel
+from stretto.errors import RunError
+from stretto.ir.types import DType
+from stretto.machines.cpu.pool import HEADERS
+from stretto.machines.cpu.printer.expr import MEMORY_TYPES
+from stretto.machines.cpu.user_source import compile_error, definition, namespace
+from stretto.ops.infer import resolve
+from stretto.options import Options
+from stretto.runtime.compiler import compile_shared
+
+GUARD = 64
+"""Elements before and behind each tensor, which belong to nobody."""
+TILES = 3
+"""Each index is tried whole, in about so many parts, and value by value where there are few."""
+MOST_TASKS = 64
+_NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
+
+Box = tuple[tuple[int, int], ...]
+"""The range of each index."""
+
+
+def check(
+    kernel: UserKernel,
+    *calls: Sequence[Any],
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    """Runs the C++ of a kernel task by task on each of `calls`, arguments of its operator, and
+    compares with what torch computes.
+
+    All tensors lie between guards, and what a task's regions do not name is poison: NaN, or two
+    kinds of rubbish where there is no NaN. Raises RunError for a task that writes outside of its
+    region, leaves some of it unwritten, depends on what its regions do not name, or whose result
+    differs from the operator's by more than the tolerances of `torch.testing.assert_close`; and
+    BuildError for C++ that does not compile. ValueError for arguments that the kernel is not for.
+    """
+    if kernel.cpp is None:
+        raise ValueError(f"the kernel of {kernel.name} has no C++ to check")
+    for number, call in enumerate(calls):
+        trial = _trial(kernel, call, number)
+        for boxes in trial.tilings():
+            for box in boxes:
+                trial.run(box, rtol, atol)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One call: its tensors as the kernel sees them, at one place of the leading dims at a time."""
+
+    kernel: UserKernel
+    label: str
+    tensors: tuple[Tensor, ...]
+    numbers: tuple[bool | int | float, ...]
+    wanted: Tensor
+    function: Any
+
+    @property
+    def leads(self) -> int:
+        return self.wanted.dim() - len(self.kernel.write.parts)
+
+    @property
+    def extents(self) -> dict[str, int]:
+        parts = zip(self.kernel.write.parts, self.wanted.shape[self.leads :], strict=True)
+        named = ((part.start, size) for part, size in parts)
+        return {start.name: size for start, size in named if start is not None and start.name}
+
+    def tilings(self) -> Iterator[list[Box]]:
+        """Boxes that together are the whole result: one, a few, and many."""
+        sizes = list(self.extents.values())
+        for count in (1, TILES, max(1, *sizes, 1)):
+            tiles = [max(-(-size // count), 1) for size in sizes]
+            ranges = [
+                [(first, min(first + tile, size)) for first in range(0, size, tile)]
+                for size, tile in zip(sizes, tiles, strict=True)
+            ]
+            yield list(product(*ranges))[:MOST_TASKS]
+
+    def run(self, box: Box, rtol: float | None, atol: float | None) -> None:
+        """One task at the first and at the last place of the leading dims."""
+        lead = self.wanted.shape[: self.leads]
+        if 0 in self.wanted.shape:
+            return
+        for place in {(0,) * len(lead), tuple(size - 1 for size in lead)}:
+            pairs = zip(self.tensors, self.kernel.reads, strict=True)
+            parts = [self._at(tensor, region, place) for tensor, region in pairs]
+            self._task(parts, self.wanted[place], box, place, rtol, atol)
+
+    def _at(self, tensor: Tensor, region: Region, place: tuple[int, ...]) -> Tensor:
+        """A tensor at a place of the leading dims, as torch broadcasts."""
+        own = tensor.dim() - len(region.parts)
+        lead = place[len(place) - own :]
+        return tensor[tuple(0 if tensor.shape[n] == 1 else at for n, at in enumerate(lead))]
+
+    def _task(
+        self,
+        parts: list[Tensor],
+        wanted: Tensor,
+        box: Box,
+        place: tuple[int, ...],
+        rtol: float | None,
+        atol: float | None,
+    ) -> None:
+        what = f"{self.label}, task {self._shown(box)}" + (f" at {place}" if place else "")
+        values = dict(zip(self.extents, box, strict=True))
+        inside = _mask(self.kernel.write, wanted, values)
+        declared = [_mask(r, t, values) for r, t in zip(self.kernel.reads, parts, strict=True)]
+        whole = [torch.ones_like(mask) for mask in declared]
+        found = self._call(parts, whole, wanted, box, 0)
+        other = self._call(parts, whole, wanted, box, 1)
+        written = (found.guarded != found.before) | (other.guarded != other.before)
+        if bool((written & ~found.around(inside)).any()):
+            positions = found.positions(written & ~found.around(inside), wanted)
+            raise RunError(
+                f"{what} writes outside of the region that is declared: {positions}",
+                remedy="write only the elements of the result whose indices are in the ranges",
+            )
+        if bool((_bits(found.result) != _bits(other.result))[inside].any()):
+            raise RunError(
+                f"{what} leaves elements of its region unwritten, or depends on what was there",
+                remedy="write every element of the result whose indices are in the ranges",
+            )
+        for poison in (0, 1):
+            poisoned = self._call(parts, declared, wanted, box, poison)
+            if not bool(_same(poisoned.result, found.result)[inside].all()):
+                raise RunError(
+                    f"{what} reads what no region declares",
+                    remedy="declare all that an element of the result depends on",
+                )
+        try:
+            torch.testing.assert_close(
+                found.result[inside], wanted[inside], rtol=rtol, atol=atol, equal_nan=True
+            )
+        except AssertionError as error:
+            raise RunError(f"{what} differs from what torch computes: {error}") from error
+
+    def _shown(self, box: Box) -> str:
+        pairs = zip(self.extents, box, strict=True)
+        return ", ".join(f"{name} {first}..{last - 1}" for name, (first, last) in pairs) or "whole"
+
+    def _call(
+        self, parts: list[Tensor], known: list[Tensor], wanted: Tensor, box: Box, poison: int
+    ) -> _Guarded:
+        """The result of the kernel. known: what of each tensor it may see."""
+        held = [_guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
+        out = _guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
+        pointers = [item.memory[GUARD:].data_ptr() for item in (*held, out)]
+        tensors = [item.result for item in (*held, out)]
+        sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
+        ranges = [end for interval in box for end in interval]
+        self.function(
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            (ctypes.c_int64 * (len(ranges) + len(sizes)))(*ranges, *sizes),
+            (ctypes.c_double * max(len(self.numbers), 1))(*map(float, self.numbers)),
+        )
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A tensor with guards around it: `result` is a view into `memory`; `before` is a copy of that
+    from before the call. Both are bits."""
+
+    memory: Tensor
+    before: Tensor
+    result: Tensor
+
+    @property
+    def guarded(self) -> Tensor:
+        return _bits(self.memory)
+
+    def around(self, inside: Tensor) -> Tensor:
+        """A mask of the memory."""
+        mask = torch.zeros(self.memory.numel(), dtype=torch.bool)
+        mask[GUARD : GUARD + inside.numel()] = inside.reshape(-1)
+        return mask
+
+    def positions(self, mask: Tensor, like: Tensor) -> str:
+        """The first of some elements, for people."""
+        at = int(mask.nonzero()[0, 0]) - GUARD
+        if at < 0 or at >= like.numel():
+            side = "before" if at < 0 else "behind"
+            return f"{-at if at < 0 else at - like.numel() + 1} elements {side} the tensor"
+        found: list[int] = []
+        for size in reversed(like.shape):
+            at, rest = divmod(at, size)
+            found.insert(0, rest)
+        return f"element {tuple(found)}"
+
+
+def _guarded(tensor: Tensor, known: Tensor, poison: int) -> _Guarded:
+    memory = _poison(tensor.numel() + 2 * GUARD, tensor.dtype, poison)
+    inner = memory[GUARD : GUARD + tensor.numel()].view(tensor.shape)
+    inner[known] = tensor[known]
+    return _Guarded(memory, _bits(memory).clone(), inner)
+
+
+def _poison(count: int, dtype: torch.dtype, kind: int) -> Tensor:
+    """NaN of two kinds, or rubbish of two kinds."""
+    if dtype.is_floating_point:
+        found = torch.full((count,), float("nan"), dtype=dtype)
+        return -found if kind else found
+    if dtype is torch.bool:
+        return torch.full((count,), bool(kind))
+    info = torch.iinfo(dtype)
+    return torch.full((count,), info.max - 1 if kind else info.min // 2 + 1, dtype=dtype)
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _mask(region: Region, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
+    """The elements of a tensor that a task's region names. Raises ValueError where there are none
+    of them in the tensor."""
+    mask = torch.ones(tensor.shape, dtype=torch.bool)
+    for dim, part in enumerate(region.parts):
+        size = tensor.shape[dim]
+        if part.start is None:
+            continue
+        if size == 1 and part.start.name is not None and part.length == 1:
+            continue  # as torch broadcasts
+        one = torch.zeros(size, dtype=torch.bool)
+        for start in _values(part.start, values):
+            if start < 0 or start + part.length > size:
+                raise ValueError(
+                    f"the region of `{region.tensor}` names elements {start} to "
+                    f"{start + part.length - 1} of a dim of size {size}"
+                )
+            one[start : start + part.length] = True
+        mask &= one.view([-1 if n == dim else 1 for n in range(tensor.dim())])
+    return mask
+
+
+def _values(start: Linear, values: dict[str, tuple[int, int]]) -> Iterator[int]:
+    ranges = [range(*values[name]) for name, _ in start.terms]
+    for point in product(*ranges):
+        factors = (factor for _, factor in start.terms)
+        yield start.const + sum(f * at for f, at in zip(factors, point, strict=True))
+
+
+# ---- the library ---------------------------------------------------------------------------------
+
+
+def _trial(kernel: UserKernel, call: Sequence[Any], number: int) -> _Trial:
+    operator = resolve(kernel.target)
+    schema = operator._schema
+    given = {item.name: item.default_value for item in schema.arguments}
+    given |= dict(zip((item.name for item in schema.arguments), call, strict=False))
+    tensors = tuple(given[read.tensor] for read in kernel.reads)
+    for read, tensor in zip(kernel.reads, tensors, strict=True):
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"call {number} gives {tensor!r} for the tensor `{read.tensor}`")
+    wanted: Tensor = operator(*call)
+    for tensor in (*tensors, wanted):
+        if tensor.is_floating_point() and tensor.dtype not in kernel.dtypes:
+            names = ", ".join(map(str, kernel.dtypes))
+            raise ValueError(f"the kernel of {kernel.name} is for {names}, and not {tensor.dtype}")
+    numbers = tuple(given[name] for name, _ in kernel.numbers)
+    label = f"{kernel.name}, call {number}"
+    function = _compiled(kernel, tensors, wanted)
+    return _Trial(kernel, label, tensors, numbers, wanted, function)
+
+
+def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
+    """A function `(pointers, ranges and sizes and strides, numbers)` that runs one task."""
+    indices = sum(part.start is not None for part in kernel.write.parts)
+    spans = [f"stretto::Range{{n[{2 * k}], n[{2 * k + 1}]}}" for k in range(indices)]
+    place, views = 2 * indices, list[str]()
+    regions = [*zip(kernel.reads, tensors, strict=True), (kernel.write, wanted)]
+    for number, (region, tensor) in enumerate(regions):
+        rank, is_result = len(region.parts), number == len(tensors)
+        kind = MEMORY_TYPES[DType.from_torch(tensor.dtype)]
+        kind = kind if is_result else f"const {kind}"
+        dims = [f"n[{place + k}]" for k in range(rank)] or ["1"]
+        steps = [f"n[{place + rank + k}]" for k in range(rank)] or ["0"]
+        held = f"({kind}*)p[{number}], {{{', '.join(dims)}}}, {{{', '.join(steps)}}}"
+        views.append(f"stretto::View<{kind}, {rank}>{{{held}}}")
+        place += 2 * rank
+    numbers = [f"({_NUMBER_TYPES[t]})v[{k}]" for k, (_, t) in enumerate(kernel.numbers)]
+    *reads, result = views
+    arguments = ", ".join([*spans, *reads, *numbers, result])
+    source = f"""\
+#include "tile.h"
+{definition(kernel)}
+extern "C" void task(void** p, const int64_t* n, const double* v) {{
+    {namespace(kernel)}::{kernel.entry}({arguments});
+}}
+"""
+    with compile_error(kernel):
+        library = ctypes.CDLL(str(compile_shared(source, Options(), HEADERS).path))
+    function = library.task
+    function.restype = None
+    return function

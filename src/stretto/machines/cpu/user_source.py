@@ -1,0 +1,70 @@
+"""The C++ of users inside a program, and what the compiler says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import replace
+
+from stretto.device.operator import Combine, Kernel
+from stretto.device.user_kernels import UserKernel, kernel_of
+from stretto.errors import BuildError, SourceLocation
+
+
+def namespace(kernel: UserKernel) -> str:
+    """Where the user's source stands in a program."""
+    return f"user_{kernel.digest}"
+
+
+def definition(kernel: UserKernel) -> str:
+    """The user's source, in a namespace of its own, behind what it includes. Its lines keep their
+    numbers, so that the compiler's messages name lines of the source."""
+    lines = (kernel.cpp or "").split("\n")
+    is_include = [line.lstrip().startswith("#include") for line in lines]
+    includes = [line for line, is_one in zip(lines, is_include, strict=True) if is_one]
+    rest = ["" if is_one else line for line, is_one in zip(lines, is_include, strict=True)]
+    head = f'namespace {{ namespace {namespace(kernel)} {{\n#line 1 "{kernel.name}"'
+    return "\n".join([*includes, head, *rest, "}}", '#line 1 "program.cpp"'])
+
+
+def located(error: BuildError, kernels: Iterable[Kernel]) -> BuildError:
+    """What a compiler says of the source of a user, with the line where that stands; other errors
+    as they are."""
+    operators = (stage.operator for kernel in kernels for stage in kernel.stages)
+    used = {kernel_of(one) for one in operators if one.combine is Combine.KERNEL}
+    for kernel in sorted(used, key=lambda kernel: kernel.name):
+        found = _located(error, kernel)
+        if found is not None:
+            return found
+    return error
+
+
+@contextmanager
+def compile_error(kernel: UserKernel) -> Generator[None]:
+    """A BuildError inside that comes from the source of a kernel is raised with its line."""
+    try:
+        yield
+    except BuildError as error:
+        raise _located(error, kernel) or error from error
+
+
+def _located(error: BuildError, kernel: UserKernel) -> BuildError | None:
+    pattern = rf"^{re.escape(kernel.name)}:(\d+):.*?error: (.*)$"
+    match = re.search(pattern, error.message, re.MULTILINE)
+    if match is None or kernel.cpp is None:
+        return None
+    number = int(match[1])
+    lines = kernel.cpp.split("\n")
+    line = lines[number - 1].strip() if number <= len(lines) else ""
+    place: SourceLocation | None = None
+    if kernel.location is not None:
+        place = replace(kernel.location, line=kernel.location.line + number - 1)
+    said = [text for text in error.message.splitlines()[2:] if kernel.name in text]
+    return BuildError(
+        f"the C++ of the kernel of {kernel.name} does not compile, line {number}: {match[2]}\n"
+        + "\n".join(said or [match[0]]),
+        location=place,
+        remedy="correct the source; stretto.kernel says what the function is given",
+        op=line,
+    )

@@ -1,0 +1,23 @@
+"""The Python of the guide runs as it stands there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+GUIDE = Path(__file__).parents[2] / "docs" / "user_kernels.md"
+
+
+def test_the_guide_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    file = tmp_path / "guide.py"
+    file.write_text("\n".join(blocks))
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    for function in (names["layer"], names["scores"]):
+        (signature,) = function.signatures
+        assert all(kernel.call is None for kernel in signature.stages.device.kernels)
+    x, w = torch.randn(5, 4), torch.randn(4, 9)
+    wanted = torch.nn.functional.gelu(x @ w + 1, approximate="tanh") * 2
+    torch.testing.assert_close(names["layer"](x, w), wanted, rtol=1e-4, atol=1e-5)
