@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from stretto.device.expr import Access, Buffer, Index, Reg, Var
@@ -12,6 +14,8 @@ from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq
 from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
+from stretto.schedule.blocks import Block, place
+from stretto.schedule.liveness import Event, LiveRange
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, X
 from tests.schedule.trees import (
@@ -190,3 +194,32 @@ def test_dynamic_locals_are_refused() -> None:
     dynamic = Buffer("dynamic", F32, (Reg("n"),))
     with pytest.raises(ScheduleError, match="the size of local buffer dynamic is not static"):
         schedule(program(Leaf(()), (dynamic,), (X,)), 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrays_say_of_blocks_what_their_live_ranges_say(seed: int) -> None:
+    """And each block lies in the smallest gap that fits beside those that live with it."""
+    rng = random.Random(seed)
+    blocks = [_drawn(rng, number) for number in range(60)]
+    placed = place(blocks)
+    before: list[tuple[int, Block]] = []
+    for offset, block in placed:
+        taken = sorted((o, o + one.nbytes) for o, one in before if not block.may_share(one))
+        end, gaps = 0, list[tuple[int, int]]()
+        for first, last in taken:
+            gaps.append((first - end, end))
+            end = max(end, last)
+        fitting = [gap for gap in gaps if gap[0] >= block.nbytes]
+        assert offset == (min(fitting, key=lambda gap: gap[0])[1] if fitting else end)
+        before.append((offset, block))
+
+
+def _drawn(rng: random.Random, number: int) -> Block:
+    """A block of some accesses; of units from none to several."""
+    events = tuple(
+        Event(place, place // 6, rng.randrange(3), rng.choice([0, 1, 2, 3, 1 << 131]), True)
+        for place in (rng.randrange(30) for _ in range(rng.randint(1, 3)))
+    )
+    live = LiveRange.of(events) if rng.random() < 0.9 else None
+    nbytes = rng.choice([0, 64, 64, 128, 4096])
+    return Block((buffer(f"b{number}", 8),), nbytes, live, rng.random() < 0.1)

@@ -48,7 +48,8 @@ class _Finder:
     """What earlier items of the leaf have accessed."""
 
     def __init__(self) -> None:
-        self._accesses: dict[str, list[tuple[int, Region]]] = {}
+        self._reads: dict[str, list[tuple[int, Region]]] = {}
+        self._writes: dict[str, list[tuple[int, Region]]] = {}
         self._assigned: dict[str, int] = {}
         self._readers: dict[str, list[int]] = {}
         self._statement: int | None = None
@@ -77,12 +78,15 @@ class _Finder:
             found |= set(self._readers.pop(item.reg.name, ())) - {index}
             self._assigned[item.reg.name] = index
         for region in regions:
-            self._accesses.setdefault(region.buffer.name, []).append((index, region))
+            accesses = self._writes if region.write else self._reads
+            accesses.setdefault(region.buffer.name, []).append((index, region))
         return found
 
     def _conflicts(self, region: Region) -> set[int]:
-        accesses = self._accesses.get(region.buffer.name, ())
-        return {other for other, earlier in accesses if conflict(earlier, region)}
+        found = self._writes.get(region.buffer.name, [])
+        if region.write:
+            found = found + self._reads.get(region.buffer.name, [])
+        return {other for other, earlier in found if conflict(earlier, region)}
 
 
 def conflict(a: Region, b: Region) -> bool:

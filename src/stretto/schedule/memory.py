@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
+
 from stretto.device.expr import Buffer, is_known
 from stretto.device.program import (
     FRAME_ALIGNMENT,
@@ -29,6 +31,7 @@ from stretto.device.tree import TreeFunction
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
+from stretto.schedule.blocks import Block, place
 from stretto.schedule.liveness import Liveness, LiveRange, liveness
 from stretto.schedule.memory_map import MemoryMap, same_memory
 from stretto.schedule.policy import LeafPlan
@@ -43,23 +46,6 @@ class FramePlan:
     separate: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Buffers placed together: one, or a group that rotates. `live` is None for unused memory."""
-
-    buffers: tuple[Buffer, ...]
-    nbytes: int
-    live: LiveRange | None
-    small: bool
-
-    def may_share(self, other: _Block) -> bool:
-        if self.small or other.small:
-            return False
-        if self.live is None or other.live is None:
-            return True
-        return self.live.before(other.live) or other.live.before(self.live)
-
-
 def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -> FramePlan:
     """Places the locals of `function`, best fit, the largest first.
 
@@ -72,24 +58,21 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
             raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
     live = liveness(function.body, units)
     blocks = _blocks(fixed, live, share_bytes)
-    placed: list[tuple[int, _Block]] = []
-    for block in sorted(blocks, key=lambda block: -block.nbytes):
-        taken = [(o, o + other.nbytes) for o, other in placed if not block.may_share(other)]
-        placed.append((_best_gap(taken, block.nbytes), block))
+    placed = place(sorted(blocks, key=lambda block: -block.nbytes))
     separate = sum(block.nbytes for block in blocks)
     slots = _slots(_blocks(sized, live, share_bytes))
     frame = _with_slots(_frame(fixed, placed), sized, slots)
     return FramePlan(frame, _with_sized(_layout(placed), slots), separate)
 
 
-def _blocks(buffers: tuple[Buffer, ...], live: Liveness, share_bytes: int) -> list[_Block]:
+def _blocks(buffers: tuple[Buffer, ...], live: Liveness, share_bytes: int) -> list[Block]:
     """What is placed as one, with its bytes; usual ones where the call decides."""
-    blocks: list[_Block] = []
+    blocks: list[Block] = []
     for group in _groups(buffers, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
         nbytes = sum(usual_value(aligned(sized_bytes(buffer))) for buffer in group)
         span = LiveRange.of(events) if events else None
-        blocks.append(_Block(group, nbytes, span, small=nbytes < share_bytes))
+        blocks.append(Block(group, nbytes, span, small=nbytes < share_bytes))
     return blocks
 
 
@@ -102,11 +85,11 @@ MOST_FORMULAS = 4
 class _Slot:
     """Blocks that share memory; `nbytes` is what the largest of them needs, `usual` a guess."""
 
-    blocks: list[_Block]
+    blocks: list[Block]
     nbytes: Size
     usual: int
 
-    def takes(self, block: _Block, nbytes: Size) -> bool:
+    def takes(self, block: Block, nbytes: Size) -> bool:
         """May a block have the memory of those in the slot?"""
         if not all(block.may_share(other) for other in self.blocks):
             return False
@@ -117,7 +100,7 @@ class _Slot:
         )
 
 
-def _slots(blocks: list[_Block]) -> list[_Slot]:
+def _slots(blocks: list[Block]) -> list[_Slot]:
     """The largest blocks first; each goes where its size is one already, or nearest to it."""
     slots: list[_Slot] = []
     for block in sorted(blocks, key=lambda block: -block.nbytes):
@@ -135,7 +118,7 @@ def _slots(blocks: list[_Block]) -> list[_Slot]:
     return slots
 
 
-def _block_bytes(block: _Block) -> Size:
+def _block_bytes(block: Block) -> Size:
     """The buffers of a block one after the other."""
     *before, last = map(sized_bytes, block.buffers)
     return sum((Size.of(aligned(nbytes)) for nbytes in before), start=Size.of(last))
@@ -202,23 +185,11 @@ def _groups(
     ]
 
 
-def _best_gap(taken: list[Interval], nbytes: int) -> int:
-    """The offset of the smallest gap that fits, else the end of what is taken."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for first, last in sorted(taken):
-        gap = first - end
-        if gap >= nbytes and (best is None or gap < best[0]):
-            best = gap, end
-        end = max(end, last)
-    return end if best is None else best[1]
-
-
-def _end(placed: list[tuple[int, _Block]]) -> int:
+def _end(placed: list[tuple[int, Block]]) -> int:
     return max((offset + block.nbytes for offset, block in placed), default=0)
 
 
-def _frame(buffers: tuple[Buffer, ...], placed: list[tuple[int, _Block]]) -> FrameLayout:
+def _frame(buffers: tuple[Buffer, ...], placed: list[tuple[int, Block]]) -> FrameLayout:
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:
@@ -227,22 +198,18 @@ def _frame(buffers: tuple[Buffer, ...], placed: list[tuple[int, _Block]]) -> Fra
     return FrameLayout(_end(placed), tuple((b.name, offsets[b.name]) for b in buffers))
 
 
-def _layout(placed: list[tuple[int, _Block]]) -> MemoryMap:
+def _layout(placed: list[tuple[int, Block]]) -> MemoryMap:
     extents: dict[str, Interval] = {}
     moving: set[str] = set()
     sharing: dict[str, tuple[str, ...]] = {}
-    for offset, block in placed:
+    starts = np.array([offset for offset, _ in placed], np.int64)
+    ends = np.array([offset + block.nbytes for offset, block in placed], np.int64)
+    for number, (offset, block) in enumerate(placed):
         names = tuple(buffer.name for buffer in block.buffers)
         extents |= dict.fromkeys(names, (offset, offset + block.nbytes))
         if len(names) > 1:
             moving |= set(names)
-        others = tuple(
-            buffer.name
-            for start, other in placed
-            if other is not block
-            and offset < start + other.nbytes
-            and start < offset + block.nbytes
-            for buffer in other.buffers
-        )
+        near = np.flatnonzero((offset < ends) & (starts < offset + block.nbytes))
+        others = tuple(b.name for n in near if n != number for b in placed[n][1].buffers)
         sharing |= dict.fromkeys(names, others)
     return MemoryMap(extents, frozenset(moving), sharing)
