@@ -164,6 +164,15 @@ def _attended(
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
+def _multiplied(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    batch = list(zip(first.shape[:-2], second.shape[:-2], strict=False))
+    is_batch = first.dim() == second.dim() >= 3 and first.dtype is second.dtype
+    if not is_batch or not all(statically_known_true(one == other) for one, other in batch):
+        return torch.ops.aten.matmul.default(first, second)
+    _CHECK(first.shape[-1] == second.shape[-2])
+    return first.new_empty((*first.shape[:-1], second.shape[-1]))
+
+
 def _convolved(
     image: torch.Tensor,
     weight: torch.Tensor,
@@ -201,6 +210,7 @@ its own, where it may not ask whether a size is 0 or 1."""
 _OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attended,
     torch.ops.aten.convolution.default: _convolved,
+    torch.ops.aten.matmul.default: _multiplied,
 }
 """Operators that ask so."""
 
