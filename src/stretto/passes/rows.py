@@ -131,6 +131,10 @@ class Rows:
         op = self.makers[value]
         if isinstance(op, ListStackOp):
             return self.item(op.list)
+        if isinstance(op, TensorOp) and op.target == "aten.linear.default":
+            source = op.args[0]
+            assert isinstance(source, Value)
+            return self._add(with_arguments(op, {"input": self.item_of(source)}), op)
         return self._add(tensor_op("aten.select.int", self.row(value), 0, 0), op)
 
     def row(self, value: Value) -> Value:
