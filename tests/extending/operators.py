@@ -9,7 +9,8 @@ template <class X, class Out>
 void fast_gelu(stretto::Range i, X x, Out out) {
     for (int64_t at = i.begin; at < i.end; ++at) {
         auto v = x(at);
-        decltype(v) u = 0.7978845608 * (v + 0.044715 * v * v * v);
+        using T = decltype(v);
+        T u = T(0.7978845608) * (v + T(0.044715) * v * v * v);
         out(at) = v / (1 + stretto::exp(-2 * u));
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import stretto
 from stretto import Options
+from stretto.device.user_kernels import kernel_for
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.registry import default_machine, registered
 from tests.extending.operators import fast_gelu, register, rotary, row_sums, smooth
@@ -223,3 +225,32 @@ def test_neighbours_are_in_the_launch() -> None:
     compiled(torch.randn(33, 19), torch.randn(19, 70))
     assert library_calls(compiled) == []
     assert "user" in compiled.explain()
+
+
+def one_instance(x: Tensor) -> Tensor:
+    total = fast_gelu(x)
+    while total.sum() < 3:
+        total = fast_gelu(total + 1)
+    return total
+
+
+def test_batches() -> None:
+    """An instance of a batch runs the operator."""
+    instances = [torch.randn(4) for _ in range(5)]
+    many = stretto.batch(one_instance)
+    for found, x in zip(many(instances), instances, strict=True):
+        torch.testing.assert_close(found, one_instance(x), rtol=1e-4, atol=1e-5)
+    assert list(many([])) == []
+
+
+def test_saved(tmp_path: Path) -> None:
+    """A file has the digest of a kernel; the programs that are loaded run the kernel."""
+    x, file = torch.randn(9), tmp_path / "f.safetensors"
+    compiled = stretto.compile(alone)
+    compiled(x)
+    compiled.save(file)
+    loaded = stretto.load(file, namespaces=["stretto_test"])
+    torch.testing.assert_close(loaded(x), alone(x), rtol=1e-4, atol=1e-5)
+    kernel = kernel_for("stretto_test.fast_gelu.default")
+    assert kernel is not None
+    assert loaded.built_with["kernels"] == {kernel.target: kernel.digest}

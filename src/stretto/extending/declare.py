@@ -10,6 +10,7 @@ import torch
 
 from stretto.device.user_kernels import UserKernel, register
 from stretto.errors import SourceLocation
+from stretto.extending.check import check
 from stretto.extending.regions import parse_regions
 from stretto.ir.types import DType
 from stretto.ops.infer import resolve
@@ -18,74 +19,85 @@ _NUMBERS = {"float": "f64", "int": "i64", "SymInt": "i64", "bool": "bool", "numb
 """Types of a schema, and the dtypes that a kernel gets numbers of them in."""
 
 
-def kernel(
-    operator: Any,
-    regions: str,
-    *,
-    cpp: str | None = None,
-    triton: str | None = None,
-    operations: float = 1.0,
-    nbytes: float | None = None,
-    dtypes: Iterable[torch.dtype] = (torch.float32,),
-    multiples: Mapping[str, int] | None = None,
-) -> UserKernel:
-    """Registers a kernel for an operator of `torch.library`; compiled functions run it as tasks.
+class Kernels:
+    """What `stretto.kernel` is: called, it registers a kernel; `check` tries one out."""
 
-    operator: its name, `"mylib::fast_gelu"`, or what `torch.library.custom_op` gave. It computes
-        one new tensor, changes nothing, and takes tensors and numbers. Eager code, and machines
-        without a source, go on with its own implementation.
-    regions: what an element of the result depends on, `"x[..., s, :], cos[s, :] -> [..., s, :]"`:
-        every tensor by its name in the schema. A dim is an affine expression of indices of the
-        result, some values from one on (`i : i + 3`), or `:`, the whole. `...` stands for any
-        leading dims; a tensor that has fewer of them, or some of size 1, is broadcast.
-    cpp: C++17 that defines a function template with the name of the operator. It gets a
-        `stretto::Range` per index of the result, a `stretto::View<const T, R>` per tensor and a
-        number per other parameter, each in the order of the schema, and a `stretto::View<T, R>` for
-        the result, of which it writes the elements in the ranges: all of those, and no others.
-        Views have the dims behind `...`, and any strides. The header has them: tile.h.
-    triton: Triton for GPUs; no machine takes it yet.
-    operations: arithmetic operations for an element of the result. nbytes: bytes moved for one;
-        by default those of one element of each tensor.
-    dtypes: those that floating tensors may have. Calls with others are library calls.
-    multiples: by index, what the ranges are multiples of, as far as the dim goes.
+    check = staticmethod(check)
 
-    A later kernel for the operator takes the place of an earlier one, in programs that are compiled
-    from then on. Raises ValueError for an operator that is not known or cannot have a kernel, and
-    for regions that do not fit its schema.
-    """
-    target = _target(operator)
-    schema = resolve(target)._schema
-    reads, write = parse_regions(regions)
-    tensors, numbers = _parameters(schema)
-    by_name = {read.tensor: read for read in reads}
-    if by_name.keys() != set(tensors):
-        named = ", ".join(f"`{name}`" for name in tensors) or "none"
-        raise ValueError(
-            f"the regions of {target} name its tensors, which are {named}: {regions!r}"
+    def __call__(
+        self,
+        operator: Any,
+        regions: str,
+        *,
+        cpp: str | None = None,
+        triton: str | None = None,
+        operations: float = 1.0,
+        nbytes: float | None = None,
+        dtypes: Iterable[torch.dtype] = (torch.float32,),
+        multiples: Mapping[str, int] | None = None,
+    ) -> UserKernel:
+        """Registers a kernel for an operator of `torch.library`: it runs as tasks of programs.
+
+        operator: its name, `"mylib::fast_gelu"`, or what `torch.library.custom_op` gave. It
+            computes one new tensor, changes nothing, and takes tensors and numbers. Eager code, and
+            machines without a source, go on with its own implementation.
+        regions: what an element of the result depends on,
+            `"x[..., s, :], cos[s, :] -> [..., s, :]"`: every tensor by its name in the schema. A
+            dim is an affine expression of indices of the result, some values from one on
+            (`i : i + 3`), or `:`, the whole. `...` stands for any leading dims; a tensor that has
+            fewer of them, or some of size 1, is broadcast.
+        cpp: C++17 that defines a function template with the name of the operator. It gets a
+            `stretto::Range` per index of the result, a `stretto::View<const T, R>` per tensor and a
+            number per other parameter, each in the order of the schema, and a
+            `stretto::View<T, R>` for the result, of which it writes the elements in the ranges: all
+            of those, and no others. Views have the dims behind `...`, and any strides. The header
+            has them: tile.h.
+        triton: Triton for GPUs; no machine takes it yet.
+        operations: arithmetic operations for an element of the result. nbytes: bytes moved for one;
+            by default those of one element of each tensor.
+        dtypes: those that floating tensors may have. Calls with others are library calls.
+        multiples: by index, what the ranges are multiples of, as far as the dim goes.
+
+        A later kernel for the operator takes the place of an earlier one, in programs that are
+        compiled from then on. Raises ValueError for an operator that is not known or cannot have a
+        kernel, and for regions that do not fit its schema.
+        """
+        target = _target(operator)
+        schema = resolve(target)._schema
+        reads, write = parse_regions(regions)
+        tensors, numbers = _parameters(schema)
+        by_name = {read.tensor: read for read in reads}
+        if by_name.keys() != set(tensors):
+            named = ", ".join(f"`{name}`" for name in tensors) or "none"
+            raise ValueError(
+                f"the regions of {target} name its tensors, which are {named}: {regions!r}"
+            )
+        if cpp is None and triton is None:
+            raise ValueError(f"the kernel of {target} has no source: give it `cpp`")
+        chosen = dict(multiples or {})
+        indices = {part.start.name for part in write.parts if part.start is not None}
+        if not chosen.keys() <= indices or any(value < 1 for value in chosen.values()):
+            raise ValueError(f"multiples are positive numbers by indices of the result: {chosen}")
+        found = UserKernel(
+            target,
+            tuple(by_name[name] for name in tensors),
+            write,
+            numbers,
+            _positive("operations", operations),
+            None if nbytes is None else _positive("nbytes", nbytes),
+            tuple(_floating(dtype) for dtype in dtypes),
+            tuple(sorted(chosen.items())),
+            cpp,
+            triton,
+            _location(cpp, inspect.stack(0)[1].filename),
         )
-    if cpp is None and triton is None:
-        raise ValueError(f"the kernel of {target} has no source: give it `cpp`")
-    chosen = dict(multiples or {})
-    indices = {part.start.name for part in write.parts if part.start is not None}
-    if not chosen.keys() <= indices or any(value < 1 for value in chosen.values()):
-        raise ValueError(f"multiples are positive numbers by indices of the result: {chosen}")
-    found = UserKernel(
-        target,
-        tuple(by_name[name] for name in tensors),
-        write,
-        numbers,
-        _positive("operations", operations),
-        None if nbytes is None else _positive("nbytes", nbytes),
-        tuple(_floating(dtype) for dtype in dtypes),
-        tuple(sorted(chosen.items())),
-        cpp,
-        triton,
-        _location(cpp, inspect.stack(0)[1].filename),
-    )
-    if cpp is not None and found.entry not in cpp:
-        raise ValueError(f"the C++ of {target} defines no function `{found.entry}`")
-    register(found)
-    return found
+        if cpp is not None and found.entry not in cpp:
+            raise ValueError(f"the C++ of {target} defines no function `{found.entry}`")
+        register(found)
+        return found
+
+
+kernel = Kernels()
 
 
 def _target(operator: Any) -> str:
