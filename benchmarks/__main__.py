@@ -9,6 +9,7 @@ from rich.console import Console
 from .harness import run
 from .measure import Protocol
 from .models import CORE, ZOO
+from .models.groups import GROUPS, expanded
 from .peers import PEERS
 from .report import publish, shown_progress
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     protocol = Protocol.quick() if options.quick else Protocol()
     with shown_progress(console) as observe:
         record = run(
-            options.models or CORE,
+            expanded(options.models or CORE),
             peers,
             options.threads,
             preset=options.preset,
@@ -35,7 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Time the zoo on stretto and its peers."
     )
-    models = f"models to run (default: all but the sweep of rates): {', '.join(ZOO)}"
+    models = (
+        f"models to run (default: all but the sweep of rates): {', '.join(ZOO)}; "
+        f"and groups: {', '.join(GROUPS)}"
+    )
     parser.add_argument("models", nargs="*", metavar="MODEL", help=models)
     parser.add_argument(
         "--peers", default=",".join(PEERS), help="systems, by commas (default: %(default)s)"

@@ -29,12 +29,15 @@ from .measure import (
     time_limit,
 )
 from .models import CORE, ZOO, Phase, ZooEntry
-from .models.real import REAL, MissingPackage
+from .models.groups import GROUPS
+from .models.real import MissingPackage
 from .peers import DEFAULT, PEERS, Case, Peer, Prepared, Skipped
 from .peers.base import tensors_to_numpy
 from .record import ModelResult, Record, SystemResult
 
-ALL: Mapping[str, ZooEntry] = {**ZOO, **REAL}
+ALL: Mapping[str, ZooEntry] = ZOO | {
+    name: entry for group in GROUPS.values() for name, entry in group.items()
+}
 TOLERANCE = 1e-4
 SEED = 0
 

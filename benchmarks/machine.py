@@ -7,7 +7,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("torch", "onnxruntime", "onnx", "jax", "jaxlib", "numpy", "stretto")
+PACKAGES = ("torch", "onnxruntime", "openvino", "onnx", "jax", "jaxlib", "numpy", "stretto")
 VECTOR_FLAGS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve")
 
 

@@ -18,6 +18,7 @@ BAR_COLORS = {
     "compile": "#e07a3f",
     "script": "#c9a227",
     "onnxruntime": "#4c78a8",
+    "openvino": "#5aa6a0",
     "jax": "#7b5aa6",
     "stretto_each": "#8fd0a9",
     "hand": "#4c78a8",

@@ -42,7 +42,8 @@ class ZooEntry:
     `presets` holds `full` (the published size) and `small` (seconds on the emulator).
     `work(config)` lists the phases of the physical floor.
     `one_launch` says that a call must be one native launch; `loop` that it has a loop over steps;
-    `batched` that `config.batch` may be more than 1.
+    `batched` that `config.batch` may be more than 1; `decides` that what runs depends on values,
+    so that a trace of one call is not the program.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ZooEntry:
     one_launch: bool = True
     loop: bool = False
     batched: bool = True
+    decides: bool = False
 
 
 def generator(seed: int) -> torch.Generator:

@@ -7,17 +7,16 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
-from .entry import Made, Phase, ZooEntry, generator
+from .counted import counted_work
+from .entry import Made, ZooEntry, generator
 from .weights import seed_weights
 
 
@@ -119,6 +118,31 @@ def _audio(config: RealConfig, seed: int) -> Made:
     return _First(made, "input_values").eval(), (samples,)
 
 
+class _Logits(nn.Module):
+    """words [1, T] -> logits [1, T, vocabulary]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def double(self) -> Self:
+        """In float64 one product for each expert; the package's grouped product has none."""
+        self.model.set_experts_implementation("eager")
+        return super().double()
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.model(words, use_cache=False).logits
+
+
+def make_mixtral(config: RealConfig, seed: int) -> Made:
+    """transformers' Mixtral: each word goes to two experts that a layer's gate chooses."""
+    package = import_transformers()
+    settings = package.MixtralConfig(**config.changes)
+    made = _seeded(partial(package.MixtralForCausalLM, settings), seed)
+    words = torch.randint(settings.vocab_size, (1, config.size), generator=generator(seed))
+    return _Logits(made).eval(), (words,)
+
+
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The model, in eval mode, with weights as its package draws them."""
     with torch.random.fork_rng(devices=[]):
@@ -143,41 +167,6 @@ def _generate(config: RealConfig, seed: int) -> Made:
     return _Generated(model, 64).eval(), (words,)
 
 
-class _Counted(TorchDispatchMode):
-    """Lists a phase for each operator with products: its operations, and its weights' bytes."""
-
-    def __init__(self, weights: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.sizes = {weight.data_ptr(): weight.nbytes for weight in weights}
-        self.phases = list[Phase]()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            operations = float(count(*args, **kwargs, out_val=result))
-            held = (one for one in args if isinstance(one, Tensor))
-            read = float(sum(self.sizes.get(one.data_ptr(), 0) for one in held))
-            resident = float(sum(self.sizes.values()))
-            self.phases.append(Phase(str(func), operations, read, resident))
-        return result
-
-
-def counted_work(make: Callable[[RealConfig, int], Made], config: RealConfig) -> tuple[Phase, ...]:
-    """The operations of a model's products and convolutions, and the weights that they read.
-
-    The weights lie in the nearest memory that holds all of them; what is between products counts
-    for nothing.
-    """
-    model, inputs = make(config, 0)
-    with torch.no_grad(), _Counted(model.parameters()) as counted:
-        model(*inputs)
-    return tuple(counted.phases)
-
-
 _SMALL_TEXT = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
 _SMALL_TEXT |= {"intermediate_size": 64, "vocab_size": 99}
 _SMALL_GPT2 = {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 99}
@@ -200,6 +189,7 @@ def _entry(
 
 
 _VISION = {
+    "alexnet": ("AlexNet", 227, 64),
     "resnet18": ("ResNet-18", 224, 64),
     "resnet50": ("ResNet-50", 224, 64),
     "mobilenet_v3_large": ("MobileNetV3", 224, 64),

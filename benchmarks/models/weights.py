@@ -10,15 +10,15 @@ from .entry import generator
 
 @torch.no_grad()
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> None:
-    """Fill every parameter and batch-norm statistic of `module`, in place, from `seed` alone.
+    """Fill every parameter and batch norms' statistic of `module`, in place, from `seed` alone.
 
     Weights are normal with standard deviation gain / sqrt(fan in); biases are normal with 0.1;
-    batch norms get means, variances and scales that are not the identity.
+    norms get scales and shifts, batch norms also means and variances, that are not the identity.
     """
     source = generator(seed)
     for child in module.modules():
-        if isinstance(child, nn.BatchNorm2d):
-            _seed_batch_norm(child, source)
+        if isinstance(child, _NORMS):
+            _seed_norm(child, source)
             continue
         for parameter in child.parameters(recurse=False):
             if isinstance(child, nn.Embedding):
@@ -31,9 +31,16 @@ def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> None:
     module.eval()
 
 
-def _seed_batch_norm(norm: nn.BatchNorm2d, source: torch.Generator) -> None:
-    assert norm.running_mean is not None and norm.running_var is not None
-    norm.running_mean.normal_(0.0, 0.1, generator=source)
-    norm.running_var.uniform_(0.8, 1.2, generator=source)
-    norm.weight.uniform_(0.9, 1.1, generator=source)
-    norm.bias.normal_(0.0, 0.1, generator=source)
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+
+
+def _seed_norm(norm: nn.Module, source: torch.Generator) -> None:
+    mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
+    if mean is not None and variance is not None:
+        mean.normal_(0.0, 0.1, generator=source)
+        variance.uniform_(0.8, 1.2, generator=source)
+    weight, bias = norm.weight, norm.bias
+    if isinstance(weight, nn.Parameter):
+        weight.uniform_(0.9, 1.1, generator=source)
+    if isinstance(bias, nn.Parameter):
+        bias.normal_(0.0, 0.1, generator=source)

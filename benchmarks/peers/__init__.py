@@ -3,6 +3,7 @@
 from .base import Case, Peer, Prepared, Skipped
 from .jax_peer import JaxPeer
 from .onnxruntime_peer import OnnxRuntimePeer
+from .openvino_peer import OpenVinoPeer
 from .torch_peers import AutotunePeer, CompilePeer, EagerPeer, StrettoPeer
 from .torchscript import TorchScriptPeer
 
@@ -16,6 +17,7 @@ PEERS: dict[str, Peer] = {
         AutotunePeer(),
         TorchScriptPeer(),
         OnnxRuntimePeer(),
+        OpenVinoPeer(),
         JaxPeer(),
         StrettoPeer(),
     )

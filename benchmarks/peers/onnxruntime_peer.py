@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ..models.attention import Attention
 from ..models.blockdrop import BlockDrop, BlockDropPolicy
 from ..models.deepspeech2 import DeepSpeech2
+from ..models.groups import GROUPS
 from ..models.lstm import LSTM
 from ..models.nasrnn import NASRNN
 from ..models.rae import RAE
-from ..models.real import REAL
 from ..models.seq2seq import Seq2Seq
 from ..models.skipnet import SkipNet
 from .base import Case, Peer, Prepared, Skipped, arrays_to_numpy
@@ -38,25 +38,37 @@ class OnnxRuntimePeer(Peer):
     name: ClassVar[str] = "onnxruntime"
 
     def prepare(self, case: Case) -> Prepared:
-        for package in ("onnx", "onnxruntime"):
-            if importlib.util.find_spec(package) is None:
-                raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
-        if hasattr(case.module, "by_torch_compile"):
-            raise Skipped("a loop of the package's Python code is not exported")
-        if case.name in REAL:
-            model, note = exported(case.module, case.inputs), "exported by torch.onnx"
-        elif type(case.module) in PROGRAMS:
-            module_name, function, note = PROGRAMS[type(case.module)]
-            programs = importlib.import_module(f".{module_name}", __package__)
-            model = getattr(programs, function)(case.module, case.config).SerializeToString()
-        else:
-            raise Skipped(f"no ONNX program is written for {type(case.module).__name__}")
+        require_packages("onnx", "onnxruntime")
+        model, note = onnx_program(case)
         session = session_of(model, case.threads)
         feeds = {
             declared.name: tensor.numpy()
             for declared, tensor in zip(session.get_inputs(), case.inputs, strict=True)
         }
         return Prepared(lambda: session.run(None, feeds), arrays_to_numpy, note)
+
+
+def require_packages(*packages: str) -> None:
+    """Raises `Skipped` where one is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise Skipped(f"{package} is not installed (pip install 'stretto[bench]')")
+
+
+def onnx_program(case: Case) -> tuple[bytes, str]:
+    """The model as an ONNX program, and how it was made. Raises `Skipped` where there is none."""
+    if hasattr(case.module, "by_torch_compile"):
+        raise Skipped("a loop of the package's Python code is not exported")
+    if type(case.module) in PROGRAMS:
+        module_name, function, note = PROGRAMS[type(case.module)]
+        programs = importlib.import_module(f".{module_name}", __package__)
+        return getattr(programs, function)(case.module, case.config).SerializeToString(), note
+    entry = next((group[case.name] for group in GROUPS.values() if case.name in group), None)
+    if entry is None:
+        raise Skipped(f"no ONNX program is written for {type(case.module).__name__}")
+    if entry.decides:
+        raise Skipped("what runs depends on values, and a trace would hold one call's decisions")
+    return exported(case.module, case.inputs), "exported by torch.onnx"
 
 
 def exported(

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from benchmarks.harness import relative_error
 from benchmarks.measure import Protocol
+from benchmarks.models.counted import counted_work
 from benchmarks.models.entry import generator
-from benchmarks.models.real import REAL, MissingPackage, RealConfig, counted_work
+from benchmarks.models.real import REAL, MissingPackage, RealConfig
 from benchmarks.peers.base import tensors_to_numpy
 from benchmarks.streams import memory, shapes, suite
 from benchmarks.streams.models import STREAMS, made

@@ -7,7 +7,7 @@ Commands import what they run when they run it: torch alone takes a second to im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -402,7 +402,7 @@ def _bench_zoo(
     from stretto.tools.models import zoo_module
 
     zoo, harness, known = (zoo_module(name) for name in ("models", "harness", "peers"))
-    chosen = _expanded(models, zoo.CORE, "real", list(zoo_module("models.real").REAL))
+    chosen = zoo_module("models.groups").expanded(models or zoo.CORE)
     systems = peers or list(known.DEFAULT)
     require_known("model", chosen, harness.ALL)
     require_known("peer", systems, known.PEERS)
@@ -424,13 +424,6 @@ def _bench_batched(
             require_known("size", [size], batched.INSTANCE_ZOO[model].presets)
     require_known("peer", peers or (), known)
     return partial(batched.run, chosen, peers or list(known), small=small)
-
-
-def _expanded(
-    names: list[str] | None, default: Sequence[str], group: str, members: list[str]
-) -> list[str]:
-    """The names given, or the default; the name of a group stands for its members."""
-    return [m for name in names or default for m in (members if name == group else [name])]
 
 
 @app.command()

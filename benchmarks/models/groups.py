@@ -1,0 +1,16 @@
+"""Groups of models by the names that stand for them on the command line."""
+
+from collections.abc import Mapping, Sequence
+
+from .entry import ZooEntry
+from .loops import LOOPS
+from .real import REAL
+from .static import STATIC
+
+GROUPS: dict[str, Mapping[str, ZooEntry]] = {"real": REAL, "static": STATIC, "loops": LOOPS}
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """The names, each group in place of its name; none twice."""
+    found = (list(GROUPS[name]) if name in GROUPS else [name] for name in names)
+    return list(dict.fromkeys(name for part in found for name in part))
