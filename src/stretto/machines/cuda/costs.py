@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from stretto.device.costs import CostModel
@@ -42,6 +43,8 @@ class CudaCosts(CostModel):
     """f16 and bf16 operations per second of tensor cores."""
     depth_seconds: float = 1.2e-7
     """A step along the depth of a product, however small."""
+    level_bytes: float = inf
+    """All units read the weights of an activation at once; four dependent steps take longer."""
 
     spread_figures: ClassVar[Mapping[str, float]] = {
         "start_seconds": 1e-12,
