@@ -18,7 +18,7 @@ import typer
 
 from stretto.device.costs import CostModel
 from stretto.device.expr import Access, Apply, Buffer, Index, Load, Var
-from stretto.device.operator import Kernel, Operator, Span, Stage, TileDim
+from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
 from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction
 from stretto.ir.types import DType
@@ -64,7 +64,9 @@ def _kernel(out: Buffer, sources: Sequence[Buffer]) -> Kernel:
     value = first
     for load in others:
         value = Apply("add", (value, load), DType.F32)
-    operator = Operator(f"k_{out.name}", (SIZE,), (), "", value, Access(out, out.shape, index))
+    operator = Operator(
+        f"k_{out.name}", (SIZE,), (), Combine.NONE, value, Access(out, out.shape, index)
+    )
     stage = Stage(operator, (Span(SIZE, grid=0),))
     return Kernel(operator.name, (TileDim(SIZE, TILE),), (stage,), SECONDS)
 
@@ -83,15 +85,20 @@ def main(
     most: Annotated[int, typer.Option(help="Operators.")] = SIZES[-1],
 ) -> None:
     """Measures, prints, and writes JSON."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, str | int | float]] = []
     for policy, units in SETTINGS:
         for size in SIZES:
             if size <= most:
                 spent = seconds(size, policy, units)
-                row = {"policy": policy, "units": units, "operators": size, "seconds": spent}
+                row: dict[str, str | int | float] = {
+                    "policy": policy,
+                    "units": units,
+                    "operators": size,
+                    "seconds": spent,
+                }
                 rows.append(row)
                 print(f"{policy} {units} {size} {spent:.2f}", flush=True)
-    output.write_text(json.dumps({"growth": rows}, indent=1) + "\n")
+                output.write_text(json.dumps({"growth": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,112 @@
+"""Waits between tasks against a barrier per wave, over random cells, simulated (Rammer, 5.2.5):
+python -m benchmarks.scheduling.waits --output results.json [--cells 1000] [--device cpu:2]...
+
+Both programs have the same tasks on the same units in the same order. With barriers every unit
+waits for every other one behind each level of the dependences.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Annotated
+
+import torch
+import typer
+
+from stretto.build import begin, run_stages
+from stretto.device.normalize import normalize
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.regions import Body
+from stretto.device.tree import Tree, leaves, map_tree
+from stretto.device.verifier import verify
+from stretto.frontends.python import capture
+from stretto.machines.machine import HOST
+from stretto.machines.registry import default_machine
+from stretto.machines.stages import TO_SCHEDULE
+from stretto.options import Options
+from stretto.schedule.dependence import leaf_nodes
+from stretto.simulator.devices import find_device
+from stretto.simulator.simulate import simulate
+from stretto.tools.targets import target_machine
+
+from .cells import cell
+
+
+def with_barriers(program: DeviceProgram, levels: Mapping[str, int]) -> DeviceProgram:
+    """The program with a barrier of all units behind each level of kernels, instead of its own
+    waits."""
+    return replace(program, tree=map_tree(program.tree, lambda leaf: _barriers(leaf, levels)))
+
+
+def _barriers(leaf: Schedule, levels: Mapping[str, int]) -> Schedule:
+    """The same runs in order of their levels. A leaf of a cell has no other items."""
+    last = max((levels[name] for name in leaf.kernels), default=0)
+    units = range(len(leaf.units))
+    return Schedule(tuple(_items(leaf, unit, levels, last) for unit in units), last + 1)
+
+
+def _items(leaf: Schedule, unit: int, levels: Mapping[str, int], last: int) -> tuple[Item, ...]:
+    runs = [item for item in leaf.units[unit] if isinstance(item, Run)]
+    made: list[Item] = []
+    for level in range(last + 1):
+        made += [run for run in runs if levels[run.kernel] == level]
+        if level < last and len(leaf.units) > 1:
+            made += (Signal(level + 1), Wait(0, level + 1, len(leaf.units)))
+    return tuple(made)
+
+
+def levels_of(tree: Tree[Body]) -> dict[str, int]:
+    """The level of each kernel in the dependences of its leaf."""
+    bodies = (body for function in normalize(tree).functions for body in leaves(function.body))
+    nodes = (node for body in bodies for node in leaf_nodes(body))
+    return {node.item.name: node.depth for node in nodes if isinstance(node.item, Kernel)}
+
+
+def measured(seed: int, name: str) -> tuple[float, float]:
+    """Seconds of a cell on a device, simulated: with its own waits, and with barriers."""
+    machine = default_machine()
+    device = find_device(name, machine.costs)
+    options = Options(threads=device.units)
+    if device.target:
+        machine = target_machine(device.target, device.units)
+    model, inputs = cell(seed)
+    with torch.no_grad():
+        program = capture(model, inputs, {}, options).program
+    stages = begin(program, machine, options, HOST)
+    run_stages(stages, TO_SCHEDULE)
+    assert stages.device is not None and stages.selected is not None
+    barred = with_barriers(stages.device, levels_of(stages.selected.tree))
+    verify(barred, normalize(stages.selected.tree))
+    found = [simulate(made, device, costs=machine.costs) for made in (stages.device, barred)]
+    return found[0].seconds, found[1].seconds
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="JSON of the results; more are added to it.")],
+    cells: Annotated[int, typer.Option(help="Cells.")] = 1000,
+    device: Annotated[list[str] | None, typer.Option(help="cpu:N, h200 and so on.")] = None,
+    minutes: Annotated[float, typer.Option(help="Begin no cell after that long.")] = 25.0,
+) -> None:
+    """Simulates the cells that have no result yet."""
+    known = json.loads(output.read_text()) if output.exists() else {}
+    until = time.monotonic() + 60 * minutes
+    for name in device or ["cpu:2", "h200", "v100"]:
+        rows: dict[str, list[float]] = known.setdefault(name, {})
+        for seed in range(cells):
+            if str(seed) not in rows and time.monotonic() < until:
+                rows[str(seed)] = list(measured(seed, name))
+        gains = [barrier / own for own, barrier in rows.values()]
+        if gains:
+            mean, most = geometric_mean(gains), max(gains)
+            print(f"{name}: {len(gains)} cells, mean {mean:.3f}x, largest {most:.3f}x")
+    output.write_text(json.dumps(known) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
