@@ -7,6 +7,7 @@ import stretto
 FAST_GELU = r"""
 template <class X, class Out>
 void fast_gelu(stretto::Range i, X x, Out out) {
+#pragma omp simd
     for (int64_t at = i.begin; at < i.end; ++at) {
         auto v = x(at);
         using T = decltype(v);
@@ -20,6 +21,7 @@ template <class X, class Table, class Out>
 void rotary(stretto::Range s, X x, Table cos, Table sin, Out out) {
     const int64_t half = x.size[1] / 2;
     for (int64_t row = s.begin; row < s.end; ++row)
+#pragma omp simd
         for (int64_t at = 0; at < half; ++at) {
             float first = x(row, at), second = x(row, at + half);
             out(row, at) = first * cos(row, at) - second * sin(row, at);
