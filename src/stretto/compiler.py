@@ -23,7 +23,7 @@ from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.frontends.python.tracing.locations import definition
 from stretto.frontends.python.tracing.settling import Settling
 from stretto.keys import Key
-from stretto.machines.machine import Machine
+from stretto.machines.machine import Machine, Stages
 from stretto.options import Options
 from stretto.placement import choose_machine, device_of
 from stretto.progress import LOG
@@ -152,6 +152,10 @@ class Compiler:
         traced = time.perf_counter() - start
         stages = build(captured.program, machine, self.options, device)
         assert stages.executable is not None
+        is_sized = captured.sizes is not None and captured.sizes.symbols
+        if self.options.tune == "measure" and machine.is_native and not is_sized:
+            stages = self._measured(machine, stages, captured, call, key)
+            assert stages.executable is not None
         stages.seconds = {"capture": traced, **stages.seconds}
         if self.options.remarks:
             from stretto.tools.explain import remarks_text
@@ -176,3 +180,14 @@ class Compiler:
         if entry.checks_inputs:
             entry.compiled_variant = entry.variant(tensors, reading)
         return entry
+
+    def _measured(
+        self, machine: Machine, stages: Stages, captured: Captured, call: Call, key: Key
+    ) -> Stages:
+        """The program once more, when the variants of its kernels have been timed."""
+        from stretto.tools.tune import measure
+
+        assert stages.executable is not None
+        kept = (call.args, call.kwargs)
+        measure(Entry(key, captured, stages.executable, stages, 0.0, kept), self.options)
+        return build(captured.program, machine, self.options, stages.place)

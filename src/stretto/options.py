@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-TUNING = ("off", "cached")
+TUNING = ("off", "cached", "measure")
 """What `Options.tune` can be."""
 KERNELS = ("fastest", "efficient", "holistic")
 """What `Options.kernels` can be."""
@@ -56,8 +56,10 @@ class Options:
         where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
     remarks: print to standard error what stages decline to do, and why, when a signature is
         compiled.
-    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` has
-        measured anything), or what the source says ("off").
+    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` or
+        `stretto tune` have measured anything), or what the source says ("off"). "measure" also
+        times the kernels of each signature in all their variants when it is compiled, which takes
+        several times as long, and runs the program.
     profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
 

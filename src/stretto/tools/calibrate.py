@@ -26,10 +26,11 @@ from stretto.errors import BuildError
 from stretto.machines.cpu.costs import CPU_COSTS, FACTOR, CpuCosts
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.machine import HOST, TaskEvent
+from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.tools import calibration_probes as probes
-from stretto.tools.profile import entry_inputs
+from stretto.tools.profile import entry_inputs, one_torch_thread
 from stretto.tuning.database import Database
 from stretto.tuning.device import this_cpu
 
@@ -84,7 +85,7 @@ def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) ->
     what is measured now. Raises the errors of compiling."""
     plain = replace(options, tune="off", profile=False, dump_dir=None, remarks=False)
     torch.manual_seed(0)
-    with torch.no_grad():
+    with torch.no_grad(), one_torch_thread():
         tell("arithmetic and memory on one unit")
         unit = _timed(probes.UnitProbe(), replace(plain, threads=1))
         values = rates(unit)
@@ -104,7 +105,7 @@ def _source(name: str) -> float:
 
 def _timed(probe: probes.UnitProbe | probes.WaitProbe, options: Options) -> Timed:
     inputs = probe.inputs()
-    fast = stretto.compile(probe.eval(), inputs, backend="cpu", options=options)
+    fast = stretto.compile(probe.eval(), inputs, backend=default_machine().name, options=options)
     entry = fast.signatures[0]
     profiler = entry.stages.machine.profiler(entry.stages, options)
     assert profiler is not None and entry.stages.device is not None
@@ -205,7 +206,7 @@ def _estimates(unit: Timed, costs: CpuCosts) -> dict[str, Kernel]:
     """The kernels of the same program by name, as a model estimates them."""
     stages = begin(
         unit.entry.captured.program,
-        CpuMachine("cpu", costs=costs),
+        CpuMachine(default_machine().name, costs=costs),
         Options(threads=1, tune="off"),
         HOST,
     )
@@ -226,7 +227,7 @@ def _launches(options: Options) -> dict[str, float]:
 def _call_seconds(
     function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, options: Options
 ) -> float:
-    fast = stretto.compile(function, (x,), backend="cpu", options=options)
+    fast = stretto.compile(function, (x,), backend=default_machine().name, options=options)
     taken: list[float] = []
     for _ in range(CALLS):
         start = time.perf_counter()

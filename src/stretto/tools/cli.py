@@ -227,6 +227,11 @@ def _explain_target(
     typer.echo(shown, nl=False)
 
 
+def _said(text: str) -> None:
+    """A line, and nothing that moves: it would take time from what is measured."""
+    errors.print(text, style="dim", markup=False, highlight=False)
+
+
 @app.command(name="calibrate")
 def calibrate_command(
     threads: Threads = None,
@@ -245,10 +250,29 @@ def calibrate_command(
             database.forget()
             typer.echo(f"removed all measurements from {database.path}")
             return
-        with errors.status("calibrating") as status:
-            fitted = calibrate(options, lambda what: status.update(f"measuring {what}"))
+        fitted = calibrate(options, lambda what: _said(f"measuring {what}"))
         console.print(fitted_table(fitted))
         typer.echo(f"kept in {database.path}")
+
+
+@app.command(name="tune")
+def tune_command(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Zoo models, path.py:function or module:name. Default: the zoo's."),
+    ] = None,
+    threads: Threads = None,
+    small: Annotated[bool, typer.Option(help="Of zoo models the small presets.")] = False,
+) -> None:
+    """Time the kernels of models in all their variants; from then on, the fastest are taken."""
+    from stretto.tools.models import find_model, zoo_module
+    from stretto.tools.tune import tune_model, tuned_table
+
+    options = Options(threads=threads)
+    with told():
+        names = models or list(zoo_module("models").CORE)
+        found = [tune_model(find_model(name, small=small), options, _said) for name in names]
+        console.print(tuned_table(found))
 
 
 @app.command(name="simulate")

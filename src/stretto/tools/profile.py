@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -149,6 +150,18 @@ def _fastest(profiler: Profiler, inputs: list[torch.Tensor]) -> list[TaskEvent]:
 
 def _span(events: list[TaskEvent]) -> int:
     return max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
+
+
+@contextmanager
+def one_torch_thread() -> Generator[None]:
+    """Torch's own threads spin for a while behind an operator, and take time from what is measured
+    then."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def entry_inputs(entry: Entry) -> list[torch.Tensor]:

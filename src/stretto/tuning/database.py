@@ -110,6 +110,13 @@ class Database:
         )
 
     # ---- kernels -----------------------------------------------------------------------------
+    def has_kernels(self, device: MeasuredDevice) -> bool:
+        """Whether any kernel was measured."""
+        mine = (device.key, device.threads)
+        return bool(
+            self._read("SELECT 1 FROM kernels WHERE device = ? AND threads = ? LIMIT 1", mine)
+        )
+
     def kernels(self, device: MeasuredDevice, keys: Iterable[str]) -> dict[str, KernelTime]:
         """What is known of these kernels."""
         wanted = list(dict.fromkeys(keys))

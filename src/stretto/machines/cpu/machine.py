@@ -9,10 +9,12 @@ from typing import ClassVar
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.errors import BuildError
+from stretto.kernels.variants import Chooser
 from stretto.machines.cpu import pool
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.measured import MeasuredChooser
 from stretto.machines.cpu.printer.program import Source, print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
@@ -78,6 +80,10 @@ class CpuMachine(Machine):
     """Native threads of this process."""
 
     costs: CpuCosts = field(default=CPU_COSTS, kw_only=True)
+    measured: Database | None = field(default=None, kw_only=True)
+    """What was measured on this device, if that is to decide."""
+    chooser: Chooser | None = field(default=None, kw_only=True)
+    """Chooses variants instead of what the options name."""
 
     summary: ClassVar[str] = "C++ on the threads of this host"
     is_default: ClassVar[bool] = True
@@ -100,17 +106,20 @@ class CpuMachine(Machine):
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
 
     def tuned(self, options: Options) -> Machine:
-        if options.tune == "off" or self.costs is not CPU_COSTS:
+        if options.tune == "off" or self.costs is not CPU_COSTS or self.measured is not None:
             return self
         database = Database(options.cache_path())
         if not database.path.exists():
             return self
         parameters = database.parameters(this_cpu(options))
-        return replace(self, costs=CPU_COSTS.fitted(parameters)) if parameters else self
+        costs = CPU_COSTS.fitted(parameters) if parameters else CPU_COSTS
+        return replace(self, costs=costs, measured=database)
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         costs = replace(self.costs, most_filtered=options.winograd)
-        choose = chooser(options.kernels, units, POLICIES.get(options.policy))
+        choose = self.chooser or chooser(options.kernels, units, POLICIES.get(options.policy))
+        if self.measured is not None:
+            choose = MeasuredChooser(choose, self.measured, this_cpu(options), units)
         return select(lowered, units, options.fuse, costs, choose, remarks)
 
     def describe(self, stages: Stages) -> Description:
