@@ -357,6 +357,12 @@ def test_one_unit_waits_for_nobody() -> None:
     assert decided(config, Target(CPU_COSTS, 1)) == [8] * 3
 
 
+def test_what_one_unit_does_sooner_is_not_skewed() -> None:
+    """Small layers: the waits of two units would take longer than all the work."""
+    config = lstm.LSTMConfig(length=64, layers=6, hidden=32)
+    assert decided(config, Target(CPU_COSTS, 2)) == [64] * 6
+
+
 def test_without_a_machine_nothing_is_skewed() -> None:
     program = program_of(TWO_LAYERS)
     assert not Skew().apply(program)

@@ -22,6 +22,11 @@ _WITH_SUMMAND = ("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.defau
 """Products whose first operand is added to the result."""
 
 
+RAMP_GAIN = 1.25
+"""By this factor loops must be faster where one is behind another: there are more small kernels in
+a step, and states are selected, which the estimates leave out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Products:
     """The products of a step. operations: multiplications and additions. nbytes: of the operands
@@ -42,14 +47,17 @@ class Products:
 
 
 def why_in_turn(group: Group, target: Target) -> str | None:
-    """Why the loops of a group should run one after the other, or None."""
+    """Why the loops of a group should run one after the other, or None. Either way one unit may
+    turn out to be enough, which waits for nobody."""
     if target.is_alone:
         return "one unit waits for nobody"
     for stage in group.stages:
         if any(not isinstance(op, IfOp) for op in stage.loop.body.walk() if op.blocks):
             return "there are loops or calls in its steps"
-    in_turn, at_once = seconds_in_turn(group, target), seconds_at_once(group, target)
-    if at_once < in_turn:
+    ways = {target, target if target.costs.uniform else Target(target.costs, 1)}
+    in_turn = min(seconds_in_turn(group, way) for way in ways)
+    at_once = min(seconds_at_once(group, way) for way in ways)
+    if at_once * (RAMP_GAIN if group.ramp else 1.0) < in_turn:
         return None
     return (
         f"one after the other they take {seconds_text(in_turn)}, "
@@ -79,7 +87,10 @@ def seconds_at_once(group: Group, target: Target) -> float:
 
 
 def step_seconds(step: Products, target: Target) -> float:
+    """A step of a loop, with the waits in it."""
     work = target.costs.product_seconds(step.operations, step.nbytes, target.units)
+    if target.is_alone:
+        return work + max(step.chain, 1) * target.costs.start_seconds
     return work + max(step.chain, 1) * target.costs.dependent_seconds
 
 
