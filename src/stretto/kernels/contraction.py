@@ -27,7 +27,9 @@ from stretto.ir.types import DType
 from stretto.kernels.products import Product, factors, product_of
 
 FLOATS = (DType.F32, DType.F64)
-NARROW = (DType.F16, DType.BF16)
+_HALVES = (DType.F16, DType.BF16)
+NARROW = (*_HALVES, DType.I8)
+"""What operands may be made of that are widened before they are multiplied, bytes to i32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Contraction:
     """A product whose factors are plain loads; strides in elements.
 
     dtype: that of both operands. f16 and bf16 are widened to f32 before they are multiplied, and
-    the result is f32; otherwise it is that of the result, too.
+    the result is f32. I8: that of the right one, while the left one is u8 and the result i32.
+    Otherwise it is that of the result, too.
 
     column: the contiguous one of the product's. Others are dims of the batch, like those of both
     factors: a matrix is multiplied with many others, each where it lies. rows: the product's, and
@@ -117,11 +120,9 @@ def contraction_of(operator: Operator) -> Contraction | None:
     if product is None or not product.columns:
         return None
     left, right = (narrow_load(factor) or factor for factor in product.factors(operator))
-    if not isinstance(left, Load) or not isinstance(right, Load) or left.dtype is not right.dtype:
+    if not isinstance(left, Load) or not isinstance(right, Load):
         return None
-    if left.dtype not in (*FLOATS, *NARROW):
-        return None
-    if operator.out.buffer.dtype is not (DType.F32 if left.dtype in NARROW else left.dtype):
+    if (left.dtype, right.dtype, operator.out.buffer.dtype) not in _DTYPES:
         return None
     if not all(map(is_linear, (left.access.offset, right.access.offset, operator.out.offset))):
         return None
@@ -137,7 +138,7 @@ def contraction_of(operator: Operator) -> Contraction | None:
         return None
     rows = tuple(sorted((*product.rows, *product.free)))
     depth = known_size(operator.reduce)
-    return Contraction(product, column, rows, depth, left_depth, right_depth, left.dtype)
+    return Contraction(product, column, rows, depth, left_depth, right_depth, right.dtype)
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | None:
@@ -216,10 +217,20 @@ def convolution_of(operator: Operator) -> Convolution | None:
     return _geometry(operator, image.access, fixed)
 
 
+_DTYPES = {
+    *((dtype, dtype, dtype) for dtype in FLOATS),
+    *((dtype, dtype, DType.F32) for dtype in _HALVES),
+    (DType.U8, DType.I8, DType.I32),
+}
+"""Those of the left operand, the right one and the result."""
+
+
 def narrow_load(expr: Expr) -> Load | None:
-    """The load of f16 or bf16 numbers that a factor widens to f32."""
+    """The load of narrow numbers that a factor widens."""
     match expr:
-        case Apply("cast", (Load() as load,), DType.F32) if load.dtype in NARROW:
+        case Apply("cast", (Load() as load,), DType.F32) if load.dtype in _HALVES:
+            return load
+        case Apply("cast", (Load() as load,), DType.I32) if load.dtype in (DType.U8, DType.I8):
             return load
         case _:
             return None

@@ -14,6 +14,9 @@ positions; negative ones count from the end, if it `wraps`.
 `stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] with matrices [G, K, N], where
 group g of the rows ends before row `ends[g]`: [S, N], with zeros behind the last group.
 
+`stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] with i8 [K, N]: i32 [M, N], exact but that it
+wraps around.
+
 `stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of these
 strides that `operator`, an ATen operator such as `aten.normal_.default`, has filled: which element
 gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
@@ -33,6 +36,7 @@ _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
 )
 _library.define("grouped_mm(Tensor rows, Tensor matrices, Tensor ends) -> Tensor")
+_library.define("byte_mm(Tensor bytes, Tensor weight) -> Tensor")
 _library.define(
     "check_positions(Tensor positions, SymInt size, int length, str operator, int dim, bool wraps)"
     " -> ()"
@@ -120,6 +124,18 @@ def _grouped_mm_shape(
     return rows.new_empty((rows.size(0), matrices.size(2)))
 
 
+def _byte_mm(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    _byte_mm_shape(bytes, weight)
+    return bytes.int() @ weight.int()
+
+
+def _byte_mm_shape(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if (bytes.dtype, weight.dtype) != (torch.uint8, torch.int8) or bytes.dim() != 2:
+        raise ValueError(f"no matrices of bytes: {bytes.dtype} {bytes.shape}, {weight.dtype}")
+    torch._check(bytes.size(1) == weight.size(0))  # pyright: ignore[reportPrivateUsage]
+    return bytes.new_empty((bytes.size(0), weight.size(1)), dtype=torch.int32)
+
+
 def _check_positions(
     positions: torch.Tensor, size: int, length: int, operator: str, dim: int, wraps: bool
 ) -> None:
@@ -158,6 +174,8 @@ _library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm_shape, "Meta")
+_library.impl("byte_mm", _byte_mm, "CompositeExplicitAutograd")
+_library.impl("byte_mm", _byte_mm_shape, "Meta")
 _library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
 _library.impl("check_positions", lambda *_: None, "Meta")
 _library.impl("random_fill", _random_fill, "CompositeExplicitAutograd")

@@ -189,6 +189,7 @@ describe(
     fails=Fails.NEVER,
 )
 describe("topk", "stretto", fails=Fails.NEVER)
+describe("byte_mm", "stretto", fails=Fails.NEVER, cost=Cost.PRODUCT)
 describe("masked_scatter one_hot", fails=Fails.VALUES)  # too few elements; a class out of range
 describe(
     "_linalg_check_errors cholesky cholesky_inverse cholesky_solve inverse pinverse svd "

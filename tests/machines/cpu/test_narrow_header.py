@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,25 +60,22 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, i
 
     @cache
     def build(target: str, dtype: str, width: int) -> ctypes.CDLL:
-        folder = tmp_path_factory.mktemp(target)
-        source, made = folder / "driver.cpp", folder / "driver.so"
-        source.write_text(DRIVER + f"ENTRY({dtype}, 6, {width})")
-        flags = [
-            "-std=c++17",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-fopenmp-simd",
-        ]
-        command = [COMPILER, *flags, *TARGETS[target], "-iquote", INCLUDE, source, "-o", made]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(made))
+        return compiled(
+            DRIVER + f"ENTRY({dtype}, 6, {width})", target, tmp_path_factory.mktemp("built")
+        )
 
     return build
+
+
+def compiled(text: str, target: str, folder: Path) -> ctypes.CDLL:
+    source, made = folder / "driver.cpp", folder / "driver.so"
+    source.write_text(text)
+    flags = ["-std=c++17", "-O1", "-fopenmp-simd", "-Wall", "-Wextra", "-Werror"]
+    output = ["-shared", "-fPIC", "-o", made]
+    command = [COMPILER, *flags, *TARGETS[target], "-iquote", INCLUDE, source, *output]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(made))
 
 
 USUAL = {
@@ -150,6 +148,41 @@ def test_products_of_numbers_of_16_bits(
                 out[:, :n], want.numpy(), rtol=1e-6, atol=2e-7 * max(k, 4) ** 0.5, err_msg=message
             )
             np.testing.assert_array_equal(out[:, n:], before[:, n:].numpy(), err_msg=message)
+
+
+BYTES = """
+#include "narrow.h"
+extern "C" void packed(const uint8_t* a, int64_t am, int64_t ak, const int8_t* b, int32_t* c,
+                       int64_t ldc, int m, int k, int n, bool accumulate) {
+  stretto::narrow_packed<int8_t, 6, 64>(a, am, ak, b, c, ldc, m, k, n, accumulate);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        one if one in ("native", "widened") else pytest.param(one, marks=pytest.mark.whole)
+        for one in TARGETS
+    ],
+)
+def test_products_of_bytes_are_exact(target: str, tmp_path: Path) -> None:
+    if COMPILER is None or (not X86 and target != "native"):
+        pytest.skip("needs g++, and an x86 instruction set")
+    call = compiled(BYTES, target, tmp_path)["packed"]
+    generator = torch.Generator().manual_seed(0)
+    for number, (m, n, k) in enumerate(SIZES):
+        accumulate, turned = number % 2 == 1, number % 3 == 1
+        left = torch.randint(0, 256, (m, k), generator=generator, dtype=torch.uint8)
+        right = torch.randint(-128, 128, (k, n), generator=generator, dtype=torch.int8)
+        if number % 5 == 0:  # the largest sums
+            left, right = torch.full_like(left, 255), torch.full_like(right, -128)
+        out = guarded(torch.randint(-9, 9, (m, n + 3), dtype=torch.int32).numpy())
+        want = left.int() @ right.int() + (torch.from_numpy(out[:, :n]) if accumulate else 0)
+        a, strides = (left.t(), (1, m)) if turned else (left, (k, 1))
+        operands = guarded(a.contiguous().numpy()), *strides, guarded(packed(right, 64, 4).numpy())
+        call(*(convert(one) for one in (*operands, out, n + 3, m, k, n, accumulate)))
+        np.testing.assert_array_equal(out[:, :n], want.numpy(), err_msg=f"{m} x {k} x {n}")
 
 
 @pytest.mark.parametrize("case", CASES, indirect=True)

@@ -35,8 +35,11 @@ def _is_widening(lazy: Lazy) -> bool:
             return False
 
 
-def matmul(call: Call, left: Lazy, right: Lazy, result: Value | None) -> Lazy:
-    """left [*batch, m, k] times right [*batch, k, n], batches broadcast; f16 and bf16 give f32."""
+def matmul(
+    call: Call, left: Lazy, right: Lazy, result: Value | None, dtype: DType | None = None
+) -> Lazy:
+    """left [*batch, m, k] times right [*batch, k, n], batches broadcast; f16 and bf16 give f32.
+    dtype: in which it is computed, where that does not follow from the left one's."""
     batch = broadcast_dims(left.shape[:-2], right.shape[:-2])
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     dims = (*batch, rows, columns)
@@ -44,7 +47,7 @@ def matmul(call: Call, left: Lazy, right: Lazy, result: Value | None) -> Lazy:
     i, j = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
     lefts = batch_element(left, batch, (i, k))
     rights = batch_element(right, batch, (k, j))
-    dtype = sum_dtype(left.dtype)
+    dtype = dtype or sum_dtype(left.dtype)
     if depth == 0:
         return Lazy(dtype, dims, number(0, dtype))
     value = product(lefts, rights, dtype)
@@ -94,6 +97,12 @@ def _mm(call: Call) -> Lazy:
     name = "other" if "other" in call.arguments else "mat2"
     left, right = (operand(call, call.arguments[n]) for n in ("self", name))
     return finished(call, matmul(call, left, right, call.result))
+
+
+@rule("stretto.byte_mm.default")
+def _byte_mm(call: Call) -> Lazy:
+    left, right = (operand(call, call.arguments[n]) for n in ("bytes", "weight"))
+    return matmul(call, left, right, call.result, DType.I32)
 
 
 @rule("mv")

@@ -19,6 +19,7 @@ from stretto.frontends.python.operators.eager import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.operators.groups import RULES as GROUPS
 from stretto.frontends.python.operators.ordering import RULES as ORDERING
+from stretto.frontends.python.operators.quantized import RULES as QUANTIZED
 from stretto.frontends.python.operators.value_checks import check_classes
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
@@ -398,6 +399,7 @@ def _each(rule: Callable[..., Any], *names: str) -> dict[Any, Callable[..., Any]
 RULES: dict[Any, Callable[..., Any]] = {
     **ORDERING,
     **GROUPS,
+    **QUANTIZED,
     aten.copy_.default: _copy_,
     aten.fill_.Scalar: _fill_,
     aten.fill_.Tensor: _fill_,

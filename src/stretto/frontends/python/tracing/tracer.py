@@ -132,6 +132,8 @@ class Tracer:
         self.constants: dict[int, Constant] = {}
         self.constant_tensors: dict[str, torch.Tensor] = {}
         self.read_values: dict[int, torch.Tensor] = {}
+        # What packed weights are made of, by the packed object's id, with that object.
+        self.unpacked: dict[int, Any] = {}
         self.owners: dict[int, Owner] = {}
         self.paths: dict[int, str] = {}
         self.traced: dict[tuple[int, int], FunctionType] = {}

@@ -1,5 +1,6 @@
-// Products of numbers of 16 bits inside one task: C[m][n] (+)= sum over k of A[m*am + k*ak] * B[k][n],
-// where A and B are bf16 or half and C is float.
+// Products of numbers of 16 and 8 bits inside one task: C[m][n] (+)= sum over k of A[m*am + k*ak] *
+// B[k][n], where A and B are bf16 or half and C is float, or A is of bytes, B of signed bytes and C of
+// int32.
 //
 //   narrow_packed   B panels [N/NR][K/G][NR][G], zero-padded     constant weights
 //   narrow_rows     B rows with contiguous n                     run-time matrices
@@ -12,11 +13,13 @@
 // float. It takes denormal numbers for 0, as do the library calls of eager PyTorch for more than one
 // row; a single row, which only reads its weights, is widened to float. Without that instruction,
 // and for half (F16C), both sides are widened: the left one once for all columns, the right one in
-// registers, once for all rows of a tile. STRETTO_WIDEN forbids the instructions for 16 bits.
+// registers, once for all rows of a tile. Bytes: vpdpbusd (AVX512_VNNI) adds four products at once;
+// without it they are multiplied as int32. Both are exact, and wrap around. STRETTO_WIDEN forbids the
+// instructions for narrow numbers.
 //
 // GFLOP/s of one Zen 4 core, weights in the second-level cache, 16 rows (float: 115): bf16 panels 230,
-// rows 154, dots 221; half 112, 112, 77. A single row reads bf16 panels at 81 GB/s, half at 55 (float
-// at 97).
+// rows 154, dots 221; half 112, 112, 77; bytes 453. A single row reads bf16 panels at 81 GB/s, half at
+// 55, bytes at 83 (float at 97).
 #pragma once
 
 #include "contract.h"
@@ -50,14 +53,16 @@ STRETTO_INLINE Vector<float, W> widened(const half* p) {
 
 // ---- formats ----------------------------------------------------------------------------------
 //
-// How numbers H are multiplied. G numbers of a column lie side by side in a panel, P of them are one
+// How numbers H are multiplied: Given ones of A with those of B. G numbers of a column lie side by side in a panel, P of them are one
 // Left: a row of A is laid out as Lefts, ceil(K / P) of them, before it is multiplied.
 
 // Both sides are widened to float.
 template <class H, int group>
 struct Widened {
+  using Given = H;
   using Number = H;
   using Left = float;
+  using Sum = float;
   static constexpr int G = group, P = 1;
 
   static void spread(float* to, const H* from, int64_t ak, int count) {
@@ -119,8 +124,10 @@ struct Widened {
 #if defined(__AVX512BF16__) && !defined(STRETTO_WIDEN)
 // Pairs are multiplied and added by one instruction.
 struct Paired {
+  using Given = bf16;
   using Number = bf16;
   using Left = uint32_t;
+  using Sum = float;
   static constexpr int G = 2, P = 2;
 
   static void spread(uint32_t* pairs, const bf16* from, int64_t ak, int count) {
@@ -188,6 +195,72 @@ using Paired = Widened<bf16, 2>;
 using PairedRows = Widened<bf16, 1>;
 #endif
 
+#if defined(__AVX512VNNI__) && !defined(STRETTO_WIDEN)
+// Four bytes are multiplied and added by one instruction.
+struct Fours {
+  using Given = uint8_t;
+  using Number = int8_t;
+  using Left = uint32_t;
+  using Sum = int32_t;
+  static constexpr int G = 4, P = 4, kRows = 1;
+
+  static void spread(uint32_t* fours, const uint8_t* from, int64_t ak, int count) {
+    char* to = reinterpret_cast<char*>(fours);
+    if (count % 4) fours[count / 4] = 0;
+    if (ak == 1)
+      __builtin_memcpy(to, from, count);
+    else
+      for (int k = 0; k < count; k++) __builtin_memcpy(to + k, from + k * ak, 1);
+  }
+
+  template <int MR, int NV, int W>
+  STRETTO_INLINE void step(Vector<int32_t, W> (&c)[MR][NV], const uint32_t* a, int64_t am,
+                           const int8_t* b, int64_t) {
+    Vector<uint32_t, W> row[NV];
+    STRETTO_UNROLL
+    for (int j = 0; j < NV; j++)
+      row[j] = load<uint32_t, W>(reinterpret_cast<const uint32_t*>(b + j * 4 * W));
+    STRETTO_UNROLL
+    for (int i = 0; i < MR; i++) {
+      const Vector<uint32_t, W> left = a[i * am] - Vector<uint32_t, W>{};
+      STRETTO_UNROLL
+      for (int j = 0; j < NV; j++) {
+        Vector<int32_t, W> sum = c[i][j];
+        asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(left), "v"(row[j]));
+        c[i][j] = sum;
+      }
+    }
+  }
+};
+#else
+struct Fours {
+  using Given = uint8_t;
+  using Number = int8_t;
+  using Left = int32_t;
+  using Sum = int32_t;
+  static constexpr int G = 4, P = 1, kRows = 1;
+
+  static void spread(int32_t* to, const uint8_t* from, int64_t ak, int count) {
+    for (int k = 0; k < count; k++) to[k] = from[k * ak];
+  }
+
+  template <int MR, int NV, int W>
+  STRETTO_INLINE void step(Vector<int32_t, W> (&c)[MR][NV], const int32_t* a, int64_t am,
+                           const int8_t* b, int64_t) {
+    STRETTO_UNROLL
+    for (int j = 0; j < NV; j++) {
+      const auto fours = load<uint32_t, W>(reinterpret_cast<const uint32_t*>(b + j * 4 * W));
+      STRETTO_UNROLL
+      for (int u = 0; u < 4; u++) {
+        const auto one = bits_as<Vector<int32_t, W>>(fours << (24 - 8 * u)) >> 24;
+        STRETTO_UNROLL
+        for (int i = 0; i < MR; i++) c[i][j] += a[i * am + u] * one;
+      }
+    }
+  }
+};
+#endif
+
 // The formats of one row of A and of several: with panels and dot products, and with rows of B.
 template <class H>
 struct Formats {
@@ -196,22 +269,32 @@ struct Formats {
   using SeveralRows = Widened<H, 1>;
 };
 template <>
+struct Formats<int8_t> {
+  using Single = Fours;
+  using Several = Fours;
+};
+template <>
 struct Formats<bf16> {
   using Single = Widened<bf16, 2>;
   using Several = Paired;
   using SeveralRows = PairedRows;
 };
 
+template <class H>
+using GivenWith = typename Formats<H>::Several::Given;
+template <class H>
+using SumOf = typename Formats<H>::Several::Sum;
+
 // ---- tiles ------------------------------------------------------------------------------------
 
 // MR rows by NV vectors, for `steps` groups of the depth; A has been laid out as Lefts.
 template <class F, int MR, int NV, int W>
 STRETTO_INLINE void narrow_tile(const typename F::Left* A, int64_t am, const typename F::Number* B,
-                                int64_t ldb, float* C, int64_t ldc, int steps, Columns columns,
+                                int64_t ldb, typename F::Sum* C, int64_t ldc, int steps, Columns columns,
                                 bool accumulate) {
   constexpr int KU = MR * NV < 8 ? 2 : 1, lefts = F::G / F::P;
   constexpr int ahead = 4096 / int(sizeof(typename F::Number));
-  Vector<float, W> c[KU][MR][NV] = {};
+  Vector<typename F::Sum, W> c[KU][MR][NV] = {};
   int k = 0;
   for (; k + KU <= steps; k += KU) {
     STRETTO_UNROLL
@@ -225,16 +308,16 @@ STRETTO_INLINE void narrow_tile(const typename F::Left* A, int64_t am, const typ
       F::template step<MR, NV, W>(c[u], A + (k + u) * lefts, am, b, ldb);
     }
   }
-  merge_sums<float, KU, MR, NV, W>(c);
+  merge_sums<typename F::Sum, KU, MR, NV, W>(c);
   for (; k < steps; k++)
     F::template step<MR, NV, W>(c[0], A + k * lefts, am, B + k * F::kRows * ldb, ldb);
-  tile_store<float, MR, NV, W>(c[0], C, ldc, columns, accumulate);
+  tile_store<typename F::Sum, MR, NV, W>(c[0], C, ldc, columns, accumulate);
 }
 
 // The last M <= MR rows, by the tile of exactly that height.
 template <class F, int MR, int NV, int W>
 STRETTO_INLINE void narrow_last(const typename F::Left* A, int64_t am, const typename F::Number* B,
-                                int64_t ldb, float* C, int64_t ldc, int M, int steps,
+                                int64_t ldb, typename F::Sum* C, int64_t ldc, int M, int steps,
                                 Columns columns, bool accumulate) {
   if constexpr (MR > 0) {
     if (M == MR)
@@ -248,7 +331,7 @@ STRETTO_INLINE void narrow_last(const typename F::Left* A, int64_t am, const typ
 // for 32 registers: with fewer, they are done in halves.
 template <class F, int MR, int NV, int W>
 STRETTO_INLINE void narrow_block(const typename F::Left* A, int64_t am, const typename F::Number* B,
-                                 int64_t ldb, float* C, int64_t ldc, int M, int steps, int to,
+                                 int64_t ldb, typename F::Sum* C, int64_t ldc, int M, int steps, int to,
                                  bool accumulate) {
   if constexpr (MR * NV >= kVectorRegisters && NV > 1) {
     constexpr int half = NV / 2, width = half * W;
@@ -280,7 +363,7 @@ struct Spread {
 // What the two kinds of matrices share: pieces of rows and depth, for each of which `multiply` is
 // called with the rows laid out, their stride, their place in C, their number, and the part of K.
 template <class F, int MR, class Multiply>
-STRETTO_INLINE void narrow_pieces(const typename F::Number* A, int64_t am, int64_t ak, int M, int K,
+STRETTO_INLINE void narrow_pieces(const typename F::Given* A, int64_t am, int64_t ak, int M, int K,
                                   Multiply multiply) {
   Spread<F, MR> left;
   const int piece = left.piece(M), rows = M <= MR ? MR : left.kRows;
@@ -298,16 +381,17 @@ STRETTO_INLINE void narrow_pieces(const typename F::Number* A, int64_t am, int64
 }
 
 template <class F, int MR, int NR>
-STRETTO_INLINE void narrow_panels(const typename F::Number* A, int64_t am, int64_t ak,
-                                  const typename F::Number* panels, float* C, int64_t ldc, int M,
-                                  int K, int N, bool accumulate) {
+STRETTO_INLINE void narrow_panels(const typename F::Given* A, int64_t am, int64_t ak,
+                                  const typename F::Number* panels, typename F::Sum* C,
+                                  int64_t ldc, int M, int K, int N, bool accumulate) {
   constexpr int W = kLanes<float>, G = F::G;
   const int groups = (K + G - 1) / G;
   narrow_pieces<F, MR>(
       A, am, ak, M, K,
       [&](typename F::Left* left, int pitch, int m, int rows, int k, int depth) {
-        if (G > F::P && depth % G)  // the last group is not whole
-          for (int i = 0; i < rows; i++) left[i * pitch + depth] = 0;
+        if (G > F::P)
+          for (int k = depth; k % G; k++)  // the last group is not whole
+            for (int i = 0; i < rows; i++) left[i * pitch + k] = 0;
         for (int n = 0; n < N; n += NR) {
           const auto* panel = panels + (int64_t(n / NR) * groups + k / G) * NR * G;
           narrow_block<F, MR, NR / W, W>(left, pitch, panel, NR * G, C + m * ldc + n, ldc, rows,
@@ -320,8 +404,8 @@ STRETTO_INLINE void narrow_panels(const typename F::Number* A, int64_t am, int64
 // ---- what programs call -----------------------------------------------------------------------
 
 template <class H, int MR, int NR>
-STRETTO_SHARED void narrow_packed(const H* A, int64_t am, int64_t ak, const H* panels, float* C,
-                                  int64_t ldc, int M, int K, int N, bool accumulate) {
+STRETTO_SHARED void narrow_packed(const GivenWith<H>* A, int64_t am, int64_t ak, const H* panels,
+                                  SumOf<H>* C, int64_t ldc, int M, int K, int N, bool accumulate) {
   if (M == 1)
     narrow_panels<typename Formats<H>::Single, 1, NR>(A, am, ak, panels, C, ldc, M, K, N,
                                                       accumulate);
@@ -331,12 +415,13 @@ STRETTO_SHARED void narrow_packed(const H* A, int64_t am, int64_t ak, const H* p
 }
 #define STRETTO_NARROW_PACKED(WHERE, H, MR, NR)                              \
   WHERE template void stretto::narrow_packed<H, MR, NR>(                     \
-      const H*, int64_t, int64_t, const H*, float*, int64_t, int, int, int, bool);
+      const stretto::GivenWith<H>*, int64_t, int64_t, const H*, stretto::SumOf<H>*, int64_t, int, \
+      int, int, bool);
 
 // A block of columns [K][width] of B, copied to where it is padded with zeros.
 template <class F, int MR, int NR>
 STRETTO_INLINE void narrow_copied(const typename F::Left* left, int pitch,
-                                  const typename F::Number* B, int64_t ldb, float* C, int64_t ldc,
+                                  const typename F::Number* B, int64_t ldb, typename F::Sum* C, int64_t ldc,
                                   int M, int K, int width, bool accumulate) {
   using H = typename F::Number;
   constexpr int W = kLanes<float>, kept = 128;
@@ -357,7 +442,7 @@ STRETTO_INLINE void narrow_copied(const typename F::Left* left, int pitch,
 
 template <class F, int MR, int NR>
 STRETTO_INLINE void narrow_matrix(const typename F::Number* A, int64_t am, int64_t ak,
-                                  const typename F::Number* B, int64_t ldb, float* C, int64_t ldc,
+                                  const typename F::Number* B, int64_t ldb, typename F::Sum* C, int64_t ldc,
                                   int M, int K, int N, bool accumulate) {
   constexpr int W = kLanes<float>, G = F::G;
   narrow_pieces<F, MR>(

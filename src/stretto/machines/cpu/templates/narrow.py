@@ -1,5 +1,6 @@
-"""Products of numbers of 16 bits, summed in f32: by the CPU's own instruction for pairs of bf16
-where it has one. The header narrow.h has the code, and says what errors it makes.
+"""Products of numbers of 16 bits, summed in f32, and of bytes, summed in i32: by the CPU's own
+instructions for pairs of bf16 and for four bytes where it has them. The header narrow.h has the
+code, and says what errors it makes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from stretto.machines.terms import Operand
 
 HEIGHTS = {64: 6, 16: 6}
 """Rows of a register tile, by its columns."""
-GROUPS = {DType.BF16: 2, DType.F16: 1}
+GROUPS = {DType.BF16: 2, DType.F16: 1, DType.I8: 4}
 """Numbers of a column that lie side by side in a panel."""
-PAIRED = 0.5
-"""What a product of several rows of bf16 takes, as a share of one of f32."""
+SHARES = {DType.BF16: 0.5, DType.I8: 0.25}
+"""What a product of several rows takes, as a share of one of f32."""
 WIDENED = 1.2
 """The same where each tile widens the right operand."""
 
@@ -135,7 +136,7 @@ class NarrowDots(NarrowUnpacked):
 def _known(operator: Operator) -> Contraction:
     found = contraction_of(operator)
     if found is None or not found.is_narrow:
-        raise ValueError("the operator is no contraction of numbers of 16 bits")
+        raise ValueError("the operator is no contraction of narrow numbers")
     return found
 
 
@@ -145,22 +146,22 @@ def _candidate(request: Request) -> Candidate | None:
     if found is None or not found.is_narrow:
         return None
     _, right = found.operands(operator)
-    is_paired = found.dtype is DType.BF16 and costs.points(operator.dims[n] for n in found.rows) > 1
-    paired = seconds * (PAIRED if is_paired else WIDENED)
+    several = costs.points(operator.dims[n] for n in found.rows) > 1
+    joined = seconds * (SHARES.get(found.dtype, WIDENED) if several else WIDENED)
     wanted = Panels(
         HEIGHTS,
         lambda panels, height, lanes: NarrowPacked(panels, height, lanes, found),
         GROUPS[found.dtype],
     )
-    packed = packed_candidate(request, found, wanted, paired)
-    if packed is not None or found.right_depth is None:
+    packed = packed_candidate(request, found, wanted, joined)
+    if packed is not None or found.right_depth is None or found.dtype is DType.I8:
         return packed
     if stride(right, found.column) == 1:
         tiles = multiples(operator, found, costs.vector)
         return Candidate(NarrowRows(6, 64, found), tiles, seconds * WIDENED)
     if found.right_depth == 1 and found.left_depth == 1:
         tiles = multiples(operator, found, 8)
-        return Candidate(NarrowDots(2, 8, found), tiles, paired * costs.dots_factor)
+        return Candidate(NarrowDots(2, 8, found), tiles, joined * costs.dots_factor)
     return None
 
 
