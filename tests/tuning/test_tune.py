@@ -20,6 +20,9 @@ from stretto.machines.cpu.measured import NumberedChooser, kernel_key
 from stretto.machines.machine import HOST, Machine, Stages
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.tools import tune
+from stretto.tools.models import Model
+from stretto.tools.tune import measure, tune_model
 from stretto.tuning.database import Database, KernelTime
 from stretto.tuning.device import this_cpu
 from tests.sampling import sampled
@@ -161,3 +164,51 @@ def test_whatever_was_measured_the_results_are_right(tmp_path: Path, seed: int) 
     with torch.no_grad():
         fast = stretto.compile(net, (X,), backend="cpu", options=options)
         assert torch.allclose(fast(X), net(X), atol=1e-5)
+
+
+def test_kernels_of_a_program_are_measured_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what measuring runs draws nothing from torch."""
+    monkeypatch.setattr(tune, "SECONDS", 0.01)
+    monkeypatch.setattr(tune, "COMPARED_SECONDS", 0.01)
+    options = Options(threads=2, cache_dir=tmp_path)
+
+    class Noisy(Layers):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.rand_like(x)
+
+    x = torch.rand(67, 96)
+    with torch.no_grad():
+        fast = stretto.compile(Noisy(nn.Tanh, 96), (x,), backend="cpu", options=options)
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    measured = measure(fast.signatures[0], options)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert Database(tmp_path).kernels(this_cpu(options), measured) == measured
+    tuned = tune_model(Model("layers", Layers(nn.Tanh, 96), (x,)), options)
+    assert (tuned.kernels, tuned.model) == (3, "layers")
+    assert min(tuned.before, tuned.after, tuned.predicted) > 0
+    machine = CpuMachine("cpu").tuned(options)
+    found = _selected(_planned(Layers(nn.Tanh, 96), x), machine, options)
+    known = Database(tmp_path).kernels(this_cpu(options), filter(None, map(kernel_key, found)))
+    assert {kernel_key(kernel) for kernel in found} == set(known)
+
+
+def test_kernels_are_measured_while_a_signature_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "SECONDS", 0.01)
+    options = Options(threads=2, cache_dir=tmp_path, tune="measure")
+    module, x = Layers(nn.Tanh, 96).requires_grad_(False), torch.rand(67, 96)
+    kept = x.clone()
+    fast = stretto.compile(module, backend="cpu", options=options)
+    assert torch.allclose(fast(x), module(x), atol=1e-5)
+    assert torch.equal(x, kept)
+    stages = fast.signatures[0].stages
+    keys = [key for kernel in _kernels(stages) if (key := kernel_key(kernel))]
+    known = Database(tmp_path).kernels(this_cpu(options), keys)
+    assert set(known) == set(keys)
+    costs = stages.machine.costs
+    for kernel in _kernels(stages):
+        assert kernel.seconds == known[kernel_key(kernel) or ""].seconds + costs.start_seconds
