@@ -16,13 +16,11 @@ from stretto.device.runs import Runs, function_runs, inside, recursive_functions
 from stretto.device.tree import (
     Call,
     For,
-    If,
     Leaf,
     Let,
     Node,
     Seq,
     TreeFunction,
-    While,
     children,
     inputs,
     leaves,
@@ -98,7 +96,7 @@ class _Sources:
         """Who decides a loop or a branch, and why."""
         if isinstance(node, For) and (trips := trip_count(node)) is not None:
             return "when it was compiled", f"it has {trips} trips"
-        assert isinstance(node, For | While | If)
+        assert not isinstance(node, Leaf | Seq | Call)
         registers = {reg for expr in inputs(node) for reg in expr_regs(expr)}
         memory, read = self.reached(registers, [load for e in inputs(node) for load in _memory(e)])
         written = sorted(buffer.name for buffer in memory if _is_written(buffer))

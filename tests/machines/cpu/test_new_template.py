@@ -63,7 +63,8 @@ def test_a_template_is_chosen_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_file_of_the_folder_is_found() -> None:
-    names = {"attention", "packed", "rows", "dots", "sort", "loops"}
+    names = {"attention", "packed", "rows", "dots", "sort", "loops", "user"}
+    names |= {"narrow_rows", "narrow_packed", "narrow_dots"}
     names |= {"conv", "depthwise", "pixels", "depthwise_pixels", "group_pixels", "winograd"}
     assert set(templates.TEMPLATES) == names
-    assert [family.rank for family in templates.FAMILIES] == [-2, -1, 0, 0, 1, 1, 9]
+    assert [family.rank for family in templates.FAMILIES] == [-2, -1, 0, 0, 1, 1, 1, 1, 9]
