@@ -199,6 +199,8 @@ def _measure_systems(problem: Problem, settings: _Settings) -> tuple[SystemResul
         if prepared is not None:
             calls[peer.name] = prepared.call
             scales[peer.name] = problem.scale(prepared)
+            if prepared.predicted is not None:
+                results[peer.name] = _with_prediction(results[peer.name], prepared.predicted)
     timings = interleave(calls, settings.protocol, lambda name: settings.tell(f"timing {name}"))
     for name, timing in timings.items():
         if isinstance(timing, Timing):
@@ -232,6 +234,14 @@ def _prepare(
         reason = f"error {error:.1e} is above {TOLERANCE:.0e}"
         return replace(result, status="wrong", reason=reason), None
     return result, prepared
+
+
+def _with_prediction(result: SystemResult, predicted: Callable[[], float]) -> SystemResult:
+    """With the prediction; where there is none, the note says why."""
+    try:
+        return replace(result, predicted_ms=1e3 * predicted())
+    except Skipped as reason:
+        return replace(result, note=f"{result.note} no prediction: {reason}".strip())
 
 
 def reference_outputs(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[np.ndarray]:

@@ -10,6 +10,8 @@ from .measure import Protocol, Timing
 
 Status = Literal["ok", "wrong", "skipped", "failed"]
 OWN_SYSTEM = "stretto"
+CALIBRATED = "stretto_calibrated"
+"""The same, planned with measured costs: not a peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class SystemResult:
         `failed` raised or ran out of time; `reason` says more for each of these.
     error: largest difference from eager in float64, relative to the output's largest value.
     compile_s: preparing and the first two calls, without two steady runs.
+    predicted_ms: what the system expects of a call, where it makes such predictions.
     """
 
     system: str
@@ -29,6 +32,14 @@ class SystemResult:
     error: float | None = None
     compile_s: float | None = None
     timing: Timing | None = None
+    predicted_ms: float | None = None
+
+    @property
+    def prediction_error(self) -> float | None:
+        """How much longer the prediction is than the median, relative to that."""
+        if self.predicted_ms is None or self.timing is None:
+            return None
+        return self.predicted_ms / self.timing.median_ms - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +66,11 @@ class ModelResult:
         return other / mine if mine and other else None
 
     def fastest_peer(self) -> str | None:
-        """The fastest system that is not stretto."""
+        """The fastest system that is not stretto in one of its ways."""
         times = {
             result.system: self.median_ms(result.system)
             for result in self.systems
-            if result.system != OWN_SYSTEM
+            if result.system not in (OWN_SYSTEM, CALIBRATED)
         }
         ran = {system: time for system, time in times.items() if time is not None}
         return min(ran, key=ran.__getitem__) if ran else None
@@ -89,6 +100,8 @@ class Record:
             entry["stretto_over_fastest_peer"] = fastest and model.speedup(OWN_SYSTEM, fastest)
             for system in entry["systems"]:
                 system["speedup_over_eager"] = model.speedup(system["system"])
+            for result, system in zip(model.systems, entry["systems"], strict=True):
+                system["prediction_error"] = result.prediction_error
         return data
 
     def write_json(self, path: Path) -> None:

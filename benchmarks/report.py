@@ -23,6 +23,7 @@ BAR_COLORS = {
     "stretto_each": "#8fd0a9",
     "hand": "#4c78a8",
     "hand_compile": "#e07a3f",
+    "stretto_calibrated": "#1d6b43",
     "stretto": "#2a9d5c",
 }
 
@@ -92,7 +93,7 @@ def _cells(model: ModelResult, result: SystemResult) -> list[str]:
 
 
 def ratio_table(record: Record) -> Table:
-    """stretto against the fastest of all others, model by model."""
+    """stretto against the fastest of all others, and against its own simulator, model by model."""
     table = Table(
         title="stretto against the fastest peer",
         title_justify="left",
@@ -101,15 +102,26 @@ def ratio_table(record: Record) -> Table:
     )
     table.add_column("model")
     table.add_column("fastest peer")
-    for title in ("peer ms", "stretto ms", "ratio"):
+    for title in ("peer ms", "stretto ms", "ratio", "predicted ms", "off by"):
         table.add_column(title, justify="right")
     for model in record.models:
         fastest, own = model.fastest_peer(), model.median_ms(OWN_SYSTEM)
-        if fastest is None or own is None:
+        if own is None:
             continue
-        peer = model.median_ms(fastest) or 0.0
-        table.add_row(model.model, fastest, f"{peer:.3f}", f"{own:.3f}", f"{peer / own:.2f}")
+        cells = [model.model, "none", "", f"{own:.3f}", ""]
+        if fastest is not None:
+            peer = model.median_ms(fastest) or 0.0
+            cells = [model.model, fastest, f"{peer:.3f}", f"{own:.3f}", f"{peer / own:.2f}"]
+        table.add_row(*cells, *_prediction(model))
     return table
+
+
+def _prediction(model: ModelResult) -> tuple[str, str]:
+    """What stretto expected a call to take, and how far off that is."""
+    own = next(result for result in model.systems if result.system == OWN_SYSTEM)
+    if own.predicted_ms is None or own.prediction_error is None:
+        return "unknown", ""
+    return f"{own.predicted_ms:.3f}", f"{own.prediction_error:+.0%}"
 
 
 def reasons(record: Record) -> list[str]:

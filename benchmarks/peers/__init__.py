@@ -4,7 +4,7 @@ from .base import Case, Peer, Prepared, Skipped
 from .jax_peer import JaxPeer
 from .onnxruntime_peer import OnnxRuntimePeer
 from .openvino_peer import OpenVinoPeer
-from .torch_peers import AutotunePeer, CompilePeer, EagerPeer, StrettoPeer
+from .torch_peers import AutotunePeer, CalibratedPeer, CompilePeer, EagerPeer, StrettoPeer
 from .torchscript import TorchScriptPeer
 
 __all__ = ["DEFAULT", "PEERS", "Case", "Peer", "Prepared", "Skipped"]
@@ -20,8 +20,12 @@ PEERS: dict[str, Peer] = {
         OpenVinoPeer(),
         JaxPeer(),
         StrettoPeer(),
+        CalibratedPeer(),
     )
 }
 
-# Measured when no peer is named: all but the one that takes minutes to compile.
-DEFAULT: tuple[str, ...] = tuple(name for name in PEERS if name != AutotunePeer.name)
+# Measured when no peer is named: not the one that takes minutes to compile, nor the one that needs
+# a calibration.
+DEFAULT: tuple[str, ...] = tuple(
+    name for name in PEERS if name not in (AutotunePeer.name, CalibratedPeer.name)
+)

@@ -32,12 +32,15 @@ class Prepared:
     """A system ready to run. `call` is what is timed; `outputs` lists what it returned, outside
     of the time. `note` says what a reader should know, such as a program adapted by hand.
     `instances`: how many of the case's instances a call runs, from the first on, where preparing
-    all would take too long; its time is then scaled to all of them."""
+    all would take too long; its time is then scaled to all of them. `predicted`, called after the
+    first call: the seconds that the system expects of a call, where it makes such predictions; it
+    may raise `Skipped`."""
 
     call: Callable[[], object]
     outputs: Callable[[Any], list[np.ndarray]]
     note: str = ""
     instances: int | None = None
+    predicted: Callable[[], float] | None = None
 
 
 class Peer(ABC):

@@ -4,7 +4,8 @@ import importlib
 import logging
 import tempfile
 from contextlib import ExitStack
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 
@@ -70,7 +71,40 @@ class StrettoPeer(Peer):
             raise Skipped(f"stretto cannot be imported: {error}") from error
         folder = self._held.enter_context(tempfile.TemporaryDirectory(prefix="stretto-bench-"))
         chosen = options(threads=case.threads, cache_dir=folder)
-        return without_gradients(compile_(case.module, backend="cpu", options=chosen), case.inputs)
+        self.begin(chosen)
+        fast = compile_(case.module, backend="cpu", options=chosen)
+
+        def predicted() -> float:
+            from stretto.errors import StrettoError
+            from stretto.tools.models import Model
+            from stretto.tools.simulate import predicted_seconds
+
+            try:
+                return predicted_seconds(Model(case.name, case.module, case.inputs), fast, chosen)
+            except StrettoError as error:
+                raise Skipped(str(error)) from error
+
+        return replace(without_gradients(fast, case.inputs), predicted=predicted)
+
+    def begin(self, options: Any) -> None:
+        """Puts what is to lie in the cache folder of these options beforehand there."""
 
     def release(self) -> None:
         self._held.close()
+
+
+class CalibratedPeer(StrettoPeer):
+    """The same, planned with what `stretto calibrate` measured on this machine."""
+
+    name: ClassVar[str] = "stretto_calibrated"
+
+    def begin(self, options: Any) -> None:
+        from stretto.options import Options
+        from stretto.tuning.database import Database
+        from stretto.tuning.device import this_cpu
+
+        device = this_cpu(options)
+        found = Database(Options().cache_path()).parameters(device)
+        if not found:
+            raise Skipped("this machine is not calibrated: run `stretto calibrate`")
+        Database(options.cache_path()).put_parameters(device, found)

@@ -75,6 +75,21 @@ class AbsentPeer(Peer):
         raise Skipped("absent is not installed")
 
 
+class ForetoldPeer(Peer):
+    """Predicts its time, or says why it does not."""
+
+    def __init__(self, name: str, seconds: float | None) -> None:
+        self.name, self.seconds = name, seconds  # pyright: ignore[reportAttributeAccessIssue]
+
+    def prepare(self, case: Case) -> Prepared:
+        return replace(without_gradients(case.module, case.inputs), predicted=self.predicted)
+
+    def predicted(self) -> float:
+        if self.seconds is None:
+            raise Skipped("nobody knows")
+        return self.seconds
+
+
 class StuckPeer(Peer):
     name: ClassVar[str] = "stuck"
 
@@ -149,6 +164,15 @@ def test_a_peer_that_fails_is_recorded_with_its_reason(
     assert other.timing is None
     assert record.models[0].fastest_peer() == "eager"
     assert reasons(record) == [f"tiny: {other.system} {status}: {other.reason}"]
+
+
+def test_predictions_stand_beside_what_was_measured() -> None:
+    record = run_tiny(ForetoldPeer("foretold", 2e-3), ForetoldPeer("silent", None))
+    eager, foretold, silent = record.models[0].systems
+    assert eager.predicted_ms is None and eager.prediction_error is None
+    assert foretold.predicted_ms == 2.0 and foretold.timing is not None
+    assert foretold.prediction_error == pytest.approx(2.0 / foretold.timing.median_ms - 1)
+    assert silent.predicted_ms is None and "no prediction: nobody knows" in silent.note
 
 
 def test_peers_are_released() -> None:

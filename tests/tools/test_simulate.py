@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import stretto
+from stretto.options import Options
 from stretto.tools.cli import app
-from stretto.tools.models import find_model
-from stretto.tools.simulate import simulate_model
+from stretto.tools.models import Model, find_model
+from stretto.tools.simulate import predicted_seconds, simulate_model
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -84,6 +87,24 @@ def example_inputs():
         found = simulate_model(model, device, followed=True)
         runs = [s.runs for s in found.result.stretches if "while" in s.title]
         assert runs == [6, 5, 1, 4, 5]  # the test, the inner one, both arms, the mean
+
+
+def test_a_prediction_goes_the_way_of_a_run(tmp_path: Path) -> None:
+    """Twice as many trips, which only values decide, take about twice as long."""
+    seconds: list[float] = []
+    for trips in (40, 80):
+
+        def counted(x: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+            while x[0, 0] < most:
+                x = x + 1.0
+            return x
+
+        inputs = (torch.zeros(64, 64), torch.tensor(float(trips)))
+        options = Options(threads=2, cache_dir=tmp_path)
+        fast = stretto.compile(counted, inputs, options=options)
+        fast(*inputs)
+        seconds.append(predicted_seconds(Model("counted", counted, inputs), fast, options))
+    assert 1.5 < seconds[1] / seconds[0] < 2.2
 
 
 def test_tasks_that_are_measured_here() -> None:

@@ -63,6 +63,26 @@ class Assumed:
         return done < self.loop_trips
 
 
+@dataclass(slots=True)
+class Asked:
+    """Decides as others do, and knows whether anything had to be decided."""
+
+    choices: Choices
+    was: bool = False
+
+    def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
+        self.was = True
+        return self.choices.arm(node, seconds, ends)
+
+    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        self.was = True
+        return self.choices.goes_on(node, done)
+
+    @property
+    def depth(self) -> int:
+        return self.choices.depth
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """Units run the leaf `schedule`, which is number `leaf` of the program's text. registers: those

@@ -135,6 +135,7 @@ def rates(unit: Timed) -> dict[str, float]:
     return {
         "flops": statistics.fmean(flops),
         "bandwidth": (own * shared) ** 0.5,
+        "shared_bandwidth": shared,
         "memory_bandwidth": memory,
         "stream_bandwidth": memory,
         **_pointwise(unit),

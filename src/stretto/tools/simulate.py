@@ -22,8 +22,8 @@ from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.simulator.control import Assumed, Choices
-from stretto.simulator.devices import GPUS, NAMES, Device, find_device
+from stretto.simulator.control import Asked, Assumed, Choices
+from stretto.simulator.devices import GPUS, NAMES, Device, cpu_device, find_device
 from stretto.simulator.follow import Recorded, follow
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
@@ -79,6 +79,24 @@ def simulate_model(
     return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
 
 
+def predicted_seconds(model: Model, fast: stretto.Compiled, options: Options) -> float:
+    """The seconds of a call of a compiled model on its units of this CPU, by the simulator and the
+    costs that it was planned with. What only values decide goes as in a run on one unit.
+
+    model: what `fast` was compiled from, and the arguments it was called with first. options: those
+    of the compilation. Raises ScheduleError where the way of that run cannot be read.
+    """
+    stages = fast.signatures[0].stages
+    program, costs = stages.device, stages.machine.costs
+    assert program is not None
+    device, asked = cpu_device(program.units, costs), Asked(Assumed(costs.unknown_trips))
+    seconds = simulate(program, device, asked, costs).seconds
+    if not asked.was:
+        return seconds
+    choices = _followed(model, replace(options, threads=1))
+    return simulate(program, device, choices, costs).seconds
+
+
 def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, Device, Options]:
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
@@ -107,10 +125,10 @@ def _scheduled_program(model: Model, machine: Machine, options: Options) -> Devi
     return stages.device
 
 
-def _followed(model: Model) -> Recorded:
-    """The way that a run of the model takes here."""
-    machine, options = default_machine(), Options(threads=1)
-    program, profile = _profiled(model, machine, options)
+def _followed(model: Model, options: Options | None = None) -> Recorded:
+    """The way that a run of the model takes here, on one unit."""
+    machine = default_machine()
+    program, profile = _profiled(model, machine, options or Options(threads=1))
     ran = (profile.kernels[event.kernel].name for event in profile.events)
     return follow(program, ran, machine.costs)
 

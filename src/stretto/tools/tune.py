@@ -30,12 +30,10 @@ from stretto.machines.cpu.measured import NumberedChooser, kernel_key
 from stretto.machines.machine import Stages
 from stretto.machines.registry import default_machine
 from stretto.options import Options
-from stretto.simulator.control import Assumed
-from stretto.simulator.devices import cpu_device
-from stretto.simulator.simulate import simulate
 from stretto.text import seconds_text
 from stretto.tools.models import Model
 from stretto.tools.profile import entry_inputs, one_torch_thread
+from stretto.tools.simulate import predicted_seconds
 from stretto.tuning.database import Database, KernelTime
 from stretto.tuning.device import this_cpu
 
@@ -146,16 +144,8 @@ def tune_model(
         )
     old, new = (_kernels(fast.signatures[0].stages) for fast in (off, tuned))
     changed = sum(new[name].grid != kernel.grid for name, kernel in old.items() if name in new)
-    predicted = _predicted(tuned.signatures[0].stages)
+    predicted = predicted_seconds(model, tuned, plain)
     return Tuned(model.name, len(new), changed, before, after, predicted)
-
-
-def _predicted(stages: Stages) -> float:
-    """The seconds of a call by the simulator; what only values decide goes as costs assume."""
-    assert stages.device is not None
-    costs = stages.machine.costs
-    device = cpu_device(stages.device.units, costs)
-    return simulate(stages.device, device, Assumed(costs.unknown_trips), costs).seconds
 
 
 def _compiled(model: Model, options: Options) -> stretto.Compiled:

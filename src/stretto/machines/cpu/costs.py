@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 from stretto.device.costs import CostModel
+from stretto.device.expr import Buffer
 
 FACTOR = "factor."
 PACKED = 4
-"""How many times as large packing may make a constant: filters for tiles of 4 x 4 pixels."""
+"""How many times as large packing may make the filters of a convolution: for tiles of 4 x 4
+pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class CpuCosts(CostModel):
     """How much longer a product by dot products takes."""
     expensive_seconds: float = 0.12e-9
     """An element of pointwise work and a function that takes long, as tanh."""
-    shared_bandwidth: float = 4e10
+    shared_bandwidth: float = 7e10
     """Bytes per second from the cache that the cores share."""
     shared_bytes: int = 24 << 20
     """What that cache holds from one kernel to the next one that reads the same."""
@@ -59,10 +61,12 @@ class CpuCosts(CostModel):
         }
         return replace(self, **figures, factors=tuple(factors.items()))
 
-    def with_constants(self, nbytes: int) -> CpuCosts:
-        """The costs in a program with so many bytes of constants: those of a small one stay in the
-        shared cache."""
-        if nbytes * PACKED > self.shared_bytes:
+    def with_constants(self, constants: Sequence[Buffer]) -> CpuCosts:
+        """The costs in a program with these constants: those of a small one stay in the shared
+        cache."""
+        filters = sum(buffer.nbytes for buffer in constants if len(buffer.shape) > 2)
+        others = sum(buffer.nbytes for buffer in constants if len(buffer.shape) <= 2)
+        if filters * PACKED + others > self.shared_bytes:
             return self
         return replace(self, memory_bandwidth=max(self.memory_bandwidth, self.shared_bandwidth))
 

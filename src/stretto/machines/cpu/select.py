@@ -47,8 +47,7 @@ def select(
     packed is in the interface.
     """
     packings = Packings(list(lowered.tree.externals))
-    constants = (b for b in lowered.tree.externals if b.kind == "constant")
-    costs = costs.with_constants(sum(buffer.nbytes for buffer in constants))
+    costs = costs.with_constants([b for b in lowered.tree.externals if b.kind == "constant"])
     selector = CpuSelector(units, costs, packings, steady_registers(lowered.tree))
     plain = plain_attention(channels_last(lowered.tree), selector.keeps_attention)
     ranges = Ranges(selector, opener(fused, remarks or Remarks()))
