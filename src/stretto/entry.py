@@ -21,6 +21,7 @@ from stretto.frontends.python import (
     Watch,
     build_output,
 )
+from stretto.frontends.python.guards.guards import NativeCheck
 from stretto.frontends.python.tracing.admission import overlaps
 from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.keys import Key
@@ -31,6 +32,11 @@ from stretto.runtime.constants import Weights
 from stretto.runtime.probes import ProbeTable
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.sizes import InputSizes, Values
+
+
+def _native_check() -> NativeCheck:
+    library = load_probes(Options())
+    return lambda found: ProbeTable(library, found.rows, found.kept)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,12 +89,11 @@ class Entry:
         )
         self.checks_inputs = self.captured.writes or bool(self.captured.identical)
         self.varies = self.checks_inputs or self.captured.objects is not None
-        self.watch = Watch.of(self.captured)
         folded = _folded(self.captured, self.stages)
         native = self.stages.machine.is_native
-        if native:
-            library = load_probes(Options())
-            self.watch.guards.native = lambda found: ProbeTable(library, found.rows, found.kept)
+        check = _native_check() if native else None
+        self.watch = Watch.of(self.captured, check)
+        self.watch.guards.native = check
         self.weights = Weights(folded, self.executable.copies, native=native)
         self.constant_memory = {}
         for source in self.captured.constants:

@@ -113,6 +113,36 @@ def test_a_change_is_noticed(case: Callable[[Probes], Callable[[], Any]]) -> Non
     assert not table()
 
 
+def test_an_entry_that_moved_is_the_same_entry() -> None:
+    table = {"a": A, "b": B}
+    probes = Probes()
+    probes.entry(table, "a", A)
+    probes.entry(table, "b", B)
+    check = ProbeTable(load(Options()), probes.rows, probes.kept)
+    assert check()
+    table["a"] = table.pop("a")
+    assert check()
+    assert check()
+    table.update({str(number): A for number in range(100)})
+    assert check()
+    del table["b"]
+    assert not check()
+    table["b"] = B
+    assert check()
+    table["a"] = B
+    assert not check()
+
+
+def test_a_key_that_is_equal_but_another_object() -> None:
+    table = {"".join(("na", "me")): A}
+    probes = Probes()
+    probes.entry(table, "name", A)
+    check = ProbeTable(load(Options()), probes.rows, probes.kept)
+    assert check() and check()
+    table["name"] = B
+    assert not check()
+
+
 def test_equal_comparisons_are_made_once() -> None:
     probes = Probes()
     table = {"a": A, "b": A}

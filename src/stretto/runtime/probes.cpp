@@ -23,18 +23,43 @@ struct Python {
 } python;
 
 // The values of probes.Kind.
-enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair, kPair, kType, kVersion };
+enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair, kPair, kType, kVersion, kWord };
 
 struct Probe {
   int64_t kind;
   Object subject, key, expected;
+  int64_t place;  // of an entry: where its dict holds it, or one of these
 };
+constexpr int64_t kNotLookedFor = -1, kNowhere = -2;
 
 int64_t number(Object object) { return reinterpret_cast<int64_t>(object); }
 
-bool holds(const Probe& probe, intptr_t& place) {
+// A dict keeps its entries in the order in which they were made, so the entry of a key mostly stays
+// where it was: to look there needs no hash.
+bool lies_there(const Probe& probe) {
+  if (probe.place < 0) return false;
+  intptr_t place = probe.place;
+  Object key = nullptr, value = nullptr;
+  return python.dict_next(probe.subject, &place, &key, &value) && key == probe.key && value == probe.expected;
+}
+
+int64_t place_of(Object dict, Object wanted) {
+  intptr_t place = 0, before = 0;
+  for (Object key = nullptr, value = nullptr; python.dict_next(dict, &place, &key, &value); before = place)
+    if (key == wanted) return before;
+  return kNowhere;
+}
+
+bool entry_holds(Probe& probe) {
+  if (lies_there(probe)) return true;
+  if (python.dict_get(probe.subject, probe.key) != probe.expected) return false;
+  if (probe.expected != nullptr && probe.place != kNowhere) probe.place = place_of(probe.subject, probe.key);
+  return true;
+}
+
+bool holds(Probe& probe, intptr_t& place) {
   switch (probe.kind) {
-    case kEntry: return python.dict_get(probe.subject, probe.key) == probe.expected;
+    case kEntry: return entry_holds(probe);
     case kDictSize: return python.dict_size(probe.subject) == number(probe.expected);
     case kListSize: return python.list_size(probe.subject) == number(probe.expected);
     case kSetSize: return python.set_size(probe.subject) == number(probe.expected);
@@ -48,6 +73,9 @@ bool holds(const Probe& probe, intptr_t& place) {
     case kVersion:  // of a class: `key` is where it has it
       return *reinterpret_cast<const uint32_t*>(static_cast<const char*>(probe.subject) + number(probe.key)) ==
              static_cast<uint32_t>(number(probe.expected));
+    case kWord:
+      return *reinterpret_cast<const int64_t*>(static_cast<const char*>(probe.subject) + number(probe.key)) ==
+             number(probe.expected);
     default: {
       Object type = python.type(probe.subject);
       python.release(type);
@@ -62,7 +90,7 @@ extern "C" {
 
 void stretto_probes_configure(const Python* functions) { python = *functions; }
 
-int stretto_probes_hold(const Probe* probes, int64_t count) {
+int stretto_probes_hold(Probe* probes, int64_t count) {
   intptr_t place = 0;  // in the dict whose pairs are compared
   for (int64_t i = 0; i < count; ++i)
     if (!holds(probes[i], place)) {

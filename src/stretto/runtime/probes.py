@@ -22,6 +22,10 @@ _PYTHON_FUNCTIONS = (
 )
 
 
+NOT_LOOKED_FOR = -1
+"""The place of an entry in its dict, before it was looked for."""
+
+
 class ProbeTable:
     """Probes, laid out for native code. Called, it says whether all of them find what they expect.
 
@@ -34,7 +38,7 @@ class ProbeTable:
     ) -> None:
         self._kept = kept
         self._hold = library.stretto_probes_hold
-        numbers = [number for row in rows for number in row]
+        numbers = [number for row in rows for number in (*row, NOT_LOOKED_FOR)]
         self._rows = (ctypes.c_int64 * len(numbers))(*numbers)
         self._count = ctypes.c_int64(len(rows))
 

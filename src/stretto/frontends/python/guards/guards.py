@@ -186,13 +186,14 @@ class ProbeKind(IntEnum):
     PAIR = 6
     TYPE = 7
     VERSION = 8
+    WORD = 9
 
 
 @dataclass(slots=True, eq=False)
 class Probes:
     """Comparisons that need no Python: of an entry of a dict (0: there is none), a length, an item
     of a list, the next key and value of a dict, a class, the version that a class has where it is
-    changed (key: where it lies in the class).
+    changed, a word of memory (key: where it lies behind the subject, in bytes).
 
     rows: kind, subject, key, expected. Each is a number: the address of an object, a length, or the
     position of an item. kept: the objects behind the addresses. Of equal rows there is one, unless
@@ -218,6 +219,10 @@ class Probes:
     def add_numbers(self, kind: ProbeKind, subject: Any, key: int, expected: int) -> None:
         self.kept.append(subject)
         self._append((kind, id(subject), key, expected))
+
+    def add_word(self, address: int, place: int, expected: int) -> None:
+        """Adds a comparison of 64 bits in memory that rows before it keep from being freed."""
+        self._append((ProbeKind.WORD, address, place, expected))
 
     def entry(self, table: dict[str, Any], name: str, value: Any) -> None:
         self.add(ProbeKind.ENTRY, table, name, value)

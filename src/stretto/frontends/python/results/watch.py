@@ -6,6 +6,7 @@ quick."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -14,11 +15,16 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from stretto.frontends.python.guards.guards import Guards
+from stretto.frontends.python.guards.addresses import probe_addresses
+from stretto.frontends.python.guards.guards import Guards, NativeCheck
 from stretto.frontends.python.results.captured import Captured
 
 _version = attrgetter("_version")
 _address = torch.Tensor.data_ptr
+
+
+def _always() -> bool:
+    return True
 
 
 @cache
@@ -40,7 +46,8 @@ class Watch:
     """The constants and guards of one capture, laid out so that few Python steps check them all.
 
     Of tensors on the CPU only the address is watched here: `runtime.constants.Weights` sees changes
-    of their content, with or without a new version. Of those on a GPU it is the version.
+    of their content, with or without a new version. Of those on a GPU it is the version. hold: that
+    of the tensors which native code can look at.
     """
 
     captured: Captured
@@ -49,29 +56,34 @@ class Watch:
     tensors: tuple[torch.Tensor, ...]
     addresses: list[int]
     guards: Guards
+    hold: Callable[[], bool]
 
     @staticmethod
-    def of(captured: Captured) -> Watch:
+    def of(captured: Captured, native: NativeCheck | None = None) -> Watch:
         sources = captured.constants
         versioned = [s for s in sources if s.version is not None and not s.tensor.is_cpu]
         if versioned:
             count_fused_steps()
+        tensors, hold = [source.tensor for source in sources], _always
+        addresses = [source.address for source in sources]
+        if native is not None and tensors:
+            probes, left = probe_addresses(tensors, addresses)
+            tensors, addresses = [tensors[n] for n in left], [addresses[n] for n in left]
+            hold = native(probes)
         return Watch(
             captured,
             tuple(source.tensor for source in versioned),
             [source.version for source in versioned if source.version is not None],
-            tuple(source.tensor for source in sources),
-            [source.address for source in sources],
+            tuple(tensors),
+            addresses,
             captured.guards,
+            hold,
         )
 
     def is_current(self) -> bool:
-        if self.tensors and not (
-            list(map(_version, self.versioned)) == self.versions
-            and list(map(_address, self.tensors)) == self.addresses
-        ):
+        if not self.hold() or list(map(_address, self.tensors)) != self.addresses:
             return False
-        return self.guards.hold()
+        return list(map(_version, self.versioned)) == self.versions and self.guards.hold()
 
     def changed(self) -> str | None:
         """A description of what has changed."""
