@@ -76,11 +76,10 @@ class StrettoPeer(Peer):
 
         def predicted() -> float:
             from stretto.errors import StrettoError
-            from stretto.tools.models import Model
             from stretto.tools.simulate import predicted_seconds
 
             try:
-                return predicted_seconds(Model(case.name, case.module, case.inputs), fast, chosen)
+                return predicted_seconds(fast, chosen)
             except StrettoError as error:
                 raise Skipped(str(error)) from error
 

@@ -152,6 +152,7 @@ static bool f0_main(State& s, char* frame)
   int64_t stop2 = int64_t(8);
   while (at1 < stop2)
   {
+    STRETTO_DECIDED(s.ctx, s.unit, 0, 1)
     r_main_i_5 = at1;
     switch (s.unit)
     {
@@ -209,6 +210,7 @@ static bool f0_main(State& s, char* frame)
     if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
     at1 += 1;
   }
+  STRETTO_DECIDED(s.ctx, s.unit, 0, 0)
   switch (s.unit)
   {
     case 0:

@@ -86,6 +86,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
   stretto::signal(s.ctx, s.unit, s.base);
   if (r_tree_if_1)
   {
+    STRETTO_DECIDED(s.ctx, s.unit, 0, 0)
     switch (s.unit)
     {
       case 0:
@@ -153,6 +154,7 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
   }
   else
   {
+    STRETTO_DECIDED(s.ctx, s.unit, 0, 1)
     switch (s.unit)
     {
       case 0:

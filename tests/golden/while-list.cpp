@@ -158,6 +158,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
     s.base += 2;
     stretto::signal(s.ctx, s.unit, s.base);
     if (!r_main_while_5) break;
+    STRETTO_DECIDED(s.ctx, s.unit, 0, 1)
     switch (s.unit)
     {
       case 0:
@@ -210,6 +211,7 @@ static bool f0_main(State& s, char* frame, int64_t& result_0)
     stretto::swap(b_main_b_2, b_main_b_3);
     if (!stretto::back_edge(s.ctx, s.unit, s.edges)) return false;
   }
+  STRETTO_DECIDED(s.ctx, s.unit, 0, 0)
   switch (s.unit)
   {
     case 0:

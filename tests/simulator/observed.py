@@ -56,6 +56,9 @@ class Observed:
         active.pop()
         return False
 
+    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        pass
+
 
 def observe(program: DeviceProgram, seed: int) -> Observed:
     """Runs a scheduled random tree in the emulator."""

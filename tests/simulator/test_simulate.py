@@ -19,7 +19,7 @@ from stretto.ir.types import DType
 from stretto.schedule.scheduler import schedule
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import CPU, GPUS, Device, find_device
-from stretto.simulator.follow import follow
+from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import Simulator, simulate
 from tests.schedule.programs import (
@@ -239,32 +239,26 @@ def test_what_is_waited_for_ends_before(seed: int, count: int) -> None:
     assert sum(s.seconds for s in found.stretches) <= found.seconds + 1e-12
 
 
-@given(seeds, units)
-@settings(max_examples=15)
-def test_the_way_of_a_run_is_read_from_its_tasks(seed: int, count: int) -> None:
-    """On one unit; it is then the way of the program of several."""
-    program, observed = specimen(seed, 1)
-    way = follow(program, [item.kernel for item in observed.done], EAGER)
-    several, its_own = specimen(seed, count)
-    assert simulate(several, BARE, way, EAGER).runs == simulate(several, BARE, its_own, EAGER).runs
+def test_a_run_is_followed_as_far_as_it_fits() -> None:
+    program = branching(is_known=False)
+
+    def microseconds_of(*decisions: tuple[str, int]) -> float:
+        return simulate(program, BARE, Recorded(decisions), EAGER).seconds / US
+
+    assert microseconds_of(("if go", 0)) == pytest.approx(5)
+    assert microseconds_of(("if go", 1)) == pytest.approx(1)
+    with pytest.raises(ScheduleError, match="it decided nothing where if go stands here"):
+        microseconds_of()
+    with pytest.raises(ScheduleError, match="it decided while x where if go stands here"):
+        microseconds_of(("while x", 1))
 
 
-def test_tasks_of_another_program_are_no_way() -> None:
-    with pytest.raises(
-        ScheduleError, match="cannot be read from its tasks: short should run, not x"
-    ):
-        follow(branching(is_known=False), ["x"], EAGER)
-    with pytest.raises(ScheduleError, match="long runs behind its end"):
-        follow(branching(is_known=False), ["long", "long"], EAGER)
-
-
-def test_arms_that_begin_alike_are_no_way() -> None:
-    go = Reg("go", DType.BOOL)
-    test = Leaf(Schedule(((Let(go, condition("gt", load(X, 0), load(X, 1))),),), 1))
-    arms = [leaf(1, (Run("short", 0, trips),)) for trips in (1, 2)]
-    program = device(Seq((test, If(go, arms[0], arms[1]))), kernel("short", OUT, X), units=1)
-    with pytest.raises(ScheduleError, match="both arms of if go can begin with short"):
-        follow(program, ["short"], EAGER)
+def test_decisions_that_registers_make_are_compared() -> None:
+    program = branching(is_known=True)
+    found = simulate(program, BARE, Recorded([("if go", 1)]), EAGER)
+    assert found.seconds / US == pytest.approx(1)
+    with pytest.raises(ScheduleError, match="if go goes another way here"):
+        simulate(program, BARE, Recorded([("if go", 0)]), EAGER)
 
 
 def test_a_simulator_that_ignores_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import stretto
 from stretto.options import Options
 from stretto.tools.cli import app
-from stretto.tools.models import Model, find_model
+from stretto.tools.models import find_model
 from stretto.tools.simulate import predicted_seconds, simulate_model
 
 
@@ -103,7 +103,7 @@ def test_a_prediction_goes_the_way_of_a_run(tmp_path: Path) -> None:
         options = Options(threads=2, cache_dir=tmp_path)
         fast = stretto.compile(counted, inputs, options=options)
         fast(*inputs)
-        seconds.append(predicted_seconds(Model("counted", counted, inputs), fast, options))
+        seconds.append(predicted_seconds(fast, options))
     assert 1.5 < seconds[1] / seconds[0] < 2.2
 
 

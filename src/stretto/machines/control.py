@@ -25,6 +25,7 @@ from stretto.device.tree import (
     If,
     Leaf,
     Let,
+    Loop,
     Node,
     Rotation,
     Seq,
@@ -110,8 +111,10 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     def branch(self, node: If[Schedule]) -> None:
         with self.inside() as then:
+            self.decided(node, 0)
             self.node(node.then)
         with self.inside() as orelse:
+            self.decided(node, 1)
             self.node(node.orelse)
         self.out.add(code.If(self.reg(node.condition), tuple(then), tuple(orelse)))
 
@@ -120,22 +123,30 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.declare(at, node.start)
         self.declare(stop, node.stop)
         with self.inside() as body:
+            self.decided(node, 1)
             self.out.assign(self.reg(node.index), at)
             self.node(node.body)
             self.rotate(node.rotate)
             self.advance(at, stop, node.step)
         goes_on = infix(at, "<" if node.step > 0 else ">", stop)
         self.out.add(code.Loop(self.ok & goes_on if self.ok else goes_on, body=tuple(body)))
+        self.decided(node, 0)
 
     def while_loop(self, node: While[Schedule]) -> None:
         flag = self.fresh("going") if self.ok else None
         with self.inside() as head:
             self.node(node.head)
             with self.out.block() as body:
+                self.decided(node, 1)
                 self.node(node.body)
                 self.rotate(node.rotate)
         condition = self.reg(node.condition)
         self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
+        self.decided(node, 0)
+
+    def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        """Control goes into arm `way` of a branch; or on in a loop (1), or out of it (0). For
+        machines that keep this of a run."""
 
     def rotate(self, pairs: Rotation) -> None:
         """The end of an iteration: buffers trade places."""

@@ -215,11 +215,13 @@ class TaskEvent:
 
 class Profiler(Protocol):
     """A program that measures when each task runs. `kernels`: names in the order in which its
-    events number them."""
+    events number them. `decisions`: the ways that control takes in a run, each with the title of
+    its node: the arm of a branch, or whether a loop goes on."""
 
     @property
     def kernels(self) -> Sequence[str]: ...
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]: ...
+    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)

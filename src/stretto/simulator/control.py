@@ -41,6 +41,11 @@ class Choices(Protocol):
         """Whether a loop has another iteration after so many."""
         ...
 
+    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        """Control takes this way, as registers and sizes say: the arm, or whether the loop goes
+        on."""
+        ...
+
     @property
     def depth(self) -> int:
         """The activations of a recursive function in each other."""
@@ -62,6 +67,9 @@ class Assumed:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         return done < self.loop_trips
 
+    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        pass
+
 
 @dataclass(slots=True)
 class Asked:
@@ -77,6 +85,9 @@ class Asked:
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
         self.was = True
         return self.choices.goes_on(node, done)
+
+    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        self.choices.passes(node, way)
 
     @property
     def depth(self) -> int:
@@ -199,6 +210,8 @@ class Walk:
                     seconds = self._estimator.node(then), self._estimator.node(orelse)
                     ends = self._is_too_deep(then), self._is_too_deep(orelse)
                     taken = self._choices.arm(node, seconds, ends) == 0
+                else:
+                    self._choices.passes(node, 0 if taken else 1)
                 yield from self._node(then if taken else orelse, registers)
             case Call():
                 arguments = dict(self._sizes)
@@ -228,8 +241,10 @@ class Walk:
         bounds = self._value(node.start, registers), self._value(node.stop, registers)
         if bounds[0] is not None and bounds[1] is not None:
             for position in range(int(bounds[0]), int(bounds[1]), node.step):
+                self._choices.passes(node, 1)
                 registers[node.index.name] = position
                 yield from self._node(node.body, registers)
+            self._choices.passes(node, 0)
             return
         done = 0
         while self._goes_on(node, done):
@@ -243,7 +258,11 @@ class Walk:
         while True:
             yield from self._node(node.head, registers)
             goes_on = registers.get(node.condition.name)
-            if not (self._goes_on(node, done) if goes_on is None else goes_on):
+            if goes_on is None:
+                goes_on = self._goes_on(node, done)
+            else:
+                self._choices.passes(node, int(bool(goes_on)))
+            if not goes_on:
                 return
             done += 1
             yield from self._node(node.body, registers)

@@ -17,6 +17,7 @@ from rich.table import Table
 import stretto
 from stretto.build import begin, run_stages
 from stretto.device.program import DeviceProgram
+from stretto.entry import Entry
 from stretto.frontends.python import capture
 from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
@@ -24,13 +25,19 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.simulator.control import Asked, Assumed, Choices
 from stretto.simulator.devices import GPUS, NAMES, Device, cpu_device, find_device
-from stretto.simulator.follow import Recorded, follow
+from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError, suggestion
-from stretto.tools.profile import Profile, make_profile, profile_entry, profiled_kernels
+from stretto.tools.profile import (
+    Profile,
+    entry_inputs,
+    make_profile,
+    profile_entry,
+    profiled_kernels,
+)
 from stretto.tools.targets import target_machine
 from stretto.tools.timeline import writer_of
 
@@ -75,16 +82,16 @@ def simulate_model(
         program = _scheduled_program(model, machine, options)
     choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
     if followed:
-        choices = _followed(model)
+        here = replace(options, threads=options.threads or 1, units=None)
+        choices = _followed(model, here)
     return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
 
 
-def predicted_seconds(model: Model, fast: stretto.Compiled, options: Options) -> float:
+def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
     """The seconds of a call of a compiled model on its units of this CPU, by the simulator and the
-    costs that it was planned with. What only values decide goes as in a run on one unit.
+    costs that it was planned with. What only values decide goes as in its first call.
 
-    model: what `fast` was compiled from, and the arguments it was called with first. options: those
-    of the compilation. Raises ScheduleError where the way of that run cannot be read.
+    options: those of the compilation.
     """
     stages = fast.signatures[0].stages
     program, costs = stages.device, stages.machine.costs
@@ -93,7 +100,7 @@ def predicted_seconds(model: Model, fast: stretto.Compiled, options: Options) ->
     seconds = simulate(program, device, asked, costs).seconds
     if not asked.was:
         return seconds
-    choices = _followed(model, replace(options, threads=1))
+    choices = _way(fast.signatures[0], options)
     return simulate(program, device, choices, costs).seconds
 
 
@@ -125,12 +132,19 @@ def _scheduled_program(model: Model, machine: Machine, options: Options) -> Devi
     return stages.device
 
 
-def _followed(model: Model, options: Options | None = None) -> Recorded:
-    """The way that a run of the model takes here, on one unit."""
-    machine = default_machine()
-    program, profile = _profiled(model, machine, options or Options(threads=1))
-    ran = (profile.kernels[event.kernel].name for event in profile.events)
-    return follow(program, ran, machine.costs)
+def _followed(model: Model, options: Options) -> Recorded:
+    """The way that a run of the model takes here."""
+    name = default_machine().name
+    with torch.no_grad():
+        fast = stretto.compile(model.function, model.inputs, backend=name, options=options)
+        return _way(fast.signatures[0], options)
+
+
+def _way(entry: Entry, options: Options) -> Recorded:
+    """The way of a run on the inputs that an entry was compiled with."""
+    profiler = entry.stages.machine.profiler(entry.stages, options)
+    assert profiler is not None
+    return Recorded(profiler.decisions(entry_inputs(entry)))
 
 
 def _profiled(model: Model, machine: Machine, options: Options) -> tuple[DeviceProgram, Profile]:

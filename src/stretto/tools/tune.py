@@ -144,7 +144,7 @@ def tune_model(
         )
     old, new = (_kernels(fast.signatures[0].stages) for fast in (off, tuned))
     changed = sum(new[name].grid != kernel.grid for name, kernel in old.items() if name in new)
-    predicted = predicted_seconds(model, tuned, plain)
+    predicted = predicted_seconds(tuned, plain)
     return Tuned(model.name, len(new), changed, before, after, predicted)
 
 

@@ -392,14 +392,14 @@ def test_profile(build: Build):
     }
     """
     program = build(body, units=2, arena_bytes=256, profile=True)
-    _, events = program.profile([0])
+    _, events, _ = program.profile([0])
     assert len(events) == 40_000
     first = [event for event in events if event.unit == 1]
     assert [event.task for event in first] == list(range(20_000))
     assert all(event.kernel == 5 and event.start <= event.end for event in events)
     assert all(a.end <= b.start for a, b in pairwise(first))
     program.run([0])  # without a buffer nothing is recorded
-    _, events = build(body, units=2, arena_bytes=256).profile([0])
+    _, events, _ = build(body, units=2, arena_bytes=256).profile([0])
     assert events == []
 
 

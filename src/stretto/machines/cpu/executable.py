@@ -180,12 +180,22 @@ class CpuExecutable(Executable):
 
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]:
         """As a call, of a program built with Options(profile=True); tells when each task ran."""
+        results, events, _ = self.traced(inputs)
+        return results, events
+
+    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int]]:
+        """What the branches and loops of a call decided; each with the title of its node."""
+        return [(self.source.decisions[node], way) for node, way in self.traced(inputs)[2]]
+
+    def traced(
+        self, inputs: list[torch.Tensor]
+    ) -> tuple[list[Result], list[TaskEvent], list[tuple[int, int]]]:
         self(inputs)
         sizes = self.sizes.bound(inputs) if self.is_sized else ()
         capacities = dict(self.capacities)
         memory = self.allocate(inputs, capacities, sizes)
-        scalars, events = self.native.profile(*self.arguments(memory, capacities, sizes))
-        return self.shaped(memory, scalars, sizes), events
+        scalars, events, taken = self.native.profile(*self.arguments(memory, capacities, sizes))
+        return self.shaped(memory, scalars, sizes), events, taken
 
     def allocate(
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values

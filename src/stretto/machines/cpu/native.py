@@ -218,8 +218,9 @@ class NativeProgram:
 
     def profile(
         self, words: Sequence[int], limits: Sequence[int] = ()
-    ) -> tuple[list[int], list[TaskEvent]]:
-        """As `run`, of a program built with Options(profile=True): also gives when each task ran.
+    ) -> tuple[list[int], list[TaskEvent], list[tuple[int, int]]]:
+        """As `run`, of a program built with Options(profile=True): also gives when each task ran,
+        and the decisions of unit 0 in their order: the control node's number, and the way taken.
         The program runs once before, so that no page of its arena is touched for the first time
         while a task is timed, and again where there were more tasks than expected."""
         frame = self._new_frame()
@@ -229,7 +230,10 @@ class NativeProgram:
         while (count := max(frame.event_count)) > frame.context.event_capacity:
             frame.set_events(count)
             results = self._run(frame, words, limits)
-        return results, _events(frame)
+        events = _events(frame)
+        tasks = [event for event in events if event.kernel >= 0]
+        taken = [(-1 - e.kernel, e.task) for e in events if e.kernel < 0 and e.unit == 0]
+        return results, tasks, taken
 
     def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
         self._pack_words(frame.words, 0, *words)

@@ -270,6 +270,8 @@ inline void record(Context* ctx, int self, int64_t kernel, int64_t task, int64_t
 
 // STRETTO_TASK(ctx, self, kernel, task) { body }: a body that is timed when tracing and costs
 // nothing when not. The body may return (it is still recorded) but must not `break` or `continue`.
+// STRETTO_DECIDED(ctx, self, node, way): control node number `node` went this way, as an event whose
+// kernel is less than 0.
 #ifdef STRETTO_TRACE
 struct TaskTimer {
     Context* ctx;
@@ -280,11 +282,17 @@ struct TaskTimer {
         : ctx(ctx_), self(self_), kernel(kernel_), task(task_), start(now_ns()) {}
     ~TaskTimer() { record(ctx, self, kernel, task, start, now_ns()); }
 };
+inline void record_decision(Context* ctx, int self, int64_t node, int64_t way) {
+    int64_t now = now_ns();
+    record(ctx, self, -1 - node, way, now, now);
+}
+#define STRETTO_DECIDED(ctx, self, node, way) ::stretto::record_decision((ctx), (self), (node), (way));
 #define STRETTO_TASK(ctx, self, kernel, task) \
     for (::stretto::TaskTimer timer_((ctx), (self), (kernel), (task)); timer_.open; \
          timer_.open = false)
 #else
 #define STRETTO_TASK(ctx, self, kernel, task)
+#define STRETTO_DECIDED(ctx, self, node, way)
 #endif
 
 static_assert(sizeof(Progress) == 128, "native.py mirrors this");

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stretto.device.expr import Buffer, Expr, Index, Reg
 from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import Check, Let, Rotation, TreeFunction
+from stretto.device.tree import Check, If, Let, Loop, Rotation, TreeFunction, title
 from stretto.ir.sizes import Size
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, ProgramParts
@@ -45,7 +45,8 @@ class SourceParts(ProgramParts):
     """What the functions of a program share.
 
     texts: of kernels, by name; names: the C++ function of each. library: the calls, numbered as
-    they come.
+    they come. decisions: what the control nodes are called whose decisions are traced, in the order
+    of their numbers.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -54,6 +55,7 @@ class SourceParts(ProgramParts):
         self.names: dict[str, str] = {}
         self.numbers = {name: number for number, name in enumerate(self.kernels)}
         self.library: list[LibraryCall] = []
+        self.decisions: list[str] = []
 
     def function_name(self, name: str) -> str:
         """Names that differ in signs only stay apart by their number."""
@@ -195,6 +197,14 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         return ScalarPrinter(self, self.out, inline=1).index(Index.of(size))
 
     # ---- control -----------------------------------------------------------------------------
+    def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        name = title(node)
+        if name not in self.parts.decisions:
+            self.parts.decisions.append(name)
+        number = self.parts.decisions.index(name)
+        traced = call("STRETTO_DECIDED", CONTEXT, UNIT, number, way)
+        self.out.add(code.Raw(traced))
+
     def rotate(self, pairs: Rotation) -> None:
         super().rotate(pairs)
         self.guard("back_edge", EDGES)  # interrupts are let in

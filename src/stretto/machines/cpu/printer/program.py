@@ -54,7 +54,7 @@ class Source:
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
     are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
     can be compiled in parts. `straight`: what calls the kernels has no loops. `shared`: what it is
-    linked to.
+    linked to. `decisions`: titles of the control nodes whose decisions are traced, by number.
     """
 
     text: str
@@ -65,6 +65,7 @@ class Source:
     splits: bool
     straight: bool
     shared: tuple[Shared, ...]
+    decisions: tuple[str, ...]
 
 
 _SEVERAL_KERNELS = 6
@@ -116,7 +117,17 @@ def print_program(program: DeviceProgram) -> Source:
     straight = not parts.recursive and not any(map(is_loop, nodes))
     library, names = tuple(parts.library), tuple(parts.kernels)
     arguments = tuple(parts.arguments)
-    return Source(out.text(), arguments, library, names, parts.recursive, splits, straight, linked)
+    return Source(
+        out.text(),
+        arguments,
+        library,
+        names,
+        parts.recursive,
+        splits,
+        straight,
+        linked,
+        tuple(parts.decisions),
+    )
 
 
 def _write_kernels(
