@@ -2,12 +2,14 @@
 python -m benchmarks.scheduling.waits --output results.json [--cells 1000] [--device cpu:2]...
 
 Both programs have the same tasks on the same units in the same order. With barriers every unit
-waits for every other one behind each level of the dependences.
+waits for every other one behind each level of the dependences. Values share no memory, as the order
+that makes sharing safe is another one with barriers.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +20,7 @@ from typing import Annotated
 import torch
 import typer
 
+from benchmarks.models.nasbench import NASBenchConfig, make
 from stretto.build import begin, run_stages
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
@@ -34,8 +37,6 @@ from stretto.schedule.dependence import leaf_nodes
 from stretto.simulator.devices import find_device
 from stretto.simulator.simulate import simulate
 from stretto.tools.targets import target_machine
-
-from .cells import cell
 
 
 def with_barriers(program: DeviceProgram, levels: Mapping[str, int]) -> DeviceProgram:
@@ -75,7 +76,8 @@ def measured(seed: int, name: str) -> tuple[float, float]:
     options = Options(threads=device.units)
     if device.target:
         machine = target_machine(device.target, device.units)
-    model, inputs = cell(seed)
+    machine = replace(machine, costs=replace(machine.costs, share_bytes=sys.maxsize))
+    model, inputs = make(NASBenchConfig(cell=seed))
     with torch.no_grad():
         program = capture(model, inputs, {}, options).program
     stages = begin(program, machine, options, HOST)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import stretto
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models.entry import Made, ZooEntry
 from benchmarks.models.loops import LOOPS
@@ -22,6 +23,7 @@ from benchmarks.models.real import MissingPackage
 from benchmarks.models.static import OWN
 from benchmarks.models.weights import seed_weights
 from benchmarks.peers.base import tensors_to_numpy
+from tests.sampling import sampled
 
 ENTRIES: dict[str, ZooEntry] = {**OWN, **LOOPS}
 
@@ -46,6 +48,16 @@ def test_float32_agrees_with_float64_and_the_seed_says_it_all(name: str) -> None
     assert error_of(first, made) < 1e-4
     assert relative_error(tensors_to_numpy(first), tensors_to_numpy(second)) == 0
     assert all(abs(one).max() > 1e-2 for one in tensors_to_numpy(first))
+
+
+@pytest.mark.parametrize(
+    "name", sampled(list(ENTRIES), ("nasbench", "nmt", "deepfm", "wide", "diffusion", "rollout"))
+)
+def test_compiled_agrees_with_eager(name: str) -> None:
+    made = small(name)
+    with torch.no_grad():
+        compiled = stretto.compile(made[0], options=stretto.Options(threads=2))
+        assert error_of(compiled(*made[1]), made) < 1e-4
 
 
 def test_random_cells_are_valid_and_differ() -> None:

@@ -77,7 +77,7 @@ class Region:
 
     @property
     def kind(self) -> Kind:
-        cuts = tuple(part.dim if isinstance(part, Piece) else None for part in self.box)
+        cuts = tuple([part.dim if isinstance(part, Piece) else None for part in self.box])
         return self.buffer.name, self.shape, self.write, cuts
 
     def whole_in(self, dims: Sequence[int]) -> Region:

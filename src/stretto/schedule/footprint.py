@@ -64,6 +64,11 @@ class Footprint:
         return all(boxes.lasting() is boxes for boxes, _ in self.pieces)
 
 
+def may_meet(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
+    """Do they write, and touch the same buffer, or memory that is shared?"""
+    return (a.write or b.write) and (memory is not None or a.buffer.name == b.buffer.name)
+
+
 class Footprints:
     """Makes footprints, and compares them; remembers both."""
 
@@ -103,7 +108,7 @@ class Footprints:
 
         Two buffers meet where the frame gives them bytes in common.
         """
-        if not (a.write or b.write) or (memory is None and a.buffer.name != b.buffer.name):
+        if not may_meet(a, b, memory):
             return np.zeros((self._units, self._units), np.bool_)
         key = id(a), id(b)
         if key not in self._met:

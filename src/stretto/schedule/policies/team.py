@@ -21,7 +21,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Statement, kernel_regions
 from stretto.device.tree import Rotation
-from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
+from stretto.schedule.footprint import Footprint, Footprints, Part, Parts, may_meet
 from stretto.schedule.policy import (
     LeafPlan,
     Placed,
@@ -75,6 +75,7 @@ class _TeamPlanner:
         self._leaf = 0
         self._next = 0
         self._free: Times = np.zeros(units)
+        self._others = ~np.eye(units, dtype=np.bool_)
 
     def plan(self, body: Body) -> LeafPlan:
         """A leaf in which every item is a wave of its own."""
@@ -163,8 +164,9 @@ class _TeamPlanner:
         start = np.maximum(self._free, np.where(waiting, wait, 0.0))
         for theirs, finish in before:
             for a, b in product(footprints, theirs):
-                met = self._elsewhere(self._footprints.meeting(a, b))
-                start = np.maximum(start, np.where(met, finish + wait, 0.0).max(axis=1))
+                if may_meet(a, b):
+                    met = self._elsewhere(self._footprints.meeting(a, b))
+                    start = np.maximum(start, np.where(met, finish + wait, 0.0).max(axis=1))
         if not isinstance(item, Kernel):
             self._free = start
             return start
@@ -176,7 +178,7 @@ class _TeamPlanner:
 
     def _elsewhere(self, met: Mask) -> Mask:
         """What is between different units."""
-        return met & ~np.eye(self._units, dtype=np.bool_)
+        return met & self._others
 
     def _note(self, kernel: Kernel, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
         dealt = None

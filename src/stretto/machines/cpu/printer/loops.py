@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
 
+from stretto.device.expr import Expr, Load
 from stretto.ir.types import DType
 from stretto.kernels.contraction import stride
 from stretto.kernels.groups import divisible
 from stretto.machines.cpu.printer.expr import (
+    MEMORY_TYPES,
     VALUE_TYPES,
     constant,
     element,
@@ -18,7 +20,9 @@ from stretto.machines.cpu.printer.expr import (
     wrapping_type,
 )
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.statements import Assign, If, Raw, Store
+from stretto.machines.cpu.transposed import ACROSS, ALONG, Transposed, transposed_operands
+from stretto.machines.expressions import HALVES
+from stretto.machines.statements import Assign, Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 SIMD = "#pragma omp simd"
@@ -28,6 +32,7 @@ SUM_CHUNK = 4096
 """Elements summed in f32 before the partial sum goes to an f64 total."""
 ARG_BLOCK = 128
 """Elements that are searched for the best value at once."""
+ACROSS_BLOCK, ACROSS_STOP = variable("across"), variable("across_stop")
 SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART, FOUND, HERE = map(
     variable,
     ("sum", "total", "chunk", "block", "stop", "end", "totals", "part", "found", "here"),
@@ -57,6 +62,11 @@ class LoopPrinter(NestPrinter):
     def map(self) -> None:
         operator = self.operator
         dims = list(range(len(operator.dims)))
+        crossing = transposed_operands(operator)
+        if crossing is not None and self.vectorisable(crossing.along):
+            rest = [n for n in dims if n not in (crossing.along, crossing.across)]
+            self.nest(rest, lambda: self.blocks(crossing))
+            return
         inner = (
             next((n for n in reversed(dims) if stride(operator.out, n) == 1), None)
             if divisible(operator)
@@ -77,6 +87,39 @@ class LoopPrinter(NestPrinter):
                 self.store(self.value(known))
 
         self.nest(dims[:-1], innermost)
+
+    def blocks(self, crossing: Transposed) -> None:
+        """Both dims in blocks, of which operands that lie across the result are transposed."""
+        along, across = crossing.along, crossing.across
+        first, last = self.bounds(self.stage.box[across])
+        with self.loop(ACROSS_BLOCK, first, last, step=ACROSS):
+            self.chunk(ACROSS_BLOCK, ACROSS, last, ACROSS_STOP)
+            first, last = self.bounds(self.stage.box[along])
+            with self.loop(BLOCK, first, last, step=ALONG):
+                self.chunk(BLOCK, ALONG, last)
+                turned: dict[Expr, Term] = {
+                    load: self.turned(number, load, crossing)
+                    for number, load in enumerate(crossing.loads)
+                }
+                with self.loop(iteration(across), ACROSS_BLOCK, ACROSS_STOP):
+                    known = self.before(along)
+                    known.known.update(turned)
+                    with self.loop(iteration(along), BLOCK, STOP, SIMD):
+                        self.store(self.value(known))
+
+    def turned(self, number: int, load: Load, crossing: Transposed) -> Term:
+        """Transposes the block of an operand; its element of the current variables."""
+        tile, kind = variable(f"turned{number}"), MEMORY_TYPES[load.dtype]
+        self.out.add(Raw(joined(f"{kind} ", tile, f"[{ACROSS * ALONG}];"), tile))
+        at = {n: iteration(n) for n in range(len(self.operator.dims))}
+        at |= {crossing.along: BLOCK, crossing.across: ACROSS_BLOCK}
+        source = self.pointer(load.access, at)
+        row = self.number(stride(load.access, crossing.along))
+        counts = (filled("int({})", STOP - BLOCK), filled("int({})", ACROSS_STOP - ACROSS_BLOCK))
+        self.out.add(Do(call(f"stretto::transpose<{kind}>", tile, ALONG, source, row, *counts)))
+        place = (iteration(crossing.across) - ACROSS_BLOCK) * ALONG
+        value = element(tile, place + (iteration(crossing.along) - BLOCK))
+        return call("stretto::to_float", value) if load.dtype in HALVES else value
 
     # ---- reductions --------------------------------------------------------------------------
     def vector_dim(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stretto.device.operator import Kernel, Loops, Stage
 from stretto.machines.cpu.printer.loops import LoopPrinter
 from stretto.machines.cpu.template import CpuTemplate, Shared, Strip
+from stretto.machines.cpu.transposed import transposed_operands
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, Section
 from stretto.machines.terms import Term
@@ -12,7 +13,9 @@ from stretto.machines.terms import Term
 
 def header(stage: Stage) -> str | None:
     """The header beside PRELUDE's that the text of a stage needs."""
-    return stage.template.header if isinstance(stage.template, CpuTemplate) else None
+    if isinstance(stage.template, CpuTemplate):
+        return stage.template.header
+    return None if transposed_operands(stage.operator) is None else "transpose.h"
 
 
 def shared(stage: Stage) -> tuple[Shared, ...]:

@@ -7,6 +7,7 @@ from stretto.device.expr import loads
 from stretto.device.operator import Loops, Operator
 from stretto.kernels.contraction import stride
 from stretto.machines.cpu.template import Candidate, Family, Request
+from stretto.machines.cpu.transposed import transposed_operands
 
 
 def _candidate(request: Request) -> Candidate:
@@ -22,9 +23,13 @@ def _candidate(request: Request) -> Candidate:
 
 
 def contiguous_multiples(operator: Operator, lanes: int) -> tuple[int, ...]:
-    """Vectors of the contiguous dim stay whole."""
+    """Vectors of the contiguous dim stay whole, and those of operands that lie across it."""
+    crossing = transposed_operands(operator)
+    across = None if crossing is None else crossing.across
     return tuple(
-        lanes if stride(operator.out, n) == 1 and isinstance(d, int) and d >= lanes else 1
+        lanes
+        if (stride(operator.out, n) == 1 or n == across) and isinstance(d, int) and d >= lanes
+        else 1
         for n, d in enumerate(operator.dims)
     )
 

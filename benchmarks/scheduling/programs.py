@@ -1,0 +1,178 @@
+"""Programs that the ablations compare: one for each thing that a pass or a policy is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import ZOO
+from benchmarks.models.groups import GROUPS
+
+Program = tuple[Callable[..., Any], tuple[Tensor, ...]]
+Programs = Mapping[str, Callable[[], Program]]
+
+
+class Tagger(nn.Module):
+    """A product and a sum before a recurrence of products, and another product behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.state, self.behind = (nn.Linear(128, 128) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, total = torch.zeros_like(x[0]), torch.zeros_like(x[0])
+        for row in x:
+            h = torch.tanh(self.state(h) + self.before(row + total * 0.0).cumsum(0))
+            total = total + torch.sigmoid(self.behind(h))
+        return total
+
+
+def fixed_point(x: Tensor, w: Tensor) -> Tensor:
+    """Until nothing changes."""
+    before = x + 1
+    while (x - before).abs().max() > 1e-4:
+        before = x
+        x = torch.tanh(x @ w) * 0.99
+    return x
+
+
+def samples(image: Tensor, grid: Tensor) -> Tensor:
+    """Images sampled one by one, which nothing does for all of them at once."""
+    parts = [
+        nn.functional.grid_sample(image[t], grid[t], align_corners=True)
+        for t in range(image.shape[0])
+    ]
+    return torch.stack(parts)
+
+
+class Adapters(nn.Module):
+    """Eight layers; each adds an adapter where the call asks for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(8))
+        self.adapters = nn.ModuleList(nn.Linear(64, 64) for _ in range(8))
+
+    def forward(self, x: Tensor, adapted: Tensor) -> Tensor:
+        for layer, adapter in zip(self.layers, self.adapters, strict=True):
+            y = torch.tanh(layer(x))
+            if adapted:
+                y = y + adapter(x)
+            x = y
+        return x
+
+
+class Clipped(nn.Module):
+    """A recurrence of 64 steps that halves a state whose sum is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros_like(x[0])
+        for row in x:
+            h = h + torch.tanh(self.step(h) + row)
+            if h.sum() > 4:
+                h = h * 0.5
+        return h
+
+
+class Gated(nn.Module):
+    """Rows are turned by their sign before they are projected, one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: list[Tensor] = []
+        for row in x:
+            if row.sum() > 0:
+                row = -row
+            rows.append(torch.tanh(self.map(row)))
+        return torch.stack(rows)
+
+
+class Projected(nn.Module):
+    """Both arms project the input and their result by the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(256, 256), nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(4):
+            if x.sum() > 0:
+                x = self.last(torch.relu(self.first(x)))
+            else:
+                x = self.last(torch.sigmoid(self.first(x)))
+        return x
+
+
+class Decided(nn.Module):
+    """A chain of small products decides whether six other products are wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = nn.ModuleList(nn.Linear(64, 64) for _ in range(96))
+        self.work = nn.ModuleList(nn.Linear(96, 96) for _ in range(6))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        for layer in self.chain:
+            x = torch.tanh(layer(x))
+        if x.sum() < 1e9:
+            for layer in self.work:
+                y = torch.relu(layer(y))
+        return y
+
+
+def small(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Program]:
+    """A model and inputs of these shapes; one without dimensions is a flag that is set."""
+
+    def made() -> Program:
+        torch.manual_seed(0)
+        inputs = tuple(torch.randn(shape) if shape else torch.tensor(True) for shape in shapes)
+        return make().eval(), inputs
+
+    return made
+
+
+def zoo(name: str, preset: str = "full") -> Callable[[], Program]:
+    """A model of the zoo."""
+    entry = {**ZOO, **GROUPS["static"]}[name]
+
+    def made() -> Program:
+        model, inputs = entry.make(entry.presets[preset], 0)
+        return model.eval(), inputs
+
+    return made
+
+
+LOOPS: Programs = {
+    "lstm": zoo("lstm"),
+    "bilstm": small(lambda: nn.LSTM(128, 128, bidirectional=True), (64, 1, 128)),
+    "gru": small(lambda: nn.GRU(32, 32, num_layers=6), (64, 1, 32)),
+    "tagger": small(Tagger, (64, 128)),
+    "fixed point": lambda: (fixed_point, (torch.randn(16, 64), torch.randn(64, 64) / 9)),
+    "samples": lambda: (samples, (torch.randn(32, 1, 8, 8, 8), torch.rand(32, 1, 8, 8, 2))),
+}
+
+BRANCHES: Programs = {
+    "adapters": small(Adapters, (16, 64), ()),
+    "clipped": small(Clipped, (64, 64)),
+    "gated": small(Gated, (64, 64)),
+    "projected": small(Projected, (16, 256)),
+    "decided": small(Decided, (64,), (32, 96)),
+    "rae": zoo("rae"),
+    "blockdrop": zoo("blockdrop"),
+}
+
+KERNELS: Programs = {
+    **{name: zoo(name) for name in ("attention", "seq2seq", "rae", "blockdrop", "nasrnn")},
+    "nasbench": zoo("nasbench"),
+    "wide": zoo("wide", "small"),
+}

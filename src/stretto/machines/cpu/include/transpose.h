@@ -1,0 +1,61 @@
+// Blocks of a matrix, transposed through vector registers.
+#pragma once
+
+#include "vectors.h"
+
+namespace stretto {
+
+#if __has_builtin(__builtin_shufflevector)
+// Lanes of a and b in turns: the lower halves' or the upper halves'.
+template <class T, int W, int Half, int... i>
+STRETTO_INLINE Vector<T, W> woven(const Vector<T, W>& a, const Vector<T, W>& b, Indices<i...>) {
+  return __builtin_shufflevector(a, b, (i / 2 + Half * (W / 2) + (i % 2) * W)...);
+}
+
+// to[c * to_row + r] = from[r * from_row + c] for r, c < W: log2(W) times, vector n and vector
+// n + W / 2 are woven into vectors 2 n and 2 n + 1, which turns the bits of (r, c) one place on.
+template <class T, int W>
+STRETTO_INLINE void transpose_square(T* to, int64_t to_row, const T* from, int64_t from_row) {
+  using Lanes = typename IndicesUpTo<W>::type;
+  Vector<T, W> v[W];
+  STRETTO_UNROLL
+  for (int r = 0; r < W; r++) v[r] = load<T, W>(from + r * from_row);
+  STRETTO_UNROLL
+  for (int step = 1; step < W; step *= 2) {
+    Vector<T, W> next[W];
+    STRETTO_UNROLL
+    for (int n = 0; n < W / 2; n++) {
+      next[2 * n] = woven<T, W, 0>(v[n], v[n + W / 2], Lanes());
+      next[2 * n + 1] = woven<T, W, 1>(v[n], v[n + W / 2], Lanes());
+    }
+    STRETTO_UNROLL
+    for (int n = 0; n < W; n++) v[n] = next[n];
+  }
+  STRETTO_UNROLL
+  for (int c = 0; c < W; c++) store<T, W>(to + c * to_row, v[c]);
+}
+#endif
+
+// to[c * to_row + r] = from[r * from_row + c] for r < rows, c < columns.
+template <class T>
+STRETTO_INLINE void transpose(T* to, int64_t to_row, const T* from, int64_t from_row, int rows,
+                              int columns) {
+  int done = 0;
+#if __has_builtin(__builtin_shufflevector)
+  if constexpr (sizeof(T) >= 4) {
+    constexpr int W = kLanes<T>;
+    for (; done + W <= rows; done += W) {
+      int c = 0;
+      for (; c + W <= columns; c += W)
+        transpose_square<T, W>(to + c * to_row + done, to_row, from + done * from_row + c,
+                               from_row);
+      for (; c < columns; c++)
+        for (int r = done; r < done + W; r++) to[c * to_row + r] = from[r * from_row + c];
+    }
+  }
+#endif
+  for (int r = done; r < rows; r++)
+    for (int c = 0; c < columns; c++) to[c * to_row + r] = from[r * from_row + c];
+}
+
+}  // namespace stretto

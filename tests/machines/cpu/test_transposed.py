@@ -1,0 +1,65 @@
+"""Operands that lie across the result are transposed block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from stretto.options import Options
+from tests.sampling import every
+
+SHAPES = ((128, 32, 32), (64, 33, 17), (7, 9, 100), (20, 1, 8), (3, 16, 65), (1, 70, 70), (8, 0, 9))
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8)
+
+
+def turned(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two operands that lie across their result, of which one is also read as it lies."""
+    last = x.permute(1, 2, 0).contiguous()
+    return last * 2, x.permute(2, 0, 1) + x.permute(2, 0, 1).flip(0).contiguous()
+
+
+def text_of(function: Callable[..., object], folder: Path, *inputs: Tensor) -> str:
+    stretto.compile(function, inputs, options=Options(threads=2, dump_dir=folder))
+    return next(folder.rglob("*.cpp")).read_text()
+
+
+@pytest.mark.parametrize("dtype", every(2, DTYPES), ids=str)
+def test_as_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    compiled = stretto.compile(turned, options=Options(threads=2))
+    for shape in SHAPES[:: 1 if dtype is torch.float32 else 3]:
+        x = (torch.randn(shape) * 20).to(dtype)
+        for found, expected in zip(compiled(x), turned(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_sizes_that_a_call_decides() -> None:
+    compiled = stretto.compile(turned, dynamic=True, options=Options(threads=2))
+    for shape in ((40, 20, 33), (17, 5, 64), (65, 31, 30), (16, 128, 3)):
+        x = torch.randn(shape)
+        for found, expected in zip(compiled(x), turned(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_what_an_arm_reads_stays_where_it_is(tmp_path: Path) -> None:
+    """Padding reads beyond the tensor nowhere: only in the arm that is taken."""
+
+    def padded(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x.t(), (3, 5, 2, 40)).contiguous() + 1
+
+    x = torch.randn(33, 50)
+    compiled = stretto.compile(padded, options=Options(threads=2))
+    torch.testing.assert_close(compiled(x), padded(x))
+    assert "stretto::transpose" not in text_of(padded, tmp_path, x)
+
+
+def test_blocks_are_transposed_where_that_pays(tmp_path: Path) -> None:
+    x = torch.randn(24, 48)
+    assert "stretto::transpose" in text_of(lambda x: x.t().exp(), tmp_path / "turned", x)
+    assert "stretto::transpose" not in text_of(lambda x: x.exp(), tmp_path / "as it lies", x)
+    assert "stretto::transpose" not in text_of(lambda x: x[:, :4].t().exp(), tmp_path / "small", x)
