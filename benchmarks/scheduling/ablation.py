@@ -123,6 +123,7 @@ def picture(table: Table, path: Path) -> None:
         panel.axhline(1.0, color="black", linewidth=0.8)
         panel.set_xticks([n + 0.4 - width / 2 for n in range(len(rows))], list(rows), rotation=30)
         panel.set_title(f"{device}, {'measured' if device == CPU else 'simulated'}")
+    panels[0][0].set_yscale("log", base=2)
     panels[0][0].set_ylabel(f"time of a call, {default} = 1")
     panels[0][-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(path, dpi=120, bbox_inches="tight")

@@ -34,7 +34,7 @@ from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.dependence import leaf_nodes
-from stretto.simulator.devices import find_device
+from stretto.simulator.devices import costs_on, find_device
 from stretto.simulator.simulate import simulate
 from stretto.tools.targets import target_machine
 
@@ -76,6 +76,7 @@ def measured(seed: int, name: str) -> tuple[float, float]:
     options = Options(threads=device.units)
     if device.target:
         machine = target_machine(device.target, device.units)
+        machine = replace(machine, costs=costs_on(device, machine.costs))
     machine = replace(machine, costs=replace(machine.costs, share_bytes=sys.maxsize))
     model, inputs = make(NASBenchConfig(cell=seed))
     with torch.no_grad():
@@ -106,8 +107,8 @@ def main(
         gains = [barrier / own for own, barrier in rows.values()]
         if gains:
             mean, most = geometric_mean(gains), max(gains)
-            print(f"{name}: {len(gains)} cells, mean {mean:.3f}x, largest {most:.3f}x")
-    output.write_text(json.dumps(known) + "\n")
+            print(f"{name}: {len(gains)} cells, mean {mean:.3f}x, largest {most:.3f}x", flush=True)
+        output.write_text(json.dumps(known) + "\n")
 
 
 if __name__ == "__main__":

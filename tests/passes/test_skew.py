@@ -23,6 +23,7 @@ from stretto.passes.manager import run_passes
 from stretto.passes.pipeline import pipeline
 from stretto.passes.skew import Skew
 from stretto.passes.target import Target
+from stretto.simulator.devices import V100, costs_on
 from tests import backends
 from tests.passes.loops import apply, check, loops_of
 from tests.sampling import every
@@ -350,6 +351,14 @@ def test_a_gpu_skews_what_a_cpu_runs_layer_by_layer() -> None:
     config = lstm.LSTMConfig(length=32, layers=4, hidden=256)
     assert decided(config, Target(CUDA_COSTS, 132)) == [35]
     assert decided(config, Target(CPU_COSTS, 2)) == [32] * 4
+
+
+def test_weights_that_the_cache_does_not_hold_are_read_layer_by_layer() -> None:
+    """A layer's weights stay in the cache of this GPU, those of ten layers do not."""
+    costs = costs_on(V100, CUDA_COSTS)
+    for layers, loops in ((10, [32] * 10), (2, [33])):
+        config = lstm.LSTMConfig(length=32, layers=layers, hidden=256)
+        assert decided(config, Target(costs, 80)) == loops
 
 
 def test_one_unit_waits_for_nobody() -> None:

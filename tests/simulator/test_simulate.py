@@ -247,9 +247,9 @@ def test_a_run_is_followed_as_far_as_it_fits() -> None:
 
     assert microseconds_of(("if go", 0)) == pytest.approx(5)
     assert microseconds_of(("if go", 1)) == pytest.approx(1)
-    with pytest.raises(ScheduleError, match="it decided nothing where if go stands here"):
+    with pytest.raises(ScheduleError, match="it never came to if go"):
         microseconds_of()
-    with pytest.raises(ScheduleError, match="it decided while x where if go stands here"):
+    with pytest.raises(ScheduleError, match="it never came to if go"):
         microseconds_of(("while x", 1))
 
 

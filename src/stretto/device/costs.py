@@ -53,6 +53,8 @@ class CostModel:
     uniform: bool = False
     """All units run one text, as the thread blocks of one GPU kernel: all of them run even where
     nothing is gained, and tasks are dealt among them."""
+    gpu: str = ""
+    """The GPU that the figures are for, by its name in `simulator/devices.py`."""
     slow_denormals: bool = True
     """Arithmetic with numbers below the normal ones takes much longer than with others."""
 

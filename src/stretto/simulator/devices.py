@@ -221,9 +221,35 @@ def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
 
 
 def device_for(costs: CostModel, units: int) -> Device:
-    """The device that choices between programs are simulated on: the CPU that the costs are those
-    of, or where units are uniform a usual GPU."""
-    return H200 if costs.uniform else cpu_device(units, costs)
+    """The device that choices between programs are simulated on: the GPU or CPU that the costs are
+    those of."""
+    return GPUS.get(costs.gpu, H200) if costs.uniform else cpu_device(units, costs)
+
+
+_SHARES = {
+    "flops": "flops",
+    "double_flops": "double_flops",
+    "tensor_flops": "tensor_flops",
+    "half_flops": "half_flops",
+    "functions": "functions",
+    "bandwidth": "memory_bandwidth",
+    "shared_bandwidth": "cache_bandwidth",
+}
+"""Figures of a GPU machine's costs that are a unit's share of a rate of the device."""
+_LATENCIES = ("start_seconds", "stage_seconds", "latency_seconds", "wait_seconds")
+
+
+def costs_on(device: Device, costs: CostModel) -> CostModel:
+    """The costs of a GPU machine, which are for one device, on another one: rates as the units'
+    shares differ, latencies as the device has them."""
+    usual = GPUS.get(costs.gpu, H200)
+    figures = {name: getattr(device, name) for name in _LATENCIES}
+    figures["shared_bytes"] = device.cache_bytes
+    for name, rate in _SHARES.items():
+        share = getattr(device, rate) / device.units
+        figures[name] = getattr(costs, name) * share / (getattr(usual, rate) / usual.units)
+    figures["element_seconds"] = 1 / figures["functions"]
+    return replace(costs, gpu=device.name, **figures)
 
 
 def find_device(name: str, costs: CostModel = HOST_COSTS) -> Device:

@@ -1,12 +1,12 @@
 """The way that a real run took: what its branches and loops decided.
 
-The decisions hold for programs of the same model with other units and on other machines, as long as
-their control is the same.
+The decisions hold for programs of the same model with other units and on other machines, where
+these have the same branches and loops; those that a program itself knows the way of may differ.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from stretto.device.program import Schedule
@@ -17,12 +17,14 @@ ANY_DEPTH = 1_000_000
 
 
 class Recorded:
-    """Repeats decisions, one after the other; each with the title of its node."""
+    """Repeats the decisions of each branch and loop, in their order; each has its node's title."""
 
     depth = ANY_DEPTH
 
     def __init__(self, decisions: Iterable[tuple[str, int]]) -> None:
-        self._decisions = deque(decisions)
+        self._decisions = defaultdict[str, deque[int]](deque)
+        for name, way in decisions:
+            self._decisions[name].append(way)
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         return self._next(node)
@@ -31,14 +33,15 @@ class Recorded:
         return bool(self._next(node))
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        if self._next(node) != way:
+        if title(node) in self._decisions and self._next(node) != way:
             raise _misfit(f"{title(node)} goes another way here")
 
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
-        if not self._decisions or self._decisions[0][0] != title(node):
-            found = self._decisions[0][0] if self._decisions else "nothing"
-            raise _misfit(f"it decided {found} where {title(node)} stands here")
-        return self._decisions.popleft()[1]
+        if title(node) not in self._decisions:
+            raise _misfit(f"it never came to {title(node)}")
+        if not self._decisions[title(node)]:
+            raise _misfit(f"it came to {title(node)} less often")
+        return self._decisions[title(node)].popleft()
 
 
 def _misfit(reason: str) -> ScheduleError:

@@ -24,7 +24,14 @@ from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.simulator.control import Asked, Assumed, Choices
-from stretto.simulator.devices import GPUS, NAMES, Device, cpu_device, find_device
+from stretto.simulator.devices import (
+    GPUS,
+    NAMES,
+    Device,
+    costs_on,
+    cpu_device,
+    find_device,
+)
 from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
@@ -118,7 +125,8 @@ def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, D
         raise UsageError(f"unknown device {name!r}{near}; known are {', '.join(NAMES)}") from None
     if device.target:
         options = replace(options, units=units)
-        return target_machine(device.target, units or device.units), device, options
+        machine = target_machine(device.target, units or device.units)
+        return replace(machine, costs=costs_on(device, machine.costs)), device, options
     return cpu, device, options
 
 

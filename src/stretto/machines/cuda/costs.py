@@ -19,11 +19,16 @@ class CudaCosts(CostModel):
     """A wait goes through the second-level cache twice; a second task costs one."""
     wake_seconds: float = 0.0
     uniform: bool = True
+    gpu: str = "h200"
     slow_denormals: bool = False
     later_gain: float = 1.05
 
     bandwidth: float = 4.0e10
     """Bytes per second from memory."""
+    shared_bytes: int = 50 << 20
+    """What the second-level cache, which all units share, holds."""
+    shared_bandwidth: float = 5.3e10
+    """Bytes per second from it."""
     sector_bytes: int = 32
     """What memory hands over at least."""
     latency_seconds: float = 7e-7
@@ -59,7 +64,8 @@ class CudaCosts(CostModel):
         return self.wait_seconds + self.latency_seconds + 2 * self.stage_seconds
 
     def product_seconds(self, operations: float, nbytes: float, units: int) -> float:
-        return max(operations / self.flops, nbytes / self.bandwidth) / units
+        rate = self.shared_bandwidth if nbytes <= self.shared_bytes else self.bandwidth
+        return max(operations / self.flops, nbytes / rate) / units
 
 
 CUDA_COSTS = CudaCosts()

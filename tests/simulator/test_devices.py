@@ -1,0 +1,32 @@
+"""Costs of a GPU machine on devices other than the usual one."""
+
+from __future__ import annotations
+
+import pytest
+
+from stretto.device.costs import HOST_COSTS
+from stretto.machines.cuda.costs import CUDA_COSTS
+from stretto.simulator.devices import A100, GPUS, H200, Device, costs_on, device_for
+
+
+def test_the_usual_gpu_keeps_its_costs() -> None:
+    same = costs_on(H200, CUDA_COSTS)
+    assert same == CUDA_COSTS and device_for(same, 7) is H200
+
+
+@pytest.mark.parametrize("device", GPUS.values(), ids=lambda device: device.name)
+def test_choices_are_simulated_on_the_device_of_the_costs(device: Device) -> None:
+    costs = costs_on(device, CUDA_COSTS)
+    assert device_for(costs, 7) is device
+    assert costs_on(H200, costs).flops == pytest.approx(CUDA_COSTS.flops)
+
+
+def test_rates_are_shares_of_units() -> None:
+    costs = costs_on(A100, CUDA_COSTS)
+    share = (A100.memory_bandwidth / A100.units) / (H200.memory_bandwidth / H200.units)
+    assert costs.bandwidth == pytest.approx(CUDA_COSTS.bandwidth * share)
+    assert costs.wait_seconds == A100.wait_seconds
+
+
+def test_a_cpu_is_its_own_device() -> None:
+    assert device_for(HOST_COSTS, 3).units == 3
