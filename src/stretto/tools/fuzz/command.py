@@ -17,6 +17,7 @@ from stretto.tools.names import require_known
 PART_NAMES = (
     *("functions", "operators", "special", "sizes", "instances", "operator-sizes"),
     *("operator-instances", "modules", "module-instances", "exportdb", "sanitizers", "mutants"),
+    "schedules",
 )
 """The keys of `parts.PARTS`, which a look at `--help` does not import."""
 

@@ -6,12 +6,10 @@ the repository. A case is some mutants of a few of them.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Sequence
 
+from stretto.tools.fuzz.clone import from_tests, has_tests
 from stretto.tools.fuzz.outcome import Outcome, Verdict
-from stretto.tools.fuzz.sanitizers import ROOT
 from stretto.tools.fuzz.trial import Note
 from stretto.tools.fuzz.workers import Job
 from stretto.tools.mutants import Specimen, Tally, run
@@ -20,6 +18,7 @@ PER_CASE = 50
 """Mutants of one case."""
 SPECIMENS = 10
 """Programs that they are made of."""
+SPECIMENS_MODULE = "tests.schedule.specimens"
 
 VERDICTS: dict[str, Verdict] = {
     "accepted and wrong": "wrong",
@@ -32,20 +31,14 @@ VERDICTS: dict[str, Verdict] = {
 def mutants(seed: int, count: int, seconds: float) -> Job[int]:
     """About `count` mutants; none where this is not a clone."""
     firsts: Sequence[int] = range(seed, seed + count, PER_CASE)
-    if not (ROOT / "tests" / "schedule" / "specimens.py").exists():
+    if not has_tests(SPECIMENS_MODULE):
         firsts = ()
     return Job(firsts, _try, lambda first: f"mutants {first}", seconds=PER_CASE * seconds)
 
 
 def specimens(count: int, seed: int) -> list[Specimen]:
     """Correct programs of many kinds, drawn by the seed."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        made: Callable[[int, int], list[Specimen]] = importlib.import_module(
-            "tests.schedule.specimens"
-        ).specimens
-    finally:
-        sys.path.remove(str(ROOT))
+    made: Callable[[int, int], list[Specimen]] = from_tests(SPECIMENS_MODULE).specimens
     return made(count, seed)
 
 

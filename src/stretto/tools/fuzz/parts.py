@@ -28,6 +28,7 @@ from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.sanitizers import sanitizers
+from stretto.tools.fuzz.schedules import schedules
 from stretto.tools.fuzz.sizes import random_sizes, sized_source
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.torch_instances import (
@@ -121,6 +122,10 @@ def mutants_job(settings: Settings) -> Job[Any]:
     return mutants(settings.seed, settings.count or 10_000, settings.seconds)
 
 
+def schedules_job(settings: Settings) -> Job[Any]:
+    return schedules(settings.seed, settings.count or 10_000, settings.seconds)
+
+
 def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
     """As many of them as `count` says, drawn by the seed, in their order."""
     if not settings.count or settings.count >= len(samples):
@@ -148,6 +153,7 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "exportdb": exportdb_job,
     "sanitizers": sanitizers_job,
     "mutants": mutants_job,
+    "schedules": schedules_job,
 }
 
 

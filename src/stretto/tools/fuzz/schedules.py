@@ -1,0 +1,41 @@
+"""The part "schedules": random Programs under policies, units and passes, against the interpreter.
+
+Programs and combinations are those of `tests/property/combinations.py`, where this is a clone of
+the repository. A case is some of them; of one that fails the smallest program is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stretto.tools.fuzz.clone import from_tests, has_tests
+from stretto.tools.fuzz.outcome import Outcome, outcome_of_error
+from stretto.tools.fuzz.trial import Note
+from stretto.tools.fuzz.workers import Job
+
+PER_CASE = 50
+"""Programs of one case."""
+COMBINATIONS = "tests.property.combinations"
+
+
+def schedules(seed: int, count: int, seconds: float) -> Job[int]:
+    """About `count` programs; none where this is not a clone."""
+    firsts: Sequence[int] = range(seed, seed + count, PER_CASE)
+    if not has_tests(COMBINATIONS):
+        firsts = ()
+    return Job(firsts, _try, lambda first: f"schedules {first}", seconds=PER_CASE * seconds)
+
+
+def _try(first: int, note: Note) -> Outcome:
+    note("drawing, scheduling and emulating programs")
+    check_drawn: Callable[[int, int], None] = from_tests(COMBINATIONS).check_drawn
+    name = f"schedules {first}"
+    try:
+        check_drawn(first, PER_CASE)
+    except AssertionError as error:
+        outcome = outcome_of_error(name, "emulator", error)
+        return replace(outcome, verdict="wrong", reason="results of a schedule")
+    except Exception as error:  # whatever a stage raises on a program that is right
+        return replace(outcome_of_error(name, "emulator", error), verdict="internal error")
+    return Outcome(name, "equal")
