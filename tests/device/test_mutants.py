@@ -9,8 +9,12 @@ import pytest
 from stretto.device.verifier import verify
 from stretto.tools.mutants import Tally, run
 from stretto.tools.mutation import KINDS, NotApplicable, mutate
+from tests.backends import SPREAD
 from tests.sampling import sampled
-from tests.schedule.specimens import specimens
+from tests.schedule.kinds import KINDS as SCHEDULES
+from tests.schedule.kinds import kind_specimen
+from tests.schedule.specimens import sized_specimen, specimens, tree_specimen
+from tests.symbolic import EXAMPLES
 
 PARTS = 4
 MUTANTS = 75
@@ -42,9 +46,11 @@ def test_mutants_depend_on_their_seed_alone() -> None:
 
 def test_every_kind_of_change_is_made() -> None:
     """Each kind applies to some specimen, and gives another program."""
-    found = specimens(24, seed=7)
+    found = [kind_specimen(kind, "list") for kind in SCHEDULES]
     rng = random.Random(0)
-    for kind in set(KINDS):
+    found += [sized_specimen(example, 2, SPREAD, True, rng) for example in EXAMPLES[:3]]
+    found += [tree_specimen(seed, 3, SPREAD) for seed in range(3)]
+    for kind in dict.fromkeys(KINDS):
         for specimen in found * 3:
             try:
                 mutant = kind(specimen.program, specimen.source, rng)

@@ -67,15 +67,18 @@ def specimen(
     units: int,
     costs: CostModel,
     run: Callable[[DeviceProgram, int], Outcome],
+    policy: str = "",
 ) -> Specimen:
+    """policy: by name, or "auto"; else one that depends on the name of the specimen."""
+
     def sequential(source: Tree[Body]) -> Outcome:
         return run(schedule(source, 1), 0)
 
-    policies = [None, *(POLICIES[name] for name in sorted(POLICIES))]
-    policy = policies[crc32(f"{name} {units}".encode()) % len(policies)]
+    policies = ["auto", *sorted(POLICIES)]
+    policy = policy or policies[crc32(f"{name} {units}".encode()) % len(policies)]
     text = "one text" if costs.uniform else "a text each"
-    name = f"{name}, {units} units, {text}, policy {policy.name if policy else 'auto'}"
-    program = schedule(tree, units, costs, policy)
+    name = f"{name}, {units} units, {text}, policy {policy}"
+    program = schedule(tree, units, costs, POLICIES.get(policy))
     return Specimen(name, program, normalize(tree), run, sequential)
 
 
@@ -154,14 +157,16 @@ class RecordingMachine(InterpreterMachine):
 RECORDER = RecordingMachine("recorder")
 
 
-def captured_specimen(name: str, recorded: Recorded, units: int, costs: CostModel) -> Specimen:
+def captured_specimen(
+    name: str, recorded: Recorded, units: int, costs: CostModel, policy: str = ""
+) -> Specimen:
     lowered = lower(recorded.program)
     if costs.uniform:
         selected = select_cuda(lowered, units, True, CUDA_COSTS.spread())
     else:
         selected = select(lowered, units, True, SPREAD)
     run = _Runner(selected.interface, recorded.inputs)
-    return specimen(name, selected.tree, units, costs, run)
+    return specimen(name, selected.tree, units, costs, run, policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,14 @@ def run(
 
 
 def judge(specimen: Specimen, seed: int, tally: Tally) -> None:
-    """Makes one mutant, verifies it, and runs it if it was accepted."""
-    rng = random.Random(seed)
-    mutant = mutate(specimen.program, specimen.source, rng)
+    """Makes one mutant, and judges it."""
+    judge_mutant(
+        specimen, mutate(specimen.program, specimen.source, random.Random(seed)), tally, seed
+    )
+
+
+def judge_mutant(specimen: Specimen, mutant: Mutant, tally: Tally, seed: int = 0) -> None:
+    """Verifies a mutant, and runs it if it was accepted. seed: what it was made from."""
 
     def found(kind: str, detail: str) -> None:
         tally.counts[kind] += 1
