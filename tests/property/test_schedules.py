@@ -80,3 +80,34 @@ def test_all_passes_under_each_policy(policy: str, uniform: bool) -> None:
     how = Combination(policy, 7, uniform, uses=tuple((name, "always") for name in ALL))
     check(program_of(NESTED), how)
     check(program_of(NESTED), replace(how, units=2, uses=tuple((name, "never") for name in ALL)))
+
+
+AGAIN = """
+func @main(%x: f32[2, 3], %n: i64[]) -> (f32[2, 3], f32[2, 3]) {
+  %y = call @f(%n, %x) : f32[2, 3]
+  %z = call @f(%n, %y) : f32[2, 3]
+  return %y, %z
+}
+func @f(%n: i64[], %x: f32[2, 3]) -> (f32[2, 3]) {
+  %c = aten.gt.Scalar(%n, 0) : bool[]
+  %r = if %c {
+    %m = aten.sub.Tensor(%n, 1) : i64[]
+    %s = aten.sin.default(%x) : f32[2, 3]
+    %y = call @f(%m, %x) : f32[2, 3]
+    %t = aten.add.Tensor(%y, %s) : f32[2, 3]
+    yield %t
+  } else {
+    yield %x
+  } : f32[2, 3]
+  return %r
+}
+"""
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_a_recursion_reads_what_it_has_given(uniform: bool) -> None:
+    """An output of the program is a result in one call of the function and an argument in another
+    one, and never both in one."""
+    program = program_of(AGAIN)
+    check(program, Combination("auto", 2, uniform))
+    check(program, Combination("auto", 3, uniform, fuse=False, uses=(("if_convert", "never"),)))

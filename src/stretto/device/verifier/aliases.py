@@ -6,7 +6,9 @@ at what calls bind to params, and at the buffers of single kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from itertools import combinations
 
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
@@ -22,12 +24,16 @@ from stretto.errors import VerifyError
 Stands = Mapping[str, Mapping[str, frozenset[str]]]
 """For each function and each of its params, the external buffers that it may stand for."""
 
+Pairs = Mapping[str, Collection[frozenset[str]]]
+"""For each function, which two of its params one call may bind to memory that overlaps."""
+
 
 def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched: Touched) -> None:
     """Raises VerifyError for memory that is written and has two names, and for params that are
     written although their function does not say so."""
     functions = {function.name: function for function in program.tree.functions}
     stands = _stands(functions)
+    pairs = _pairs(functions, places, stands)
     for function in functions.values():
         written = _written(function, functions, touched)
         for buffer in written:
@@ -36,11 +42,12 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
                     f"function {function.name} writes {buffer.name} but does not say so"
                 )
         _check_externals(function, {b.name for b in written}, stands, touched)
+        name = function.name
+        meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=pairs[name])
         for call in function_calls(function):
-            callee = functions[call.function]
-            _check_call(call, callee, places[function.name], stands[function.name])
-        for name in {name for leaf in leaves(function.body) for name in leaf.kernels}:
-            _check_kernel(name, places[function.name], touched)
+            _check_call(call, functions[call.function], meet)
+        for kernel in {kernel for leaf in leaves(function.body) for kernel in leaf.kernels}:
+            _check_kernel(kernel, places[name], touched)
 
 
 def _written(
@@ -112,30 +119,63 @@ def _accessed(function: TreeFunction[Schedule], touched: Touched) -> Iterator[Bu
                 pass
 
 
-def _check_call(
-    call: Call[Schedule],
-    callee: TreeFunction[Schedule],
+def _pairs(
+    functions: Mapping[str, TreeFunction[Schedule]], places: Mapping[str, Places], stands: Stands
+) -> Pairs:
+    found = {name: set[frozenset[str]]() for name in functions}
+    changed = True
+    while changed:
+        changed = False
+        for name, function in functions.items():
+            meet = partial(_may_meet, places=places[name], stands=stands[name], pairs=found[name])
+            for call in function_calls(function):
+                theirs = found[call.function]
+                before = len(theirs)
+                for (one, a), (other, b) in combinations(_bound(call), 2):
+                    if meet(a, b):
+                        theirs.add(frozenset((one.name, other.name)))
+                changed = changed or len(theirs) != before
+    return found
+
+
+def _bound(call: Call[Schedule]) -> list[tuple[Buffer, Region]]:
+    """The params of a call, and what it binds them to."""
+    return [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
+
+
+def _may_meet(
+    a: Region,
+    b: Region,
+    *,
     places: Places,
-    params: Mapping[str, frozenset[str]],
+    stands: Mapping[str, frozenset[str]],
+    pairs: Collection[frozenset[str]],
+) -> bool:
+    """Whether two regions of a function may overlap in some call of it. Params that stand for one
+    external buffer in different calls do not, so they are looked at in pairs."""
+    if a.buffer.name == b.buffer.name:
+        return overlap(a, b)
+    if places.meet(a, b) or frozenset((a.buffer.name, b.buffer.name)) in pairs:
+        return True
+    for one, other in ((a.buffer, b.buffer), (b.buffer, a.buffer)):
+        if one.kind == "param" and other.kind != "param":
+            return other.name in stands[one.name]
+    return False
+
+
+def _check_call(
+    call: Call[Schedule], callee: TreeFunction[Schedule], meet: Callable[[Region, Region], bool]
 ) -> None:
-    bound = [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
+    bound = _bound(call)
     for param, region in bound:
         for other, seen in bound:
             if param is other or param not in callee.written:
                 continue
-            if _may_meet(region, seen, places, params):
+            if meet(region, seen):
                 raise VerifyError(
                     f"a call of {call.function} passes {region.buffer.name} as {other.name} and "
                     f"as {param.name}, which is written"
                 )
-
-
-def _may_meet(a: Region, b: Region, places: Places, params: Mapping[str, frozenset[str]]) -> bool:
-    if a.buffer.name == b.buffer.name:
-        return overlap(a, b)
-    if places.meet(a, b):
-        return True
-    return bool(_memory(a.buffer, params) & _memory(b.buffer, params))
 
 
 def _check_kernel(name: str, places: Places, touched: Touched) -> None:

@@ -35,7 +35,15 @@ def _try(first: int, note: Note) -> Outcome:
         check_drawn(first, PER_CASE)
     except AssertionError as error:
         outcome = outcome_of_error(name, "emulator", error)
-        return replace(outcome, verdict="wrong", reason="results of a schedule")
+        return replace(
+            outcome, verdict="wrong", reason="results of a schedule", source=_source(error)
+        )
     except Exception as error:  # whatever a stage raises on a program that is right
-        return replace(outcome_of_error(name, "emulator", error), verdict="internal error")
+        outcome = outcome_of_error(name, "emulator", error)
+        return replace(outcome, verdict="internal error", source=_source(error))
     return Outcome(name, "equal")
+
+
+def _source(error: Exception) -> str:
+    """The combination and the text of the program, which the check has noted."""
+    return next(iter(getattr(error, "__notes__", ())), "")
