@@ -243,8 +243,8 @@ def test_tasks_share_pixels_among_several_vectors_of_channels() -> None:
     text = """
     func @main(%x: f32[1, 64, 25, 25]) -> (f32[1, 128]) {
       %w = constant "w" : f32[128, 128, 3, 3]
-      %v = constant "v" : f32[128, 64, 1, 1]
-      %h = aten.convolution.default(%x, %v, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+      %v = constant "v" : f32[128, 64, 3, 3]
+      %h = aten.convolution.default(%x, %v, None, (1, 1), (2, 2), (2, 2), False, (0, 0), 1)
         : f32[1, 128, 25, 25]
       %y = aten.convolution.default(%h, %w, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
         : f32[1, 128, 25, 25]

@@ -110,6 +110,9 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
             bounds.append(_part(number, dim, place, names, out))
             rest = infix(rest, "/", dim.parts)
             continue
+        if isinstance(dim.extent, int) and dim.tile >= dim.extent:
+            bounds.append((literal(0), literal(dim.extent)))
+            continue
         extent = _extent(dim, names)
         if not extent.is_name and isinstance(dim.extent, Size):
             named = variable(f"n{number}")

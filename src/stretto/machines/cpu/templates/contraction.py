@@ -20,7 +20,13 @@ from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, st
 from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
+from stretto.machines.cpu.template import (
+    Candidate,
+    CpuTemplate,
+    Family,
+    Request,
+    Shared,
+)
 from stretto.machines.terms import Operand, Term, call, filled, variable
 
 ROW, ROW_BLOCK = variable("row"), 240
@@ -221,7 +227,10 @@ def packed_candidate(
     columns = (static(operator.dims[found.column]), static(stride(right, found.column)))
     panels = request.packings.add(operator, right, batch, columns, lanes, wanted.group)
     template = wanted.make(panels, wanted.heights[lanes] if rows > 1 else 1, lanes)
-    tiles = tuple(lanes if n == found.column else 1 for n in range(len(operator.dims)))
+    steps = {found.column: lanes}
+    if flat_rows(operator, found) and static(operator.dims[found.rows[-2]]) >= request.units:
+        steps[found.rows[-1]] = 0
+    tiles = tuple(steps.get(n, 1) for n in range(len(operator.dims)))
     first = found.column if rows <= costs.cached_rows else None
     size = packed_bytes(operator, found, costs)
     reading = size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
@@ -272,6 +281,7 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
     operator, box = nest.operator, nest.stage.box
     outer = [*found.batch, *found.rows[:-1]]
     inner = found.rows[-1] if found.rows else None
+    around = _around(nest, found)
     units = {n: nest.bounds(box[n])[0] for n, extent in enumerate(operator.dims) if extent == 1}
 
     left_access, _ = found.operands(operator)
@@ -292,6 +302,11 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
             block(fixed, 1, first, last)
             return
         begin, end = nest.bounds(box[inner])
+        if around is not None:
+            top, bottom = nest.bounds(box[around])
+            rows = (bottom - top) * end
+            block({**fixed, inner: begin, around: top}, call("int", rows), first, last)
+            return
         if isinstance(operator.dims[inner], int):
             block({**fixed, inner: begin}, call("int", end - begin), first, last)
             return
@@ -301,7 +316,30 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
             rows = filled("{} < {} ? {} : {}", rest, ROW_BLOCK, rest, ROW_BLOCK)
             block({**fixed, inner: ROW}, call("int", rows), first, last)
 
-    nest.nest(outer, body)
+    nest.nest([n for n in outer if n != around], body)
+
+
+def _around(nest: NestPrinter, found: Contraction) -> int | None:
+    """The rows that the inner ones lie side by side in, where a task has all of these: both are one
+    dim then."""
+    if not flat_rows(nest.operator, found):
+        return None
+    begin, end = nest.bounds(nest.stage.box[found.rows[-1]])
+    is_whole = (begin.text, end.text) == ("0", str(nest.operator.dims[found.rows[-1]]))
+    return found.rows[-2] if is_whole else None
+
+
+def flat_rows(operator: Operator, found: Contraction) -> bool:
+    """Whether the last two dims of the rows, as those of an image, are one in memory."""
+    if len(found.rows) < 2:
+        return False
+    *_, around, inner = found.rows
+    extent, (left, _) = operator.dims[inner], found.operands(operator)
+    if not isinstance(extent, int) or not isinstance(operator.dims[around], int):
+        return False
+    if extent == 1 or operator.dims[around] == 1:
+        return False
+    return all(stride(a, around) == stride(a, inner) * extent for a in (left, operator.out))
 
 
 def _function(name: str, nest: NestPrinter, rows: int, columns: int) -> str:

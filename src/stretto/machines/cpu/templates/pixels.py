@@ -13,7 +13,14 @@ from stretto.kernels.contraction import Convolution, image_start, loads_of, stri
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
+from stretto.machines.cpu.template import (
+    Candidate,
+    CpuTemplate,
+    Family,
+    Request,
+    Shared,
+    Strip,
+)
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
@@ -165,7 +172,7 @@ def known(operator: Operator) -> Convolution:
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     conv = pixel_convolution_of(operator)
-    if conv is None:
+    if conv is None or _is_product(conv):
         return None
     weight, channel = loads_of(operator)[0], len(operator.dims) - 1
     if constant_layout(operator, weight) is None:
@@ -194,6 +201,11 @@ def _candidate(request: Request) -> Candidate | None:
         rows=tuple(range(channel)),
         reading=reading,
     )
+
+
+def _is_product(conv: Convolution) -> bool:
+    """Whether matrices are multiplied, with whole panels of channels: no pointers are needed."""
+    return conv.is_pointwise and conv.groups == 1 and conv.out_channels % PANELS[0] == 0
 
 
 def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels], int, int]:
