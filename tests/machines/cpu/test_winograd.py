@@ -115,6 +115,27 @@ def test_images_of_odd_sizes_and_paddings(units: int, dtype: torch.dtype, tile: 
     assert_close(found, expected, scale=8 if tile == 2 else 64)
 
 
+@pytest.mark.parametrize("units", [1, 3])
+def test_groups_of_channels(units: int) -> None:
+    """Each group is a convolution of its own; an infinity spreads in its group alone."""
+    torch.manual_seed(0)
+    for inner, outer, groups, size, pad in (
+        (96, 192, 3, 9, 1),
+        (320, 160, 5, 8, 2),
+        (64, 32, 2, 7, 0),
+    ):
+        taps = nn.Conv2d(inner, outer, 3, padding=pad, groups=groups)
+        net = nn.Sequential(nn.Conv2d(8, inner, 1), nn.ReLU(), taps, nn.ReLU()).eval()
+        x = torch.randn(2, 8, size, size + 3)
+        with torch.no_grad():
+            fast = stretto.compile(net, options=Options(threads=units))
+            exact = copy.deepcopy(net).double()(x.double())
+            assert float((fast(x) - exact).abs().max() / exact.max()) < 1e-5
+            x[0, 3, 2, 4] = torch.inf
+            assert torch.equal(fast(x).isfinite(), net(x).isfinite())
+        assert "stage winograd(" in templates_of(fast)
+
+
 def test_every_size_of_a_symbolic_image() -> None:
     text = TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w")
     program = program_of(text)

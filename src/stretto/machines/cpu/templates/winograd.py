@@ -20,8 +20,8 @@ from stretto.machines.cpu.costs import CpuCosts
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared
-from stretto.machines.cpu.templates.pixels import VECTOR, Place
-from stretto.machines.terms import joined, separated
+from stretto.machines.cpu.templates.pixels import GROUP, VECTOR, Place
+from stretto.machines.terms import infix, joined, separated
 
 SIDES = {4: 7, 2: 4}
 """Pixels of the result along a side of a tile, and what transforming a tile takes, in the products
@@ -76,8 +76,13 @@ class Winograd(PackedTemplate, CpuTemplate):
         sizes = nest.names.buffer(self.panels), self.panels.elements // self.positions, plain
         filters = joined(f"stretto::Filters<{kind}>{{", separated(sizes), "}")
         with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
-            side = str(self.side)
-            place.call("winograd_pixels", place.image, filters, first, last, first, side)
+            side, size = str(self.side), self.convolution.per_group
+            if self.convolution.groups == 1:
+                place.call("winograd_pixels", place.image, filters, first, last, first, side)
+                return
+            with nest.loop(GROUP, infix(first, "/", size), infix(last, "/", size)):
+                image, begin = place.image + GROUP * self.convolution.in_channels, GROUP * size
+                place.call("winograd_pixels", image, filters, begin, begin + size, begin, side)
 
 
 def weights_of(operator: Operator) -> Buffer:
@@ -86,15 +91,15 @@ def weights_of(operator: Operator) -> Buffer:
 
 def filtered_convolution_of(operator: Operator) -> Convolution | None:
     """The convolution that an operator is, if tiles of pixels compute it: 3 x 3 taps, steps of 1,
-    whole vectors of channels, and weights that are a whole constant."""
+    whole vectors of channels in each group, and weights that are a whole constant."""
     conv = pixel_convolution_of(operator)
     if conv is None or len(operator.dims) != 4 or operator.dims[1] == 1 or operator.dims[2] == 1:
         return None
-    if (conv.kernel, conv.step, conv.dilation) != ((3, 3), (1, 1), (1, 1)) or conv.groups != 1:
+    if (conv.kernel, conv.step, conv.dilation) != ((3, 3), (1, 1), (1, 1)):
         return None
     if not FEWEST <= conv.in_channels <= MOST:
         return None
-    if conv.in_channels % VECTOR or conv.out_channels % VECTOR:
+    if conv.in_channels % VECTOR or conv.per_group % VECTOR:
         return None
     weight = loads_of(operator)[0]
     whole = (conv.out_channels, conv.in_channels, *conv.kernel)
@@ -119,7 +124,7 @@ def _candidate(request: Request) -> Candidate | None:
     if best is None:
         return None
     side, computing, reading = best
-    panel, step = _panel(conv.out_channels, request.units)
+    panel, step = _panel(conv, request.units)
     if any(box[3].offset % step for box in request.member.boxes):
         return None
     panels = request.packings.add_filters(weights, panel, side)
@@ -139,16 +144,19 @@ def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, flo
     height, width = (request.costs.size(extent) for extent in request.operator.dims[1:3])
     tiles, positions = ceil(height / side) * ceil(width / side), (side + 2) ** 2
     share = positions * tiles / max(prod((*conv.kernel, height, width)), 1)
-    transforms = SIDES[side] * (1 / conv.in_channels + 1 / conv.out_channels)
+    transforms = SIDES[side] * (1 / conv.in_channels + 1 / conv.per_group)
     size = weights_of(request.operator).nbytes * positions // prod(conv.kernel)
     seconds = request.product_seconds * share * (1 + transforms)
     return seconds, _reading(size, request.costs)
 
 
-def _panel(channels: int, units: int) -> tuple[int, int]:
+def _panel(conv: Convolution, units: int) -> tuple[int, int]:
     """(output channels per panel of transformed weights, what tiles of channels are multiples of):
-    each unit has panels of its own, of nearly as many channels as any."""
-    share = ceil(channels / VECTOR / units)
+    each unit has panels, or groups, of its own, of nearly as many channels as any."""
+    if conv.groups > 1:
+        vectors = conv.per_group // VECTOR
+        return next(n for n in PANELS if vectors % n == 0) * VECTOR, conv.per_group
+    share = ceil(conv.out_channels / VECTOR / units)
     width = next(n for n in PANELS if ceil(share / n) * n - share <= share * UNEVEN)
     return width * VECTOR, ceil(share / width) * width * VECTOR
 
