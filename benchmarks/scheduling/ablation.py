@@ -22,6 +22,7 @@ import torch
 import typer
 
 import stretto
+from stretto.errors import ScheduleError
 from stretto.options import Options
 from stretto.tools.models import Model
 from stretto.tools.simulate import simulate_model
@@ -92,7 +93,9 @@ def measured(program: Program, columns: Mapping[str, Options], runs: int) -> dic
 def simulated(
     name: str, program: Program, columns: Mapping[str, Options], device: str
 ) -> dict[str, Cell]:
-    """Calls on a device that is absent, whose branches go the way of a run here."""
+    """Calls on a device that is absent, whose branches go the way of a run here. Raises
+    ScheduleError where the program for it has other branches, as recursion that is not computed
+    level by level."""
     found: dict[str, Cell] = {}
     for column, options in columns.items():
         model = Model(name, *program)
@@ -108,13 +111,13 @@ def picture(table: Table, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    devices = list(next(iter(table.values())))
+    devices = list(dict.fromkeys(device for row in table.values() for device in row))
     default, *others = next(iter(table.values()))[devices[0]]
     figure, panels = plt.subplots(
         1, len(devices), figsize=(4.5 * len(devices), 4), sharey=True, squeeze=False
     )
     for panel, device in zip(panels[0], devices, strict=True):
-        rows = {name: row[device] for name, row in table.items()}
+        rows = {name: row[device] for name, row in table.items() if device in row}
         width = 0.8 / len(others)
         for place, column in enumerate(others):
             ratios = [row[column].seconds / row[default].seconds for row in rows.values()]
@@ -185,10 +188,14 @@ def main(
                 continue
             torch.manual_seed(0)
             program = ablation.programs[name]()
-            if one == CPU:
-                row[one] = measured(program, ablation.columns, runs)
-            else:
-                row[one] = simulated(name, program, ablation.columns, one)
+            try:
+                if one == CPU:
+                    row[one] = measured(program, ablation.columns, runs)
+                else:
+                    row[one] = simulated(name, program, ablation.columns, one)
+            except ScheduleError as refused:
+                print(f"{name} on {one}: {refused}", flush=True)
+                continue
             _print(name, one, row[one])
             if output is not None:
                 store(table, output)
