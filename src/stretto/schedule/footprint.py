@@ -64,6 +64,15 @@ class Footprint:
         return all(boxes.lasting() is boxes for boxes, _ in self.pieces)
 
 
+Groups = list[tuple[Boxes, Owners]]
+"""Regions of one kind, and who has each: a unit, or a task."""
+
+
+def _has_known_tasks(kernel: Kernel) -> bool:
+    """Whether the regions of each task are looked at."""
+    return kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
+
+
 def may_meet(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
     """Do they write, and touch the same buffer, or memory that is shared?"""
     return (a.write or b.write) and (memory is not None or a.buffer.name == b.buffer.name)
@@ -74,7 +83,7 @@ class Footprints:
 
     def __init__(self, units: int) -> None:
         self._units = units
-        self._tasks: dict[str, list[tuple[Region, ...]]] = {}
+        self._tasks: dict[str, Groups] = {}
         self._parts: dict[tuple[str, int, int], tuple[Region, ...]] = {}
         self._made: dict[tuple[str, Parts], tuple[Footprint, ...]] = {}
         # The footprints are kept with the answer, for their `id` to stay theirs.
@@ -86,10 +95,13 @@ class Footprints:
         """One per buffer and kind of access. A register statement is executed by every unit."""
         if not isinstance(item, Kernel):
             regions = statement_regions(item)
-            return self._combined((u, region) for region in regions for u in range(self._units))
+            pairs = ((u, region) for region in regions for u in range(self._units))
+            return self._combined(grouped(pairs))
         key = item.name, parts
         if key not in self._made:
-            self._made[key] = self._combined(self._kernel(item, parts))
+            by_task = _has_known_tasks(item) and all(part.stride != 1 for part in parts)
+            groups = self._dealt(item, parts) if by_task else grouped(self._kernel(item, parts))
+            self._made[key] = self._combined(groups)
         return self._made[key]
 
     def lasting(self, footprint: Footprint) -> Footprint:
@@ -148,23 +160,30 @@ class Footprints:
         return self._parts[key]
 
     def _kernel(self, kernel: Kernel, parts: Parts) -> Iterator[tuple[int, Region]]:
-        by_task = kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
+        by_task = _has_known_tasks(kernel)
         for part in parts:
             if part.stride == 1 or not by_task:
                 yield from ((part.unit, region) for region in self.regions(kernel, part))
                 continue
-            regions = self._task_regions(kernel)
             for task in range(part.first, kernel.tasks, part.stride)[: part.count]:
-                yield from ((part.unit, region) for region in regions[task])
+                yield from ((part.unit, region) for region in task_regions(kernel, task))
 
-    def _task_regions(self, kernel: Kernel) -> list[tuple[Region, ...]]:
+    def _dealt(self, kernel: Kernel, parts: Parts) -> Groups:
+        """The regions of all tasks, each of which one part has: they are the same however tasks are
+        dealt, only their units differ."""
         if kernel.name not in self._tasks:
-            self._tasks[kernel.name] = [task_regions(kernel, t) for t in range(kernel.tasks)]
-        return self._tasks[kernel.name]
+            every = ((t, r) for t in range(kernel.tasks) for r in task_regions(kernel, t))
+            self._tasks[kernel.name] = grouped(every)
+        owner = np.full(kernel.tasks, -1, np.int64)
+        for part in parts:
+            end = None if part.count is None else part.first + part.count * part.stride
+            owner[part.first : end : part.stride] = part.unit
+        assert (owner >= 0).all(), "tasks that no part has"
+        return [(boxes, owner[tasks]) for boxes, tasks in self._tasks[kernel.name]]
 
-    def _combined(self, regions: Iterable[tuple[int, Region]]) -> tuple[Footprint, ...]:
+    def _combined(self, groups: Groups) -> tuple[Footprint, ...]:
         pieces: dict[tuple[str, bool], list[tuple[Boxes, Owners]]] = {}
-        for boxes, owners in grouped(regions):
+        for boxes, owners in groups:
             pieces.setdefault((boxes.buffer.name, boxes.write), []).append((boxes, owners))
         return tuple(
             Footprint(found[0][0].buffer, write, tuple(found), self._present(found))
