@@ -51,6 +51,8 @@ class Device:
     """From the start of a launch until units other than the first begin."""
     launch_seconds: float = 0.0
     """From the call until the first unit begins; on a GPU a library call costs one, too."""
+    next_launch_seconds: float = 0.0
+    """From the end of a launch until the next one begins, which the host has enqueued meanwhile."""
     call_seconds: float
     """The least that a library call takes."""
     target: str = ""
@@ -71,7 +73,8 @@ class Device:
 # f32 products as three products of TF32, so `tensor_flops` is a third of the peak of TF32. A unit
 # alone draws about three times its share of the bandwidth. Scalar functions: 16 a cycle and
 # multiprocessor (CUDA C++ Programming Guide, throughput of native arithmetic instructions), and
-# several instructions beside.
+# several instructions beside. Launches follow each other no faster than the host enqueues them,
+# some 2 us each.
 
 H200 = Device(
     # NVIDIA H200 SXM data sheet: 67 TFLOPS f32, 34 f64, 989 TF32 and 1,979 f16 with sparsity
@@ -94,6 +97,7 @@ H200 = Device(
     latency_seconds=7e-7,
     wait_seconds=1e-6,
     launch_seconds=5e-6,
+    next_launch_seconds=2e-6,
     call_seconds=5e-6,
     target="sm_90",
 )
@@ -119,6 +123,7 @@ A100 = Device(
     latency_seconds=8e-7,
     wait_seconds=1.2e-6,
     launch_seconds=5e-6,
+    next_launch_seconds=2e-6,
     call_seconds=5e-6,
     target="sm_80",
 )
@@ -145,6 +150,7 @@ V100 = Device(
     latency_seconds=8e-7,
     wait_seconds=1.2e-6,
     launch_seconds=6e-6,
+    next_launch_seconds=2.5e-6,
     call_seconds=6e-6,
     target="sm_80",
 )
@@ -169,6 +175,7 @@ MI300X = Device(
     latency_seconds=9e-7,
     wait_seconds=2e-6,
     launch_seconds=8e-6,
+    next_launch_seconds=4e-6,
     call_seconds=8e-6,
     target="gfx942",
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -33,6 +34,7 @@ from stretto.simulator.devices import (
     find_device,
 )
 from stretto.simulator.follow import Recorded
+from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
@@ -54,11 +56,17 @@ MOST_GAPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A model, its program for the units of a device, and a simulated run of it."""
+    """A model, its program for the units of a device, and a simulated run of it. apart: of a GPU,
+    the same with a launch per kernel. faster: by title, stretches that would take less so, with the
+    seconds of both ways."""
 
     model: str
     program: DeviceProgram
     result: Simulation
+    apart: Launches | None = None
+    faster: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
 
 
 def simulate_model(
@@ -91,7 +99,12 @@ def simulate_model(
     if followed:
         here = replace(options, threads=options.threads or 1, units=None)
         choices = _followed(model, here)
-    return Simulated(model.name, program, simulate(program, device, choices, machine.costs))
+    again = copy.deepcopy(choices)  # a way that is followed can be followed once
+    found = simulate(program, device, choices, machine.costs)
+    if not device.target:
+        return Simulated(model.name, program, found)
+    apart = launch_per_kernel(program, device, again, machine.costs)
+    return Simulated(model.name, program, found, apart, apart.faster(found, device))
 
 
 def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
@@ -215,10 +228,25 @@ def _summary(simulated: Simulated) -> Table:
     table.add_row("utilisation", f"{mean:.0%} (units from {lowest:.0%} to {highest:.0%})")
     table.add_row("critical path", _spent(result.critical, result.seconds))
     table.add_row("waits on it", f"{result.dependent_waits:,}, each for the one before")
+    for title, text in _launches(simulated):
+        table.add_row(title, text)
     calls = sum(kernel.call is not None for kernel in simulated.program.kernels)
     if calls:
         table.add_row("library calls", f"{calls} in the program, estimated coarsely")
     return table
+
+
+def _launches(simulated: Simulated) -> Iterator[tuple[str, str]]:
+    """What launches of their own would take, and for which stretches that is less."""
+    apart = simulated.apart
+    if apart is None:
+        return
+    text = f"{seconds_text(apart.seconds)}, {apart.count:,} launches"
+    if apart.reads:
+        text += f", {counted(apart.reads, 'decision')} read by the host"
+    yield "a launch per kernel", text
+    for title, (whole, split) in simulated.faster.items():
+        yield "faster as launches", f"{title}: {seconds_text(split)} for {seconds_text(whole)}"
 
 
 def _spent(seconds: Mapping[Bound, float], total: float) -> str:

@@ -1,0 +1,129 @@
+"""What a program would take if each kernel were a launch of its own, beside what it takes as one.
+
+In one launch units wait for those that they need, and control flow is in the launch. As launches of
+their own, kernels have all units at once, and nobody waits within them; but each begins only when
+the one before has ended entirely, by as much later as launches follow each other, and what only
+values decide is read by the host first. (Rammer, section 2, calls these costs of scheduling in two
+layers; Cocktailer, section 2, those of control flow on the host.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stretto.device.costs import HOST_COSTS, CostModel
+from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
+from stretto.device.tree import For, If, Leaf, Loop, map_tree, walk
+from stretto.simulator.control import Assumed, Choices, leaf_numbers
+from stretto.simulator.devices import Device
+from stretto.simulator.result import Simulation
+from stretto.simulator.simulate import simulate
+
+LEAST_GAIN = 0.05
+"""The part of a stretch's time that launches of its own must save."""
+
+Ways = tuple[float, float]
+"""Seconds in one launch, and with a launch per kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """A run with a launch per kernel. seconds: of the run. count: of the launches. reads: decisions
+    that the host waits for. stretches: seconds that each leaf adds, by its title."""
+
+    seconds: float
+    count: int
+    reads: int
+    stretches: Mapping[str, float]
+
+    def faster(self, whole: Simulation, device: Device) -> dict[str, Ways]:
+        """The leaves that run once and would take less time as launches of their own, by title.
+        Such a stretch needs a launch more before it, and one behind it."""
+        more = 2 * device.next_launch_seconds
+        found: dict[str, Ways] = {}
+        for stretch in whole.stretches:
+            apart = self.stretches.get(stretch.title, stretch.seconds) + more
+            if stretch.runs == 1 and apart < (1 - LEAST_GAIN) * stretch.seconds:
+                found[stretch.title] = stretch.seconds, apart
+        return found
+
+
+def launch_per_kernel(
+    program: DeviceProgram,
+    device: Device,
+    choices: Choices | None = None,
+    costs: CostModel = HOST_COSTS,
+) -> Launches:
+    """A simulated run of a verified program, each of whose kernels is a launch. As `simulate`."""
+    chosen = _Reads(choices or Assumed(costs.unknown_trips))
+    gap = max(device.next_launch_seconds - device.stage_seconds, 0.0)
+    run = simulate(by_kernel(program), replace(device, wait_seconds=gap), chosen, costs)
+    kernels = _kernels(program)
+    count = sum(runs * kernels[leaf] for leaf, runs in enumerate(run.runs))
+    seconds = run.seconds + chosen.count * read_seconds(device)
+    return Launches(seconds, count, chosen.count, {s.title: s.seconds for s in run.stretches})
+
+
+def read_seconds(device: Device) -> float:
+    """What it takes until the host has read a number from the device and launched what follows."""
+    return 2 * device.launch_seconds
+
+
+def by_kernel(program: DeviceProgram) -> DeviceProgram:
+    """The program with the tasks of each kernel dealt over all units, and a wait of all units for
+    all others behind it. It is for simulation: buffers may share memory that is still needed."""
+    return replace(program, tree=map_tree(program.tree, _by_kernel))
+
+
+def _by_kernel(leaf: Schedule) -> Schedule:
+    first: dict[str, int] = {}
+    for items in leaf.units:
+        for place, item in enumerate(items):
+            if isinstance(item, Run):
+                first[item.kernel] = min(first.get(item.kernel, place), place)
+    order = sorted(first, key=lambda name: (first[name], name))
+    units = len(leaf.units)
+
+    def items_of(unit: int) -> tuple[Item, ...]:
+        items: list[Item] = list(leaf.statements)
+        for step, name in enumerate(order, 1):
+            items += (Run(name, unit, None, units), Signal(step), Wait(0, step, units))
+        return tuple(items)
+
+    return Schedule(tuple(map(items_of, range(units))), len(order) + 1)
+
+
+def _kernels(program: DeviceProgram) -> list[int]:
+    """How many kernels each leaf has, by the numbers of `leaf_numbers`."""
+    found: dict[int, int] = {}
+    numbers, titles = leaf_numbers(program)
+    for function in program.tree.functions:
+        for node in walk(function.body):
+            if isinstance(node, Leaf):
+                found[numbers[id(node)]] = len(node.body.kernels)
+    return [found.get(number, 0) for number in range(len(titles))]
+
+
+@dataclass(slots=True)
+class _Reads:
+    """Decides as others do, and counts the decisions that depend on values in memory."""
+
+    choices: Choices
+    count: int = 0
+
+    def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
+        self.count += 1
+        return self.choices.arm(node, seconds, ends)
+
+    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
+        """The bounds of a `for` are read once."""
+        self.count += not isinstance(node, For) or done == 0
+        return self.choices.goes_on(node, done)
+
+    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
+        self.choices.passes(node, way)
+
+    @property
+    def depth(self) -> int:
+        return self.choices.depth
