@@ -17,7 +17,7 @@ from stretto.kernels.groups import divisible
 
 ALONG, ACROSS = 64, 16
 """Elements of a block along the result's contiguous dim, and along the operands'."""
-LEAST = 8
+LEAST = 4
 """Dims of fewer elements are not worth it."""
 
 

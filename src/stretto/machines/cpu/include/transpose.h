@@ -36,25 +36,45 @@ STRETTO_INLINE void transpose_square(T* to, int64_t to_row, const T* from, int64
 }
 #endif
 
-// to[c * to_row + r] = from[r * from_row + c] for r < rows, c < columns.
-template <class T>
-STRETTO_INLINE void transpose(T* to, int64_t to_row, const T* from, int64_t from_row, int rows,
-                              int columns) {
-  int done = 0;
 #if __has_builtin(__builtin_shufflevector)
-  if constexpr (sizeof(T) >= 4) {
-    constexpr int W = kLanes<T>;
-    for (; done + W <= rows; done += W) {
-      int c = 0;
-      for (; c + W <= columns; c += W)
-        transpose_square<T, W>(to + c * to_row + done, to_row, from + done * from_row + c,
-                               from_row);
-      for (; c < columns; c++)
-        for (int r = done; r < done + W; r++) to[c * to_row + r] = from[r * from_row + c];
+// The same for at least W rows and columns: the last squares overlap those before.
+template <class T, int W>
+STRETTO_INLINE void transpose_squares(T* to, int64_t to_row, const T* from, int64_t from_row,
+                                      int rows, int columns) {
+  for (int r = 0; r < rows; r += W) {
+    const int row = r + W <= rows ? r : rows - W;
+    for (int c = 0; c < columns; c += W) {
+      const int column = c + W <= columns ? c : columns - W;
+      transpose_square<T, W>(to + column * to_row + row, to_row, from + row * from_row + column,
+                             from_row);
     }
   }
+}
+
+// By the widest squares that there are rows and columns for.
+template <class T, int W = kLanes<T>>
+static void transpose_by(T* to, int64_t to_row, const T* from, int64_t from_row, int rows,
+                         int columns) {
+  if (rows >= W && columns >= W) {
+    transpose_squares<T, W>(to, to_row, from, from_row, rows, columns);
+  } else if constexpr (W > 4) {
+    transpose_by<T, W / 2>(to, to_row, from, from_row, rows, columns);
+  } else {
+    for (int r = 0; r < rows; r++)
+      for (int c = 0; c < columns; c++) to[c * to_row + r] = from[r * from_row + c];
+  }
+}
 #endif
-  for (int r = done; r < rows; r++)
+
+// to[c * to_row + r] = from[r * from_row + c] for r < rows, c < columns.
+template <class T>
+static void transpose(T* to, int64_t to_row, const T* from, int64_t from_row, int rows,
+                      int columns) {
+#if __has_builtin(__builtin_shufflevector)
+  if constexpr (sizeof(T) >= 4)
+    return transpose_by<T>(to, to_row, from, from_row, rows, columns);
+#endif
+  for (int r = 0; r < rows; r++)
     for (int c = 0; c < columns; c++) to[c * to_row + r] = from[r * from_row + c];
 }
 
