@@ -18,9 +18,11 @@ tensor. See docs/decisions/2026-11-23-recursion-by-levels.md.
       }                                       }
       return %r                               return (the row at %at)
 
-Needs branches merged, and equal ops. Rows that a height does not fill belong to higher ones: they
-are computed from what is there, and again when it is their turn. Guarantees the same results up to
-how a product sums its terms. Memory grows with the number of activations instead of the depth.
+Needs branches merged, and equal ops. An iteration branches on how many activations are left of
+their height, to code for at least as many rows. Rows that a height does not fill belong to higher
+ones: they are computed from what is there, and again when it is their turn. Guarantees the same
+results up to how a product sums its terms. Memory grows with the number of activations instead of
+the depth.
 """
 
 from __future__ import annotations
@@ -289,39 +291,70 @@ class _Levels:
     def iteration(
         self, table: _Table, carried: tuple[Value, ...], known: dict[Value, Value]
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """Rows behind those of the height are computed again by the iterations they belong to."""
+        """Counts the rows of the height, and computes as many as it must."""
         start, *pools = carried
-        out = Batch(self.rows, invariants=dict(known))
-
-        def rows(value: Value) -> Value:
-            return out.emit("stretto.narrow.default", value, 0, start, self.rows)
-
-        height = rows(table.heights)
+        out = Batch(self.rows)
+        height = out.emit("stretto.narrow.default", table.heights, 0, start, self.rows)
         first = out.emit("aten.select.int", height, 0, 0)
         count = out.emit("aten.sum.default", out.emit("aten.eq.Tensor", height, first))
-        for call, child in zip(self.parts.calls, table.children, strict=True):
-            row = rows(child)
-            for result, pool in zip(call.results, pools, strict=True):
-                out.twins[result] = out.emit("aten.index_select.default", pool, 0, row)
-        for value, record in zip(self.parts.records, table.records, strict=True):
-            out.twins[value] = rows(record)
-        self.rest(out)
-        nexts = [out.emit("aten.add.Tensor", start, count)]
         target = out.emit("aten.add.Tensor", start, table.leaves)
-        for place, pool in zip(self.parts.places, pools, strict=True):
-            made = out.expanded(self.parts.arm.yields[place])
-            nexts.append(out.emit("stretto.narrow_scatter.default", pool, made, 0, target))
-        return out.ops, tuple(nexts)
+        at = _Place(table, start, target, tuple(pools))
+        ops, made = self.computed(at, known, count, self.heights)
+        out.ops.extend(ops)
+        return out.ops, (out.emit("aten.add.Tensor", start, count), *made)
 
-    def rest(self, out: Batch) -> None:
-        """What activations compute from the results of their calls, for all rows. Raises Stays."""
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The numbers of rows that there is code for, ascending. From about two rows on a product
+        takes time for each row, so that rows that are computed in vain cost as much as others."""
+        return tuple(sorted({-(-self.rows * part // 4) for part in (2, 3, 4)}))
+
+    def computed(
+        self, at: _Place, known: dict[Value, Value], count: Value, heights: tuple[int, ...]
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """The least of `heights` rows that has all of `count`; gives the pools behind it."""
+        if len(heights) == 1:
+            return self.some_rows(at, known, heights[0])
+        out = Batch(self.rows)
+        few = out.emit("aten.le.Scalar", count, heights[0])
+        arms = (self.computed(at, known, count, some) for some in (heights[:1], heights[1:]))
+        blocks = (Block((), ops, yields) for ops, yields in arms)
+        found = tuple(Value(value.type, value.hint) for value in at.pools)
+        out.add(IfOp(few, *blocks, results=found))
+        return out.ops, found
+
+    def some_rows(
+        self, at: _Place, known: dict[Value, Value], count: int
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """Rows behind those of the height are computed again by the iterations they belong to."""
+        out = Batch(count, invariants=dict(known))
+
+        def rows(value: Value) -> Value:
+            return out.emit("stretto.narrow.default", value, 0, at.start, count)
+
+        for call, child in zip(self.parts.calls, at.table.children, strict=True):
+            row = rows(child)
+            for result, pool in zip(call.results, at.pools, strict=True):
+                out.twins[result] = out.emit("aten.index_select.default", pool, 0, row)
+        for value, record in zip(self.parts.records, at.table.records, strict=True):
+            out.twins[value] = rows(record)
+        self.rest(out, count)
+        yields: list[Value] = []
+        for place, pool in zip(self.parts.places, at.pools, strict=True):
+            made = out.expanded(self.parts.arm.yields[place])
+            yields.append(out.emit("stretto.narrow_scatter.default", pool, made, 0, at.target))
+        return out.ops, tuple(yields)
+
+    def rest(self, out: Batch, count: int) -> None:
+        """What activations compute from the results of their calls, for so many rows. Raises
+        Stays."""
         for op in self.parts.rest:
             rule = rule_for(op.target)
             if rule is None:
                 raise Stays(f"`{op.target}` has no batched form")
             twins = rule(out, op)
             for value, twin in zip(op.results, twins, strict=True):
-                wanted = TensorType(value.tensor.dtype, (self.rows, *value.tensor.shape))
+                wanted = TensorType(value.tensor.dtype, (count, *value.tensor.shape))
                 if twin.type != wanted:
                     raise Stays(f"the result in rows would be {twin.type}, not {wanted}")
                 twin.hint = twin.hint or value.hint
@@ -346,3 +379,14 @@ class _Table:
     heights: Value
     children: tuple[Value, ...]
     records: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an iteration is: it reads rows of the table from `start` on, and writes rows of the
+    pools from `target` on."""
+
+    table: _Table
+    start: Value
+    target: Value
+    pools: tuple[Value, ...]
