@@ -99,6 +99,8 @@ def test_explain_for_a_target(compiled: Stages) -> None:
     assert text.startswith("until_small: compiled for sm_90, not run\n")
     assert "launches per call  1, the whole program" in text
     assert "calls wait         for nothing: they enqueue" in text
+    (line,) = [line for line in text.splitlines() if "as launches " in line]
+    assert "with one per kernel" in line and line.endswith("simulated (h200); faster so: nothing")
     assert "resources of a unit on sm_90" in text
     assert "0 x131" in text.replace("x132", "x131")  # units alike are counted, not listed
     assert max(map(len, text.splitlines())) < 200

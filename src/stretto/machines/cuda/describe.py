@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer, Position, Reg, expr_regs
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan
@@ -25,12 +26,16 @@ from stretto.device.tree import (
     title,
     walk,
 )
+from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.machine import Description, Stages, Table
+from stretto.simulator.devices import device_for
+from stretto.simulator.launches import launch_per_kernel
+from stretto.simulator.simulate import simulate
 from stretto.text import bytes_text, counted, seconds_text
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
@@ -48,6 +53,8 @@ def describe(
     reasons = why_calls_wait(made)
     wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
+    if stages.device is not None:
+        lines.append(("as launches", _apart_text(stages.device, stages.machine.costs)))
     if made.compiled:
         cached = all(compiled.from_cache for compiled in made.compiled)
         lines.append(("build cache", "hit" if cached else "miss, built now"))
@@ -69,6 +76,21 @@ def describe(
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
+
+
+def _apart_text(program: DeviceProgram, costs: CostModel) -> str:
+    """What a launch per kernel would take beside one launch, as the simulator says."""
+    device = device_for(costs, program.units)
+    try:
+        whole = simulate(program, device, costs=costs)
+        apart = launch_per_kernel(program, device, costs=costs)
+    except ScheduleError as error:
+        return f"not simulated: {error.message}"
+    times = (
+        f"{seconds_text(apart.seconds)} with one per kernel, {seconds_text(whole.seconds)} whole"
+    )
+    faster = ", ".join(apart.faster(whole, device)) or "nothing"
+    return f"{times}, simulated ({device.name}); faster so: {faster}"
 
 
 def _launch_text(plan: Plan) -> str:
