@@ -35,6 +35,7 @@ from stretto.passes.simplify import Simplify
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
+from stretto.passes.strip_mine import StripMine
 from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
 
@@ -68,7 +69,8 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
     they are still side by side in the loop, so that one batched result is read there. Batching
     comes first once, for what depends on the index alone, so that distribution need not hand it
     over; and again for what distribution made independent. What is then left of loops that follow
-    each other may run at the same time.
+    each other may run at the same time. What was batched is cut into blocks of iterations last,
+    when no pass asks any more what a loop reads.
     """
     return (
         FoldTables(),
@@ -86,6 +88,7 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         Skew(target),
         Overlap(target),
         Unroll(target),
+        StripMine(target),
         Rotate(),
         EliminateDeadCode(),
     )

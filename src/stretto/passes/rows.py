@@ -70,11 +70,11 @@ def _row_operands(op: Op, result: Value, dependent: Set[Value], steps: Dim) -> l
     for value in rows:
         if not leads(value, steps) or value.tensor.rank != result.tensor.rank:
             raise NoRow(f"`{op.target}` reads more than one row")
-    _require_row_by_row(op, rows)
+    require_row_by_row(op, rows)
     return rows
 
 
-def _require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
+def require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
     """Raises NoRow where the operator does not treat the first dim of `rows` row by row."""
     names = dict[str, Argument]()
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):

@@ -119,6 +119,11 @@ def loop_products(ops: Iterable[Op], loop: ForOp, costs: PassCosts) -> Products:
     return _products(ops, {loop.index, *loop.carried}, {}, costs)
 
 
+def products_by_row(ops: Iterable[Op], rows: Iterable[Value], costs: PassCosts) -> Products:
+    """The products among ops outside of a loop, `rows` being what differs from row to row."""
+    return _products(ops, set(rows), {}, costs)
+
+
 def _products(
     ops: Iterable[Op], changing: set[Value], chain: dict[Value, int], costs: PassCosts
 ) -> Products:
