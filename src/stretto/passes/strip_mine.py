@@ -111,8 +111,8 @@ def usual_rows(trips: Dim) -> int:
     """So many rows that a product is efficient, few enough for a small block. None are left over
     where that can be."""
     if isinstance(trips, int):
-        return next((rows for rows in range(16, 11, -1) if trips % rows == 0), 16)
-    return 16
+        return next((rows for rows in range(16, 11, -1) if trips % rows == 0), 12)
+    return 12
 
 
 @dataclass(slots=True)
