@@ -557,7 +557,7 @@ _EXAMPLES = (
 
 
 @pytest.mark.parametrize("name", _EXAMPLES)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_examples_of_torch_export(name: str) -> None:
     if find_spec("expecttest") is None:
         pytest.skip("torch's examples need the package expecttest")

@@ -49,7 +49,7 @@ def check(many: Any, function: Callable[..., Any], *columns: list[Any], **shared
     ],
     ids=["tree", "two_ways", "halting", "generator", "match", "stack", "closures"],
 )
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_batches_of_any_size_and_order(
     function: Callable[..., Any], make: Callable[[], Any]
 ) -> None:

@@ -128,7 +128,7 @@ SAMPLE = [
 
 
 @pytest.mark.parametrize("function", sampled(FUNCTIONS, SAMPLE))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_equal_to_eager(function: Callable[..., Any]) -> None:
     many = stretto.batch(function)
     takes_times = "times" in function.__code__.co_varnames

@@ -83,6 +83,7 @@ IN_LOOPS = {
 """Operators that run once per row."""
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", every(3, tuple(ALL)))
 def test_a_block_for_any_number_of_rows(name: str) -> None:
     program = LevelProgram([block_of(name, *ALL[name])], backend="interpreter")

@@ -85,6 +85,7 @@ OF_LISTS: dict[str, Callable[[list[int]], Any]] = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", every(2, tuple(OF_LISTS)))
 def test_tensors_of_lists(name: str) -> None:
     function = OF_LISTS[name]

@@ -34,7 +34,7 @@ def test_peer_agrees_with_eager(peer: str, name: str) -> None:
 
 @pytest.mark.parametrize("peer", ["script", "onnxruntime", "jax"])
 @pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_peer_agrees_with_eager_on_a_batch(peer: str, name: str) -> None:
     check(peer, name, batch=3)
 

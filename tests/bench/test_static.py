@@ -40,6 +40,7 @@ def error_of(found: Tensor | tuple[Tensor, ...], made: Made) -> float:
     return relative_error(tensors_to_numpy(found), reference_outputs(*made))
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_float32_agrees_with_float64_and_the_seed_says_it_all(name: str) -> None:
     made, again = small(name), small(name)

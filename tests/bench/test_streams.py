@@ -41,7 +41,7 @@ def test_the_programs_take_any_size_and_agree_with_float64(name: str) -> None:
 
 @pytest.mark.parametrize("system", ["eager", "onnxruntime", "jax"])
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_the_peers_agree_with_eager(name: str, system: str) -> None:
     result = measure(name, system, calls=3, threads=1, small=True)
     if result.reason:

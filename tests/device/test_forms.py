@@ -77,7 +77,7 @@ def test_every_form_of_random_programs_is_read_back_and_correct(program: Program
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_random_trees_are_read_back(seed: int) -> None:
     tree = random_tree(seed)
     program = schedule(tree, 3, CUDA_COSTS)

@@ -129,7 +129,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("way", "backend"), [*((way, "cpu") for way in WAYS), *ELSEWHERE])
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_weights_that_change(way: str, backend: str) -> None:
     w = torch.randn(SIZE, SIZE)
     follows(everything(w), lambda: WAYS[way](w), backend)

@@ -367,7 +367,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] 
     ("flattened LSTM",),
     native_only_in_whole=("attention to others", "transformer", "flattened layers"),
 )
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_a_module_whose_weights_are_views(name: str, backend: str, units: int) -> None:
     make, shapes = MODULES[name]
     module = make().eval()

@@ -21,7 +21,7 @@ WITH_LIBRARY = {"built_in_functions_on_numbers"}
 
 
 @pytest.mark.parametrize("name", every(2, list(FUNCTIONS)))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_language(name: str) -> None:
     function, found = FUNCTIONS[name]
     program = on_cuda(check(function, *found, backend=CUDA, units=5))

@@ -388,7 +388,7 @@ def _flat(result: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_interpreter(case: Case) -> None:
     check(case, "interpreter")
 

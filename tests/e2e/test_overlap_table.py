@@ -93,7 +93,7 @@ def _outcome(function: Callable[..., Any], y: Tensor, z: Tensor) -> Tensor | Exc
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded")
 @pytest.mark.parametrize("write", sampled(WRITES, SAMPLE))
 @pytest.mark.parametrize("kind", ARGUMENTS)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_writes_of_operands_that_share_memory(write: str, kind: str) -> None:
     failures = list[str]()
     for target, operand in VIEWS.values():

@@ -71,7 +71,7 @@ ON_EMULATOR = [
 
 
 @pytest.mark.parametrize(("case", "ways"), ON_EMULATOR)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
@@ -88,7 +88,7 @@ def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None
 
 @pytest.mark.parametrize("units", sampled([1, 3], [3]))
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.split(".")[-1])
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_on_the_cpu(family: object, units: int) -> None:
     cases: tuple[Case, ...] = family.CASES  # type: ignore[attr-defined]
     programs = [case.program(number) for number, case in enumerate(cases)]
@@ -111,7 +111,7 @@ def good_runs(case: Case) -> list[tuple[list[torch.Tensor], tuple[Datum, ...]]]:
 
 
 @pytest.mark.parametrize("case", STOPS, ids=repr)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_stops_on_the_cpu_and_goes_on_afterwards(case: Case) -> None:
     program = case.program()
     executable = built(program, 2).cpu()

@@ -186,7 +186,7 @@ def compare(
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_draws_are_those_of_eager(name: str) -> None:
     with spread():
         compare(*CASES[name], "emulator")

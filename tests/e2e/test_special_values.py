@@ -35,7 +35,7 @@ def chosen() -> list[str]:
 
 
 @pytest.mark.parametrize("name", every(2, chosen()))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_sample(name: str) -> None:
     pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
     from stretto.tools.fuzz.operators import operators, special_samples

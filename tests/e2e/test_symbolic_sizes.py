@@ -56,7 +56,7 @@ def test_one_program_runs_for_every_size(example: Example, units: int) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_one_printed_program_runs_for_every_size(example: Example) -> None:
     check_printed(example, units=2)
 

@@ -56,6 +56,7 @@ def waiting_in_a_branch(x: Tensor) -> Tensor:
     return x
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     "function", [waiting, waiting_for_a_break, computing_what_nobody_reads, waiting_in_a_branch]
 )

@@ -146,6 +146,7 @@ CASES: dict[str, tuple[Program, list[tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     ("name", "threads"),
     sampled([(n, t) for n in CASES for t in (1, 2, 3)], [(n, 3) for n in CASES]),

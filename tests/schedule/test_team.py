@@ -333,7 +333,7 @@ def optimized(model: Any, inputs: Any) -> Program:
 
 
 @pytest.mark.parametrize("name", CORE)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_the_zoo_on_a_whole_gpu(name: str) -> None:
     model, inputs = build(name, "small")
     selected = select(lower(optimized(model, inputs)), 132, Options().fuse)

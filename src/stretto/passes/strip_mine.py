@@ -154,7 +154,7 @@ def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
     made = {op.results[0] for op in plan.cone}
     plan.read = {value: ops for value, ops in read.items() if value in made}
     if not any(is_contraction(op) for op in plan.cone):
-        return "no product over all its iterations is read row by row, and by it alone"
+        return "it reads no product row by row, alone"
     return plan
 
 

@@ -280,7 +280,7 @@ EVERY_TILE = of_every("tile", TILES)
 
 @EVERY_TILE
 @EDGES
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_packed_panels(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:
     mr, nv = tile
     call = kernels.entry(f"packed_{kernels.code}_{mr}_{nv}")
@@ -323,6 +323,7 @@ def test_rows(kernels: Kernels, tile: tuple[int, int], accumulate: bool, transpo
         check(c, before, expected, accumulate, k)
 
 
+@pytest.mark.rotating(2)
 @EVERY_TILE
 @EDGES
 def test_dots(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:

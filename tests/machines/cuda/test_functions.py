@@ -85,6 +85,7 @@ def check(name: str, found: Tensor, expected: Tensor, dtype: DType) -> None:
     assert worst <= (0.0 if name in EXACT and dtype is DType.F64 else LIMIT[dtype]), (name, worst)
 
 
+@pytest.mark.rotating(3)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_float(name: str, dtype: DType) -> None:
@@ -166,7 +167,7 @@ def test_functions_of_flags() -> None:
 
 
 @pytest.mark.parametrize("source", list(DType))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_conversions(source: DType) -> None:
     if source.is_float:
         x = torch.tensor([0.0, -0.0, 1.5, 2.5, 100.25, 3e-5, 1.0009766, 17.0]).to(source.torch)

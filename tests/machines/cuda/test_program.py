@@ -65,7 +65,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("style", WAYS, ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_every_style_computes_the_same(name: str, style: Style) -> None:
     function, options = PROGRAMS[name], Options(units=7, unroll=0)
     compiled: Any = stretto.compile(function, (X,), backend="cuda-emulated", options=options)

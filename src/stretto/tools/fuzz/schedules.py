@@ -34,12 +34,12 @@ def _try(first: int, note: Note) -> Outcome:
     try:
         check_drawn(first, PER_CASE)
     except AssertionError as error:
-        outcome = outcome_of_error(name, "emulator", error)
+        outcome = outcome_of_error(name, "schedules", error)
         return replace(
             outcome, verdict="wrong", reason="results of a schedule", source=_source(error)
         )
     except Exception as error:  # whatever a stage raises on a program that is right
-        outcome = outcome_of_error(name, "emulator", error)
+        outcome = outcome_of_error(name, "schedules", error)
         return replace(outcome, verdict="internal error", source=_source(error))
     return Outcome(name, "equal")
 

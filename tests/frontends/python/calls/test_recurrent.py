@@ -40,7 +40,7 @@ def states_of(layer: Any, *batch: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", sorted(LAYERS))
-@pytest.mark.rotating(2)
+@pytest.mark.rotating(3)
 def test_layers_are_loops(name: str) -> None:
     layer, loops = LAYERS[name]
     layer = layer.eval()
