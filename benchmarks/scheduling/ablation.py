@@ -120,9 +120,9 @@ def picture(table: Table, path: Path) -> None:
         rows = {name: row[device] for name, row in table.items() if device in row}
         width = 0.8 / len(others)
         for place, column in enumerate(others):
-            ratios = [row[column].seconds / row[default].seconds for row in rows.values()]
+            more = [row[column].seconds / row[default].seconds - 1 for row in rows.values()]
             positions = [number + width * place for number in range(len(rows))]
-            panel.bar(positions, ratios, width, label=column)
+            panel.bar(positions, more, width, bottom=1.0, label=column)
         panel.axhline(1.0, color="black", linewidth=0.8)
         panel.set_xticks([n + 0.4 - width / 2 for n in range(len(rows))], list(rows), rotation=30)
         panel.set_title(f"{device}, {'measured' if device == CPU else 'simulated'}")
