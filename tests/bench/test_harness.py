@@ -76,10 +76,10 @@ class AbsentPeer(Peer):
 
 
 class ForetoldPeer(Peer):
-    """Predicts its time, or says why it does not."""
+    """Predicts its time."""
 
-    def __init__(self, name: str, seconds: float | None) -> None:
-        self.name, self.seconds = name, seconds  # pyright: ignore[reportAttributeAccessIssue]
+    name: ClassVar[str] = "foretold"
+    seconds: ClassVar[float | None] = 2e-3
 
     def prepare(self, case: Case) -> Prepared:
         return replace(without_gradients(case.module, case.inputs), predicted=self.predicted)
@@ -88,6 +88,13 @@ class ForetoldPeer(Peer):
         if self.seconds is None:
             raise Skipped("nobody knows")
         return self.seconds
+
+
+class SilentPeer(ForetoldPeer):
+    """Says why it does not predict its time."""
+
+    name: ClassVar[str] = "silent"
+    seconds: ClassVar[float | None] = None
 
 
 class StuckPeer(Peer):
@@ -167,7 +174,7 @@ def test_a_peer_that_fails_is_recorded_with_its_reason(
 
 
 def test_predictions_stand_beside_what_was_measured() -> None:
-    record = run_tiny(ForetoldPeer("foretold", 2e-3), ForetoldPeer("silent", None))
+    record = run_tiny(ForetoldPeer(), SilentPeer())
     eager, foretold, silent = record.models[0].systems
     assert eager.predicted_ms is None and eager.prediction_error is None
     assert foretold.predicted_ms == 2.0 and foretold.timing is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -131,10 +132,10 @@ class Recurrent(nn.Module):
         ],
     ),
 )
-def test_layers_and_directions(length: int, rows: int, batch: int, options: dict[str, int]) -> None:
+def test_layers_and_directions(length: int, rows: int, batch: int, options: dict[str, Any]) -> None:
     torch.manual_seed(length)
     x = torch.randn(length, batch, 3)
-    model = Recurrent(**options).eval()  # type: ignore[arg-type]
+    model = Recurrent(**options).eval()
     program = captured(model, x)
     before = len(loops_of(program.main.body))
     after = mined(program, rows, x)

@@ -73,17 +73,17 @@ class Assumed:
 
 @dataclass(slots=True)
 class Asked:
-    """Decides as others do, and knows whether anything had to be decided."""
+    """Decides as others do, and counts what had to be decided; the bounds of a `for` count once."""
 
     choices: Choices
-    was: bool = False
+    count: int = 0
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
-        self.was = True
+        self.count += 1
         return self.choices.arm(node, seconds, ends)
 
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
-        self.was = True
+        self.count += not isinstance(node, For) or done == 0
         return self.choices.goes_on(node, done)
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import For, If, Leaf, Loop, map_tree, walk
-from stretto.simulator.control import Assumed, Choices, leaf_numbers
+from stretto.device.tree import Leaf, map_tree, walk
+from stretto.simulator.control import Asked, Assumed, Choices, leaf_numbers
 from stretto.simulator.devices import Device
 from stretto.simulator.result import Simulation
 from stretto.simulator.simulate import simulate
@@ -56,7 +56,7 @@ def launch_per_kernel(
     costs: CostModel = HOST_COSTS,
 ) -> Launches:
     """A simulated run of a verified program, each of whose kernels is a launch. As `simulate`."""
-    chosen = _Reads(choices or Assumed(costs.unknown_trips))
+    chosen = Asked(choices or Assumed(costs.unknown_trips))
     gap = max(device.next_launch_seconds - device.stage_seconds, 0.0)
     run = simulate(by_kernel(program), replace(device, wait_seconds=gap), chosen, costs)
     kernels = _kernels(program)
@@ -103,27 +103,3 @@ def _kernels(program: DeviceProgram) -> list[int]:
             if isinstance(node, Leaf):
                 found[numbers[id(node)]] = len(node.body.kernels)
     return [found.get(number, 0) for number in range(len(titles))]
-
-
-@dataclass(slots=True)
-class _Reads:
-    """Decides as others do, and counts the decisions that depend on values in memory."""
-
-    choices: Choices
-    count: int = 0
-
-    def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
-        self.count += 1
-        return self.choices.arm(node, seconds, ends)
-
-    def goes_on(self, node: Loop[Schedule], done: int) -> bool:
-        """The bounds of a `for` are read once."""
-        self.count += not isinstance(node, For) or done == 0
-        return self.choices.goes_on(node, done)
-
-    def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        self.choices.passes(node, way)
-
-    @property
-    def depth(self) -> int:
-        return self.choices.depth

@@ -118,7 +118,7 @@ def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
     assert program is not None
     device, asked = cpu_device(program.units, costs), Asked(Assumed(costs.unknown_trips))
     seconds = simulate(program, device, asked, costs).seconds
-    if not asked.was:
+    if not asked.count:
         return seconds
     choices = _way(fast.signatures[0], options)
     return simulate(program, device, choices, costs).seconds

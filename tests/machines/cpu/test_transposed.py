@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
+from stretto.machines.cpu.transposed import MOST
 from stretto.options import Options
 from tests.sampling import every
 
@@ -73,3 +74,20 @@ def test_blocks_are_transposed_where_that_pays(tmp_path: Path) -> None:
     assert "stretto::transpose" in text_of(lambda x: x.t().exp(), tmp_path / "turned", x)
     assert "stretto::transpose" not in text_of(lambda x: x.exp(), tmp_path / "as it lies", x)
     assert "stretto::transpose" not in text_of(lambda x: x[:, :3].t().exp(), tmp_path / "small", x)
+
+
+def test_of_many_operands_some_are_read_where_they_lie(tmp_path: Path) -> None:
+    """Each transposed block takes some of the stack."""
+
+    def combined(*xs: Tensor) -> Tensor:
+        total = xs[0].t().contiguous()
+        for number, x in enumerate(xs[1:]):
+            total = total + x.t() * (number + 2)
+        return total
+
+    torch.manual_seed(0)
+    xs = [torch.randn(40, 70) for _ in range(7)]
+    compiled = stretto.compile(combined, options=Options(threads=2))
+    torch.testing.assert_close(compiled(*xs), combined(*xs))
+    text = text_of(combined, tmp_path, *xs)
+    assert 0 < text.count("stretto::transpose") <= MOST

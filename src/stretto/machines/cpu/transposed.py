@@ -19,6 +19,8 @@ ALONG, ACROSS = 64, 16
 """Elements of a block along the result's contiguous dim, and along the operands'."""
 LEAST = 4
 """Dims of fewer elements are not worth it."""
+MOST = 4
+"""Operands of a stage that are transposed; each takes up to 8 KiB of the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Transposed:
 
 def transposed_operands(operator: Operator) -> Transposed | None:
     """The operands of an operator without reduction that lie across its result; where they lie in
-    several ways, those of the most frequent one. None where there are none."""
+    several ways, the first `MOST` of the most frequent one. None where there are none."""
     if operator.combine or operator.accumulate or not divisible(operator):
         return None
     dims = [n for n, dim in enumerate(operator.dims) if not isinstance(dim, int) or dim >= LEAST]
@@ -49,7 +51,8 @@ def transposed_operands(operator: Operator) -> Transposed | None:
     if not found:
         return None
     across = Counter(found.values()).most_common(1)[0][0]
-    return Transposed(along, across, tuple(load for load, dim in found.items() if dim == across))
+    chosen = tuple(load for load, dim in found.items() if dim == across)
+    return Transposed(along, across, chosen[:MOST])
 
 
 def _computed_loads(expr: Expr) -> Iterator[Load]:

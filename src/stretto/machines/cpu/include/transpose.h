@@ -34,9 +34,7 @@ STRETTO_INLINE void transpose_square(T* to, int64_t to_row, const T* from, int64
   STRETTO_UNROLL
   for (int c = 0; c < W; c++) store<T, W>(to + c * to_row, v[c]);
 }
-#endif
 
-#if __has_builtin(__builtin_shufflevector)
 // The same for at least W rows and columns: the last squares overlap those before.
 template <class T, int W>
 STRETTO_INLINE void transpose_squares(T* to, int64_t to_row, const T* from, int64_t from_row,

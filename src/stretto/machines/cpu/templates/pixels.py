@@ -9,18 +9,17 @@ from typing import ClassVar
 from stretto.device.expr import Access, Index, Var
 from stretto.device.operator import Operator, Stage
 from stretto.kernels.channels_last import pixel_convolution_of
-from stretto.kernels.contraction import Convolution, image_start, loads_of, stride
+from stretto.kernels.contraction import (
+    Convolution,
+    contraction_of,
+    image_start,
+    loads_of,
+    stride,
+)
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, iteration
 from stretto.machines.cpu.printer.nest import NestPrinter
-from stretto.machines.cpu.template import (
-    Candidate,
-    CpuTemplate,
-    Family,
-    Request,
-    Shared,
-    Strip,
-)
+from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request, Shared, Strip
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
@@ -172,7 +171,7 @@ def known(operator: Operator) -> Convolution:
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     conv = pixel_convolution_of(operator)
-    if conv is None or _is_product(conv):
+    if conv is None or _is_product(operator, conv):
         return None
     weight, channel = loads_of(operator)[0], len(operator.dims) - 1
     if constant_layout(operator, weight) is None:
@@ -203,9 +202,10 @@ def _candidate(request: Request) -> Candidate | None:
     )
 
 
-def _is_product(conv: Convolution) -> bool:
+def _is_product(operator: Operator, conv: Convolution) -> bool:
     """Whether matrices are multiplied, with whole panels of channels: no pointers are needed."""
-    return conv.is_pointwise and conv.groups == 1 and conv.out_channels % PANELS[0] == 0
+    whole = conv.is_pointwise and conv.groups == 1 and conv.out_channels % PANELS[0] == 0
+    return whole and contraction_of(operator) is not None
 
 
 def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels], int, int]:
