@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,6 +188,35 @@ def test_a_launch_without_cores_runs_again_as_fibers(build: Build):
     threads, fibers = counts.tolist()
     assert fibers == 50
     assert threads < 50  # after a launch that was given up, threads rest for a while
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_threads_come_back_once_their_cores_are_free(build: Build):
+    counts = torch.zeros(2, dtype=torch.int64)
+    crowded = build(CROWDED, units=2)
+    end = time.monotonic() + 30
+    while counts[0] == 0 and time.monotonic() < end:
+        crowded.run([counts.data_ptr()])
+    assert counts[0] == 1
+    caller, used = threading.get_native_id(), torch.zeros(2, dtype=torch.int64)
+    program = build(WHICH_THREAD, units=2)
+    while used[1] in (0, caller) and time.monotonic() < end:
+        program.run([used.data_ptr()])
+    assert used[0] == caller
+    assert used[1] != caller
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_a_worker_may_run_anywhere_again_once_it_is_awake(build: Build):
+    """While it wakes up it is kept off the caller's core."""
+    threads = torch.zeros(2, dtype=torch.int64)
+    program = build(WHICH_THREAD, units=2)
+    for _ in range(20):
+        threading.Event().wait(0.005)  # it falls asleep
+        program.run([threads.data_ptr()])
+        for thread in threads.tolist():
+            assert os.sched_getaffinity(thread) == os.sched_getaffinity(0)
 
 
 ASLEEP = """

@@ -239,34 +239,69 @@ void leave_core(int taken, int unit) {
 #endif
 }
 
+// Lets a thread that sleeps wake up on any core but `core`, until `allow_all`: where both cores have
+// been busy, as with threads of another library, Linux does not look for one that is idle now, and
+// wakes a worker on the caller's core, where it gets no time while the caller computes.
+struct Placed {
+#if defined(__linux__)
+    cpu_set_t allowed;
+    bool restricted = false;
+
+    void keep_off(pthread_t thread, int core) {
+        if (restricted || core < 0) return;
+        if (pthread_getaffinity_np(thread, sizeof(allowed), &allowed) != 0) return;
+        cpu_set_t others = allowed;
+        CPU_CLR(core, &others);
+        if (CPU_COUNT(&others) == 0 || CPU_EQUAL(&others, &allowed)) return;
+        restricted = pthread_setaffinity_np(thread, sizeof(others), &others) == 0;
+    }
+    void allow_all() {  // by the thread itself
+        if (restricted) sched_setaffinity(0, sizeof(allowed), &allowed);
+        restricted = false;
+    }
+#else
+    void keep_off(pthread_t, int) {}
+    void allow_all() {}
+#endif
+};
+
 // ---- crowded cores ----------------------------------------------------------------------------
 // Where another process has the core of a unit, all others wait for it, for a time slice of the
 // system at every wait. So a unit that waits for long looks whether the other one gets processor
 // time. If not, the launch is given up (programs are pure, nothing is lost) and its units run as
-// fibers of the calling thread, as do those of the launches in the time after it. Then threads are
-// tried again; each time that fails, fibers stay for longer. To begin anew costs a whole run, so a
-// launch may lose as much as it takes before it is given up: a core is often taken for some
-// milliseconds only, as by the threads of OpenMP, which spin behind an operator of PyTorch.
+// fibers of the calling thread, as do those of the launches in the time after it. Then the workers
+// are woken beside a launch on fibers: if they get nearly all the time of their cores, the next
+// launch is one on threads. Each time that either fails, fibers stay for longer. To begin anew costs
+// a whole run, so a launch may lose as much as it takes before it is given up: a core is often taken
+// for some milliseconds only, as by the threads of OpenMP, which spin behind an operator of PyTorch.
 constexpr int64_t LOST_NS = 300'000;  // a unit may be without a core for so long,
 constexpr int64_t LOST_SHARE = 5;     // or for this part of the launch up to now,
 constexpr int64_t FIRST_USUAL_NS = 20'000'000;  // or for as long as a launch takes; the first: this
-constexpr int64_t FIRST_PAUSE_NS = 5'000'000;
-constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;
+constexpr int64_t FIRST_PAUSE_NS = 1'000'000;
+constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;  // behind launches that were given up
+constexpr int64_t LONGEST_PROBE_PAUSE_NS = 50'000'000;  // behind probes, which cost no launch
+constexpr int64_t PROBE_NS = 500'000;         // workers stay awake for so long,
+constexpr int64_t SHORTEST_PROBE_NS = 100'000;  // and this is enough to judge by,
+constexpr int64_t WAKE_NS = 50'000;           // beside what it takes until they are awake
+constexpr int64_t PROBE_SHARE = 8;            // they may lose one part in so many
 
 struct Crowd {  // changed by whoever has the pool
-    std::atomic<int64_t> until{0};
+    std::atomic<int64_t> until{0};  // 0: cores are free, as far as is known
+    int64_t probed = 0;             // when the workers were woken to see, or 0
     int64_t pause = 0;
     int64_t calm = 0;  // ns of launches on threads since then; as long as the pause, they halve it
 
-    bool now() const {
-        int64_t end = until.load(std::memory_order_relaxed);
-        return end != 0 && stretto::now_ns() < end;
-    }
-    void met() {
-        pause = pause == 0 ? FIRST_PAUSE_NS : 2 * pause;
-        if (pause > LONGEST_PAUSE_NS) pause = LONGEST_PAUSE_NS;
-        calm = 0;
+    bool known() const { return until.load(std::memory_order_relaxed) != 0; }
+    bool now() const { return known() && stretto::now_ns() < until.load(std::memory_order_relaxed); }
+    void met(int64_t longest) {
+        int64_t next = pause == 0 ? FIRST_PAUSE_NS : 2 * pause;
+        if (pause < longest) pause = next < longest ? next : longest;
+        calm = probed = 0;
         until.store(stretto::now_ns() + pause, std::memory_order_relaxed);
+    }
+    void ended() {
+        probed = 0;
+        until.store(0, std::memory_order_relaxed);
     }
     void not_met(int64_t took) {
         if (pause == 0 || (calm += took) < pause) return;
@@ -291,27 +326,30 @@ struct alignas(128) Worker {
     std::atomic<int> callers_core{-1};  // of whoever announced it
     std::atomic<bool> asleep{false};
     Lock lock;
+    Placed placed;  // changed with the lock
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
     Pool* pool = nullptr;
     int unit = 0;
     size_t stack_bytes = 0;
     pthread_t thread{};
     clockid_t clock{};  // processor time of the thread
+    int64_t used = 0;   // of it, when it was last woken to see whether its core is free
 
-    void notify() {  // sequentially consistent, as is `next`: one of the two sees the other
+    void notify(int core) {  // sequentially consistent, as is `next`: one of the two sees the other
         ticket.fetch_add(1);
-        wake_up();
+        wake_up(core);
     }
 
     void expect(int64_t until, int core) {
         callers_core.store(core, std::memory_order_relaxed);
         expected.store(until);
-        wake_up();
+        wake_up(core);
     }
 
-    void wake_up() {
+    void wake_up(int core) {
         if (!asleep.load()) return;
         lock.take();
+        placed.keep_off(thread, core);
         pthread_cond_signal(&wake);
         lock.release();
     }
@@ -335,6 +373,7 @@ struct alignas(128) Worker {
         while (ticket.load() == seen && stretto::now_ns() >= expected.load())
             pthread_cond_wait(&wake, &lock.mutex);
         asleep.store(false);
+        placed.allow_all();
         lock.release();
         return ticket.load(std::memory_order_acquire) != seen;
     }
@@ -371,6 +410,7 @@ struct Pool {
     alignas(128) std::atomic<int> running{0};
 
     bool grow(int count);
+    bool has_cores(int units);
     void run(Entry job, Context* job_ctx);
     clockid_t clock(int unit) const { return unit == 0 ? callers_clock : workers[unit - 1]->clock; }
 };
@@ -474,6 +514,35 @@ bool Pool::grow(int count) {
     return true;
 }
 
+// Whether the workers get cores of their own, as far as is known. Where they did not, they are woken
+// for a while beside launches on fibers, and asked for the time that they have had.
+bool Pool::has_cores(int units) {
+    if (!crowd.known()) return true;
+    if (crowd.now()) return false;
+    int there = units - 1 < int(workers.size()) ? units - 1 : int(workers.size());
+    int64_t now = stretto::now_ns();
+    if (crowd.probed == 0) {
+        crowd.probed = now;
+        int core = current_core();
+        for (int i = 0; i < there; ++i) {
+            workers[i]->used = read_clock(workers[i]->clock);
+            workers[i]->expect(now + PROBE_NS, core);
+        }
+        return false;
+    }
+    int64_t passed = now - crowd.probed;
+    if (passed < SHORTEST_PROBE_NS) return false;
+    if (passed > PROBE_NS) passed = PROBE_NS;
+    for (int i = 0; i < there; ++i) {
+        int64_t used = read_clock(workers[i]->clock) - workers[i]->used;
+        if (used >= passed - passed / PROBE_SHARE - WAKE_NS) continue;
+        crowd.met(LONGEST_PROBE_PAUSE_NS);
+        return false;
+    }
+    crowd.ended();
+    return true;
+}
+
 void Pool::run(Entry job, Context* job_ctx) {
     if (!grow(job_ctx->units - 1)) {
         stretto::fail(job_ctx, stretto::NO_THREADS, int64_t(workers.size()));
@@ -488,7 +557,7 @@ void Pool::run(Entry job, Context* job_ctx) {
     start = stretto::now_ns();
     ctx->has_core = ctx->once ? nullptr : has_core;
     running.store(ctx->units - 1, std::memory_order_relaxed);
-    for (int i = 0; i < ctx->units - 1; ++i) workers[i]->notify();
+    for (int i = 0; i < ctx->units - 1; ++i) workers[i]->notify(callers_core);
     run_unit_0(job, ctx);
     for (int spins = 0; running.load(std::memory_order_acquire) != 0; ++spins) {
         stretto::cpu_pause();
@@ -498,7 +567,7 @@ void Pool::run(Entry job, Context* job_ctx) {
     }
     ctx->has_core = nullptr;
     if (ctx->status.load(__ATOMIC_RELAXED) == stretto::CROWDED) {
-        crowd.met();
+        crowd.met(LONGEST_PAUSE_NS);
         return;
     }
     int64_t now_taken = stretto::now_ns() - start;
@@ -550,10 +619,11 @@ void run_units(Entry entry, Context* ctx) {
     bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
     bool room = !small && ctx->units <= cores && launches == 1 && !pool->crowd.now();
     if (room && pool->busy.try_to_take()) {
-        pool->run(entry, ctx);
+        bool threads = pool->has_cores(ctx->units);
+        if (threads) pool->run(entry, ctx);
         pool->busy.release();
-        if (ctx->status.load(__ATOMIC_RELAXED) != stretto::CROWDED) return;
-        reset(ctx);
+        if (threads && ctx->status.load(__ATOMIC_RELAXED) != stretto::CROWDED) return;
+        if (threads) reset(ctx);
     }
     run_all_as_fibers(entry, ctx);
 }
@@ -591,7 +661,7 @@ extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
 // A launch of so many units is about to come: workers that sleep wake up meanwhile.
 extern "C" void stretto_pool_expect(int32_t units) {
     Pool* pool = shared_pool;
-    if (units > cores || launches != 0 || pool->crowd.now() || !pool->busy.try_to_take()) return;
+    if (units > cores || launches != 0 || pool->crowd.known() || !pool->busy.try_to_take()) return;
     int64_t until = stretto::now_ns() + EXPECTED_NS;
     int core = current_core();
     for (int i = 0; i < units - 1 && i < int(pool->workers.size()); ++i)
