@@ -1,7 +1,9 @@
 """What passes and choices are worth: each left out or replaced in turn, on this CPU and on GPUs
 that are simulated.
 
-    python -m benchmarks.scheduling.ablation loops|branches|kernels [NAMES] [--json F] [--picture F]
+    python -m benchmarks.scheduling.ablation WHAT [NAMES] [--json F] [--picture F]
+
+WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only).
 
 On the CPU a program is compiled once for each column, and these are called in turns; the medians
 are shown. GPUs are simulated (docs/simulator.md): the figures say what the schedule is worth under
@@ -36,10 +38,12 @@ WARM_CALLS = 3
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Programs, and the options that are compared on each; the first column is the default."""
+    """Programs, and the options that are compared on each; the first column is the default.
+    has_cpu: whether the CPU machine has all columns."""
 
     programs: Programs
     columns: Mapping[str, Options]
+    has_cpu: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,15 @@ ABLATIONS = {
         KERNELS,
         {kind: Options(threads=2, kernels=kind) for kind in ("fastest", "efficient", "holistic")},
     ),
+    "launches": Ablation(
+        KERNELS,
+        {
+            "one launch": Options(launches="one", control="units"),
+            "per kernel, control on units": Options(launches="per_kernel", control="units"),
+            "per kernel, control on host": Options(launches="per_kernel", control="host"),
+        },
+        has_cpu=False,
+    ),
 }
 
 
@@ -99,8 +112,11 @@ def simulated(
     found: dict[str, Cell] = {}
     for column, options in columns.items():
         model = Model(name, *program)
-        result = simulate_model(model, device, followed=True, options=options).result
-        found[column] = Cell(result.seconds, result.dependent_waits)
+        made = simulate_model(model, device, followed=True, options=options)
+        if made.planned is not None:  # waits between launches are none of the units'
+            found[column] = Cell(made.planned)
+        else:
+            found[column] = Cell(made.result.seconds, made.result.dependent_waits)
     return found
 
 
@@ -183,7 +199,7 @@ def main(
     table = load(output) if output is not None else {}
     for name in names or ablation.programs:
         row = table.setdefault(name, {})
-        for one in device or (CPU, *GPUS):
+        for one in device or ((CPU, *GPUS) if ablation.has_cpu else GPUS):
             if one in row:
                 continue
             torch.manual_seed(0)

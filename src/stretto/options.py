@@ -13,6 +13,11 @@ KERNELS = ("fastest", "efficient", "holistic")
 POLICIES = ("auto", "wavefront", "team", "list", "search")
 """What `Options.policy` can be."""
 
+LAUNCHES = ("auto", "one", "per_kernel")
+"""What `Options.launches` can be."""
+CONTROL = ("auto", "units", "host")
+"""What `Options.control` can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -40,6 +45,13 @@ class Options:
     policy: what lays the tasks out on the units: "wavefront", "team", "list" or "search"
         (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
         machine.
+    launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what stands outside
+        of control flow, or "auto", several where that takes less time in simulation. Library calls
+        stand between launches in any case. The CPU machine always has one launch, and refuses
+        "per_kernel".
+    control: on a GPU, who executes loops and branches of the function: the "units", each in its
+        registers, the "host" between launches, or "auto", the faster one in simulation. The CPU
+        machine refuses "host".
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.
@@ -73,6 +85,8 @@ class Options:
     unroll: int = 4
     kernels: str = "fastest"
     policy: str = "auto"
+    launches: str = "auto"
+    control: str = "auto"
     search_steps: int = 200
     search_seconds: float | None = None
     seed: int = 0
@@ -103,6 +117,8 @@ class Options:
             _require_seconds("timeout", self.timeout)
         _require_one_of("kernels", self.kernels, KERNELS)
         _require_one_of("policy", self.policy, POLICIES)
+        _require_one_of("launches", self.launches, LAUNCHES)
+        _require_one_of("control", self.control, CONTROL)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)

@@ -5,10 +5,16 @@ apart where library calls are: what is between them stays whole, control flow an
 of its own; a control node with a library call inside is executed by the host, which reads the
 condition from device memory. A launch begins when all before it has ended, so a wait for what an
 earlier launch did is left out. The same cut bounds the size of one launch.
+
+`cuts` names further nodes of main, by identity: a leaf among them becomes a launch per kernel,
+whose tasks are dealt over all units; a control node among them, or around one, is executed by the
+host.
+`schedule/launches.py` chooses them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
@@ -26,7 +32,7 @@ from stretto.device.expr import (
     limit_register,
 )
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.program import DeviceProgram, Item, Schedule
+from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
     Call,
@@ -43,24 +49,41 @@ from stretto.device.tree import (
     reads,
     rebuilt,
     rotating,
+    walk,
     with_inputs,
 )
-from stretto.schedule.merge import RunStep, Step, merge
+from stretto.schedule.merge import RunStep, StatementStep, Step, merge
 from stretto.schedule.pieces import piece, piece_registers
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
 
 
-def make_plan(program: DeviceProgram, most_kernels: int = MOST_KERNELS) -> Plan:
+class _Boundary:
+    """Between two pieces that must not be in one launch."""
+
+
+BOUNDARY = _Boundary()
+
+Part = Node[Schedule] | Library | _Boundary
+
+
+def make_plan(
+    program: DeviceProgram,
+    most_kernels: int = MOST_KERNELS,
+    cuts: frozenset[int] = frozenset(),
+) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
-    launch."""
-    return _LaunchPlanner(program, most_kernels).plan()
+    launch. cuts: `id`s of nodes of main that are taken apart nevertheless."""
+    return _LaunchPlanner(program, most_kernels, cuts).plan()
 
 
 class _LaunchPlanner:
-    def __init__(self, program: DeviceProgram, most_kernels: int) -> None:
+    def __init__(
+        self, program: DeviceProgram, most_kernels: int, cuts: frozenset[int] = frozenset()
+    ) -> None:
         self.program = program
+        self.cuts = cuts
         self.most = most_kernels
         self.kernels = {kernel.name: kernel for kernel in program.kernels}
         self.functions = {f.name: f for f in program.tree.functions}
@@ -88,9 +111,14 @@ class _LaunchPlanner:
         return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
 
     def on_host(self, node: Node[Schedule]) -> bool:
-        return self._needs_host(node) or (
-            not isinstance(node, Leaf | Call) and self.size(node) > self.most
+        return (
+            self._needs_host(node)
+            or self._has_cut(node)
+            or (not isinstance(node, Leaf | Call) and self.size(node) > self.most)
         )
+
+    def _has_cut(self, node: Node[Schedule]) -> bool:
+        return bool(self.cuts) and any(id(inner) in self.cuts for inner in walk(node))
 
     def below(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
         """The functions that a piece calls, by others too."""
@@ -138,7 +166,9 @@ class _FunctionCutter:
                 size = 0
 
         for item in self.flat(node):
-            if isinstance(item, Library):
+            if isinstance(item, _Boundary):
+                flush()
+            elif isinstance(item, Library):
                 flush()
                 parts.append(Leaf(item))
             elif self.planner.on_host(item):
@@ -154,7 +184,7 @@ class _FunctionCutter:
         flush()
         return parts[0] if len(parts) == 1 else Seq(tuple(parts))
 
-    def flat(self, node: Node[Schedule]) -> Iterator[Node[Schedule] | Library]:
+    def flat(self, node: Node[Schedule]) -> Iterator[Part]:
         """Sequences and leaves taken apart where the host has to come in."""
         if not self.planner.on_host(node):
             if isinstance(node, Leaf) and self.planner.size(node) > self.planner.most:
@@ -166,12 +196,55 @@ class _FunctionCutter:
             case Seq(children):
                 for child in children:
                     yield from self.flat(child)
+            case Leaf(schedule) if id(node) in self.planner.cuts:
+                yield from self.kernels_apart(schedule)
             case Leaf(schedule):
                 yield from self.cut_leaf(schedule)
             case _:
                 yield node
 
-    def cut_leaf(self, schedule: Schedule) -> Iterator[Node[Schedule] | Library]:
+    def kernels_apart(self, schedule: Schedule) -> Iterator[Part]:
+        """A launch per kernel. Statements are executed in the launch of the kernel behind them.
+
+        Where all tasks of a kernel come at one place of the merged order they are dealt anew over
+        all units: the launches are in that order, so any unit may run them. With statements before
+        it, which may read memory that the kernel overwrites, the piece keeps its waits.
+        """
+        steps = merge(schedule)
+        places = Counter(step.kernel for step in steps if isinstance(step, RunStep))
+        gathered: list[Step] = []
+        yield BOUNDARY
+        for step in steps:
+            if (library := self.library(step)) is not None:
+                if gathered:
+                    yield Leaf(piece(gathered, schedule, begins=True))
+                    gathered = []
+                yield library
+                continue
+            gathered.append(step)
+            if not isinstance(step, RunStep):
+                continue
+            if places[step.kernel] == 1 and not _has_statements(gathered):
+                yield Leaf(self.dealt(step))
+            else:
+                yield Leaf(piece(gathered, schedule, begins=True))
+            yield BOUNDARY
+            gathered = []
+        if _has_statements(gathered):
+            yield Leaf(piece(gathered, schedule, begins=True))
+            yield BOUNDARY
+
+    def dealt(self, step: RunStep) -> Schedule:
+        """All tasks of a kernel, dealt over all units. Those of a dynamic grid are so already."""
+        units, name = self.planner.program.units, step.kernel
+        lists = [step.runs.get(unit, ()) for unit in range(units)]
+        if all(run.count is not None for runs in lists for run in runs):
+            tasks = self.planner.kernels[name].tasks
+            counts = [len(range(unit, tasks, units)) for unit in range(units)]
+            lists = [(Run(name, u, n, units),) if n else () for u, n in enumerate(counts)]
+        return Schedule(tuple(lists), 1)
+
+    def cut_leaf(self, schedule: Schedule) -> Iterator[Part]:
         gathered: list[Step] = []
         kernels = 0
         begins = False  # the piece is the first of its launch
@@ -255,3 +328,7 @@ class _FunctionCutter:
         )
         turned = rotating(body)
         return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned)))
+
+
+def _has_statements(steps: list[Step]) -> bool:
+    return any(isinstance(step, StatementStep) for step in steps)

@@ -24,6 +24,8 @@ from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
+from stretto.schedule.launches import choose_launches, plan_seconds
+from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Asked, Assumed, Choices
 from stretto.simulator.devices import (
     GPUS,
@@ -58,7 +60,8 @@ MOST_GAPS = 5
 class Simulated:
     """A model, its program for the units of a device, and a simulated run of it. apart: of a GPU,
     the same with a launch per kernel. faster: by title, stretches that would take less so, with the
-    seconds of both ways."""
+    seconds of both ways. planned: seconds of the plan of launches that the options ask for, where
+    they do."""
 
     model: str
     program: DeviceProgram
@@ -67,6 +70,7 @@ class Simulated:
     faster: Mapping[str, tuple[float, float]] = field(
         default_factory=dict[str, tuple[float, float]]
     )
+    planned: float | None = None
 
 
 def simulate_model(
@@ -97,14 +101,20 @@ def simulate_model(
         program = _scheduled_program(model, machine, options)
     choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
     if followed:
-        here = replace(options, threads=options.threads or 1, units=None)
+        threads = options.threads or 1
+        here = replace(options, threads=threads, units=None, launches="auto", control="auto")
         choices = _followed(model, here)
+    planned = None
+    if device.target and (options.launches, options.control) != ("auto", "auto"):
+        chosen = choose_launches(program, machine.costs, options.launches, options.control, device)
+        plan = make_plan(program, cuts=chosen.cuts)
+        planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
     again = copy.deepcopy(choices)  # a way that is followed can be followed once
     found = simulate(program, device, choices, machine.costs)
     if not device.target:
         return Simulated(model.name, program, found)
     apart = launch_per_kernel(program, device, again, machine.costs)
-    return Simulated(model.name, program, found, apart, apart.faster(found, device))
+    return Simulated(model.name, program, found, apart, apart.faster(found, device), planned)
 
 
 def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:

@@ -9,7 +9,7 @@ who reads it comes after who wrote it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from stretto.device.expr import Access, Expr, Index, Position, Reg, limit_register
@@ -27,6 +27,7 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
+    While,
     assigns,
     children,
     leaves,
@@ -154,11 +155,24 @@ def _registers(program: DeviceProgram) -> tuple[Written, Written]:
 
 
 # ---- the plan as one program -----------------------------------------------------------------
-def as_program(plan: Plan) -> DeviceProgram:
-    """The program of a plan: what the host does at its place, and a barrier before each launch."""
+@dataclass(slots=True)
+class Marks:
+    """Leaves of the program of a plan that stand for work of the host. begins: the barrier before
+    each launch. reads: where the host reads a register of the device."""
+
+    begins: list[Leaf[Schedule]] = field(default_factory=list["Leaf[Schedule]"])
+    reads: list[Leaf[Schedule]] = field(default_factory=list["Leaf[Schedule]"])
+
+
+def as_program(plan: Plan, marks: Marks | None = None) -> DeviceProgram:
+    """The program of a plan: what the host does at its place, and a barrier before each launch.
+
+    marks: is filled, for a simulation of the plan; leaves are then kept apart, and there is an
+    empty leaf where the host reads.
+    """
     hosted = {function.name: function for function in plan.tree.functions}
     functions = tuple(
-        function.with_body(_Inliner(plan, function).node(hosted[function.name].body))
+        function.with_body(_Inliner(plan, function, marks).node(hosted[function.name].body))
         if function.name in hosted
         else function
         for function in plan.program.tree.functions
@@ -173,13 +187,18 @@ class _Inliner:
     host reads it. They are replaced by their values where the host reads them.
     """
 
-    def __init__(self, plan: Plan, function: TreeFunction[Schedule]) -> None:
+    def __init__(
+        self, plan: Plan, function: TreeFunction[Schedule], marks: Marks | None = None
+    ) -> None:
+        self._marks = marks
         self._units = plan.program.units
         self._own = {register.name for register in function.params}
         self._own.update(register.name for register in _assigned(function.body))
         self._for_host: dict[str, Expr] = {}
 
     def node(self, node: Node[Action]) -> Node[Schedule]:
+        if self._marks is not None:
+            return Seq(tuple(self._nodes(node)))
         return _sequence(list(self._nodes(node)))
 
     def _nodes(self, node: Node[Action]) -> Iterator[Node[Schedule]]:
@@ -202,12 +221,27 @@ class _Inliner:
                 if isinstance(read, Call):
                     yield cast("Call[Schedule]", read)
                 else:
-                    yield rebuilt(read, [self.node(part) for part in children(read)])
+                    yield from self._control(node, read)
                 self._for_host = {}
+
+    def _control(self, node: Node[Action], read: Node[Action]) -> Iterator[Node[Schedule]]:
+        """A node of the host. read: the same with its inputs as the program has them."""
+        parts = [self.node(part) for part in children(node)]
+        if self._marks is not None and reads(node):
+            mark = Leaf(Schedule(((),) * self._units, 1))
+            self._marks.reads.append(mark)
+            if isinstance(node, While):
+                parts[0] = Seq((parts[0], mark))
+            else:
+                yield mark
+        yield rebuilt(read, parts)
 
     def _barrier(self) -> Leaf[Schedule]:
         waits: tuple[Item, ...] = (Wait(0, 0, self._units),) if self._units > 1 else ()
-        return Leaf(Schedule((waits,) * self._units, 1))
+        barrier = Leaf(Schedule((waits,) * self._units, 1))
+        if self._marks is not None:
+            self._marks.begins.append(barrier)
+        return barrier
 
     def _without_host_registers(self, node: Node[Schedule]) -> Node[Schedule]:
         if not isinstance(node, Leaf):

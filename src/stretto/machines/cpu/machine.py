@@ -103,6 +103,11 @@ class CpuMachine(Machine):
         return (*front, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def prepare(self, options: Options) -> None:
+        if options.launches == "per_kernel" or options.control == "host":
+            raise BuildError(
+                "the CPU machine runs a program in one launch, control flow included",
+                remedy='leave Options.launches and Options.control at "auto", "one" and "units"',
+            )
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
 
     def tuned(self, options: Options) -> Machine:

@@ -33,6 +33,7 @@ from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.machine import Description, Stages, Table
+from stretto.schedule.launches import choose_launches, placements
 from stretto.simulator.devices import device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
@@ -74,6 +75,8 @@ def describe(
         tables.append(Table(title, cells, ("launch", *RESOURCE_HEADERS)))
     cells = [row.cells() for row in host_rows(plan)]
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
+    if stages.device is not None:
+        tables.append(_placement_table(stages.device, stages))
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 
@@ -91,6 +94,30 @@ def _apart_text(program: DeviceProgram, costs: CostModel) -> str:
     )
     faster = ", ".join(apart.faster(whole, device)) or "nothing"
     return f"{times}, simulated ({device.name}); faster so: {faster}"
+
+
+PLACEMENT_HEADERS = ("node", "executed by", "with the units", "with the host")
+
+
+def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
+    """Where the outer loops and branches of main are executed, and what each way would take. Those
+    that units execute are walked by all units, each in its registers."""
+    costs, options = stages.machine.costs, stages.options
+    chosen = choose_launches(program, costs, options.launches, options.control)
+    try:
+        found = placements(program, costs, chosen.cuts)
+    except ScheduleError:
+        found = ()
+    rows = [
+        (
+            one.title,
+            "the host" if one.on_host else "all units",
+            seconds_text(one.units_seconds),
+            seconds_text(one.host_seconds),
+        )
+        for one in found
+    ]
+    return Table("where control is executed (simulated)", rows, PLACEMENT_HEADERS)
 
 
 def _launch_text(plan: Plan) -> str:

@@ -44,6 +44,7 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.schedule.choice import chooser
+from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
 
@@ -56,8 +57,10 @@ def gpu_program(stages: Stages) -> GpuProgram:
 
 def _plan(stages: Stages) -> None:
     program, _ = stages.runnable()
-    plan = make_plan(program)
-    if stages.options.verify:
+    options = stages.options
+    chosen = choose_launches(program, stages.machine.costs, options.launches, options.control)
+    plan = make_plan(program, cuts=chosen.cuts)
+    if options.verify or chosen.cuts:
         verify_plan(plan, stages.source)
     stages.product = GpuProgram(plan)
 
