@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -152,7 +153,8 @@ def test_export() -> None:
 def test_torch_compile_takes_the_original() -> None:
     compiled = fast()
     assert_same(torch.compile(compiled, backend="eager", fullgraph=True)(X), f(X))
-    assert_same(torch.compile(Held(), backend="eager", fullgraph=True)(X), f(X) + 1)
+    if TorchVersion(torch.__version__) >= "2.12":  # before, Dynamo does not find `held`
+        assert_same(torch.compile(Held(), backend="eager", fullgraph=True)(X), f(X) + 1)
     assert compiled.signatures == ()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 import stretto
 
@@ -54,6 +55,8 @@ def test_as_eager(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor([1, 2, 3]).to(dtype)
     operator = OPERATORS[name]
     for number in NUMBERS:
+        if name == "clamp" and number != number and TorchVersion(torch.__version__) < "2.12":
+            continue  # torch then ignored a bound that is not a number; here it is as later
 
         def function(x: Tensor, number: float = number) -> Tensor:
             return operator(x, number)

@@ -37,6 +37,7 @@ from stretto.ops.symints import (
     comparisons,
     from_sympy,
     on_fakes,
+    plainly,
     to_symint,
     without_cache,
 )
@@ -329,7 +330,7 @@ def _evaluated(
         positional = [make(name, item) for name, item in zip(known, args, strict=False)]
         keywords = {name: make(name, item) for name, item in kwargs}
         try:
-            run = on_fakes if symbols.symbols else _plainly
+            run = on_fakes if symbols.symbols else plainly
             result = run(overload, positional, keywords)
         except Exception as error:  # torch raises RuntimeError, TypeError, IndexError ...
             over = f" of size {', '.join(map(str, symbols.symbols))}" if symbols.symbols else ""
@@ -338,10 +339,6 @@ def _evaluated(
             ) from error
         types = tuple(_type_of(target, item, symbols) for item in _flatten(result))
         return Inferred(types, symbols.relations())
-
-
-def _plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return overload(*args, **kwargs)
 
 
 _quiet = threading.local()

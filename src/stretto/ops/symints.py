@@ -83,6 +83,11 @@ def backed_symint(env: ShapeEnv, name: str, value: int, low: int, high: int | No
     return made
 
 
+def plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The results of an operator on fake tensors whose sizes are numbers."""
+    return _MISTAKEN.get(overload, overload)(*args, **kwargs)
+
+
 def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The results of an operator on fake tensors with symbolic sizes.
 
@@ -90,7 +95,7 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     has in Python for it does not.
     """
     require_elements(overload, args, kwargs)
-    formula = _formula(overload, args)
+    formula = _MISTAKEN.get(overload) or _formula(overload, args)
     if formula is not None:
         return formula(*args, **kwargs)
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
@@ -173,6 +178,26 @@ def _multiplied(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return first.new_empty((*first.shape[:-1], second.shape[-1]))
 
 
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    if x.dim() < 2 or weight.dim() != 2:
+        return torch.ops.aten.linear.default(x, weight, bias)
+    _CHECK(x.shape[-1] == weight.shape[1])
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _norm(
+    x: torch.Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    return torch.ops.aten.sum.dim_IntList(x.abs(), dim, keepdim, dtype=dtype)
+
+
 def _convolved(
     image: torch.Tensor,
     weight: torch.Tensor,
@@ -211,8 +236,15 @@ _OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attended,
     torch.ops.aten.convolution.default: _convolved,
     torch.ops.aten.matmul.default: _multiplied,
+    torch.ops.aten.linear.default: _linear,
 }
 """Operators that ask so."""
+_MISTAKEN: Mapping[Any, Callable[..., torch.Tensor]] = (
+    {torch.ops.aten.linalg_vector_norm.default: _norm}
+    if TorchVersion(torch.__version__) < "2.12"
+    else {}
+)
+"""Operators that are wrong on fake tensors: the norm keeps a last dim of size 1."""
 
 
 def comparisons(condition: Any) -> Iterator[Any]:

@@ -139,7 +139,9 @@ def fresh() -> None:
 
 
 def test_no_library(fresh: None) -> None:
-    with pytest.raises(BuildError, match="the NVIDIA driver is not there: .*libnone") as caught:
+    with pytest.raises(
+        BuildError, match="CUDA: the NVIDIA driver is not there: .*libnone"
+    ) as caught:
         load_driver("libnone.so.1")
     assert "docker run --gpus all" in (caught.value.remedy or "")
 

@@ -291,7 +291,7 @@ def load_driver(library: str = LIBRARY) -> Driver:
         return Driver(ctypes.CDLL(library))
     except OSError as error:
         raise BuildError(
-            f"the NVIDIA driver is not there: {error}",
+            f"CUDA: the NVIDIA driver is not there: {error}",
             remedy="install it; in a container, start that with the GPUs: "
             "`docker run --gpus all ...`",
         ) from error

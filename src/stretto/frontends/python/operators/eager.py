@@ -40,7 +40,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.types import Dim
 from stretto.ops.elements import require_elements, require_positions
 from stretto.ops.infer import infer as types_in_program
-from stretto.ops.symints import on_fakes
+from stretto.ops.symints import on_fakes, plainly
 
 OF_OPERATORS = (
     RuntimeError, IndexError, ValueError, TypeError, AssertionError, ZeroDivisionError,
@@ -129,7 +129,7 @@ def _faked_of_fixed(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The same in a capture without symbolic sizes, where data may decide some."""
     try:
         with state.faking():
-            return func(*args, **kwargs)
+            return plainly(func, args, kwargs)
     except RuntimeError:
         if not state.symbols:
             raise
