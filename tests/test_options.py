@@ -19,6 +19,8 @@ from stretto.options import Options, cpu_quota, physical_cores
         ("seed", -1, "Options.seed must be an int of at least 0, not -1"),
         ("max_depth", 0, "Options.max_depth must be an int of at least 1, not 0"),
         ("max_signatures_before_warning", "8", "must be an int of at least 1, not '8'"),
+        ("launches", "two", "Options.launches must be 'auto', 'one' or 'per_kernel', not 'two'"),
+        ("control", "gpu", "Options.control must be 'auto', 'units' or 'host', not 'gpu'"),
         ("search_steps", -1, "Options.search_steps must be an int of at least 0, not -1"),
         ("search_seconds", 0, "Options.search_seconds must be a number of seconds or None"),
         ("policy", "best", "must be 'auto', 'wavefront', 'team', 'list' or 'search', not 'best'"),

@@ -50,8 +50,8 @@ class Options:
         stand between launches in any case. The CPU machine always has one launch, and refuses
         "per_kernel".
     control: on a GPU, who executes loops and branches of the function: the "units", each in its
-        registers, the "host" between launches, or "auto", the faster one in simulation. The CPU
-        machine refuses "host".
+        registers, the "host" between launches, or "auto", the faster one in simulation, which is
+        the units where `launches` is "one". The CPU machine refuses "host".
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.

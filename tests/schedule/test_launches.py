@@ -16,7 +16,7 @@ from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
 from stretto.simulator.devices import H200
-from tests.schedule.programs import chain
+from tests.schedule.programs import chain, loop
 from tests.schedule.random_trees import random_tree
 from tests.schedule.trees import EAGER
 
@@ -164,3 +164,24 @@ def test_explain_says_where_control_is_executed() -> None:
         compiled = stretto.compile(nested, (x,), backend="cuda-emulated", options=options)
         text = str(compiled.explain())
         assert "where control is executed" in text and place in text
+
+
+def test_control_is_the_hosts_where_that_is_faster() -> None:
+    program = loop()
+    late = replace(H200, units=program.units, wait_seconds=5e-5, next_launch_seconds=1e-7)
+    chosen = choose_launches(program, EAGER, device=late)
+    plan = make_plan(program, cuts=chosen.cuts)
+    verify_plan(plan)
+    assert any(isinstance(node, For) for node in walk(plan.tree.main.body))
+    assert chosen.seconds == pytest.approx(plan_seconds(plan, late, EAGER))
+    assert not choose_launches(program, EAGER, "one", "auto", late).cuts
+    assert not choose_launches(program, EAGER).cuts
+
+
+def test_a_launch_in_each_iteration_is_counted() -> None:
+    program = loop()
+    chosen = choose_launches(program, EAGER, "per_kernel", "host")
+    plan = make_plan(program, cuts=chosen.cuts)
+    one, late = (replace(H200, next_launch_seconds=seconds) for seconds in (2e-6, 5e-6))
+    more = plan_seconds(plan, late, EAGER) - plan_seconds(plan, one, EAGER)
+    assert more == pytest.approx(4 * 3e-6)  # three iterations, and the end
