@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import For, If, Leaf, Node, Seq, While, children, leaves, title, walk
+from stretto.device.tree import Call, Leaf, Node, Seq, children, leaves, title, walk
 from stretto.device.verifier.plans import Marks, as_program
 from stretto.errors import ScheduleError
 from stretto.schedule.plan import make_plan
@@ -56,7 +56,7 @@ def choose_launches(
     main = program.tree.main.body
     forced: set[int] = set()
     if control == "host":
-        forced |= {id(node) for node in walk(main) if isinstance(node, For | While | If)}
+        forced |= {id(node) for node in walk(main) if _decides(node)}
     if launches == "per_kernel":
         forced |= {id(leaf) for leaf in _outer(main, forced)}
     if "auto" not in (launches, control):
@@ -162,5 +162,10 @@ def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
     if isinstance(node, Seq):
         for child in node.children:
             yield from _control(child)
-    elif isinstance(node, For | While | If):
+    elif _decides(node):
         yield node
+
+
+def _decides(node: Node[Schedule]) -> bool:
+    """Whether it is a loop or a branch."""
+    return not isinstance(node, Leaf | Seq | Call)

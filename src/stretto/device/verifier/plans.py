@@ -27,9 +27,9 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
-    While,
     assigns,
     children,
+    is_loop,
     leaves,
     reads,
     rebuilt,
@@ -230,7 +230,7 @@ class _Inliner:
         if self._marks is not None and reads(node):
             mark = Leaf(Schedule(((),) * self._units, 1))
             self._marks.reads.append(mark)
-            if isinstance(node, While):
+            if is_loop(node) and not isinstance(node, For):  # decided behind its head
                 parts[0] = Seq((parts[0], mark))
             else:
                 yield mark
