@@ -7,11 +7,11 @@ that says which of them applies, what it asks of the tiles and what it costs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.device.operator import Operator, Stage, Template
+from stretto.device.operator import Operator, Stage, Template, TileDim
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import Packings
 from stretto.machines.cpu.costs import CpuCosts
@@ -65,6 +65,11 @@ class CpuTemplate(Template):
     def strip(self, stage: Stage) -> Strip | None:
         """In what strips the stages of a task are to be computed; None for all at once."""
         return None
+
+    def streamed(self, stage: Stage, grid: Sequence[TileDim]) -> int:
+        """Bytes of constants that a task reads once, if that may be in any order; else 0. `write`
+        then goes back over them where `nest.back` says so."""
+        return 0
 
     @abstractmethod
     def write(self, nest: NestPrinter) -> None:

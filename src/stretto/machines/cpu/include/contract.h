@@ -242,6 +242,27 @@ STRETTO_INLINE void contract_packed_many(const T* A, int64_t am, int64_t ak, con
                                N - n);
 }
 
+// The same, from the last panel to the first where `back`.
+template <class T, int MR, int NR>
+STRETTO_INLINE void contract_packed_turn(const T* A, int64_t am, int64_t ak, const T* panels, T* C,
+                                         int64_t ldc, int M, int K, int N, bool accumulate,
+                                         bool back) {
+  const int count = (N + NR - 1) / NR;
+  for (int turn = 0; turn < count; turn++) {
+    const int n = (back ? count - 1 - turn : turn) * NR;
+    contract_packed<T, MR, NR>(A, am, ak, panels + int64_t(n) * K, C + n, ldc, M, K, accumulate,
+                               N - n < NR ? N - n : NR);
+  }
+}
+
+// Whether this run of a task of a kernel goes back over its constants: every other one does. Where
+// they are larger than a cache, its last ones are read first the next time, while they are there.
+#define STRETTO_BACK(task)                                                                  \
+  [&]() __attribute__((always_inline)) {                                                    \
+    static thread_local uint8_t turns[8];                                                   \
+    return (turns[(task) % 8] ^= 1) == 0;                                                   \
+  }()
+
 // Both sides packed: A in slabs [M/MR][K][MR], of which this call uses K steps (`slab` elements
 // from one slab to the next, so a piece of a longer K can be given), B one panel [K][NR].
 template <class T, int MR, int NR>

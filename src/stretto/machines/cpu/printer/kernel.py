@@ -14,15 +14,17 @@ from operator import mul
 from types import MappingProxyType
 
 from stretto.device.expr import Buffer, Index, Reg
-from stretto.device.operator import Kernel, TileDim
+from stretto.device.operator import Kernel, Stage, TileDim
 from stretto.ir.sizes import Size
 from stretto.machines.cpu.printer.expr import MEMORY_TYPES, VALUE_TYPES, ScalarPrinter
-from stretto.machines.cpu.printer.stage import Strip, kernel_strip, print_stage
+from stretto.machines.cpu.printer.stage import Strip, kernel_strip, print_stage, streamed
 from stretto.machines.parameters import Naming, Parameters
-from stretto.machines.statements import Builder, For, Function
+from stretto.machines.statements import Builder, For, Function, If
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
 TASK = variable("task")
+LARGE_STREAM = 1 << 17
+"""From so many bytes on a part of them may have left the cache when a task runs again."""
 NO_BASES: Mapping[Buffer, Index] = MappingProxyType({})
 
 
@@ -65,8 +67,7 @@ def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> Ke
     grid = _grid(kernel, parameters, out)
     strip = kernel_strip(kernel)
     if strip is None:
-        for stage in kernel.stages:
-            print_stage(out, parameters, stage, grid)
+        _print_stages(kernel, parameters, grid, out)
     else:
         _print_strips(strip, kernel, parameters, grid, out)
     arguments = (
@@ -78,6 +79,51 @@ def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> Ke
     function = Function(arguments, tuple(out.statements))
     buffers, regs = tuple(parameters.buffers), tuple(parameters.regs)
     return KernelText(function, buffers, regs, bases, parameters.first_places())
+
+
+def _print_stages(
+    kernel: Kernel, names: Naming, grid: tuple[tuple[Term, Term], ...], out: Builder
+) -> None:
+    """The stages, one after the other. Those that stream constants, and do not depend on each
+    other, come in the other order, and go back over their constants, every other time that a task
+    runs: what a cache still has of them is then read before it is replaced."""
+    count = _streaming(kernel)
+    if count:
+        back, turn, part = variable("back"), variable("turn"), variable("part")
+        out.assign(back, call("STRETTO_BACK", TASK), "const bool")
+        if count == 1:
+            print_stage(out, names, kernel.stages[0], grid, back)
+        else:
+            with out.within(For(turn, literal(0), literal(count))):
+                order = filled("{} ? {} - {} : {}", back, count - 1, turn, turn)
+                out.assign(part, order, "const int64_t")
+                for number, stage in enumerate(kernel.stages[:count]):
+                    with out.within(If(filled("{} == {}", part, number), ())):
+                        print_stage(out, names, stage, grid, back)
+    for stage in kernel.stages[count:]:
+        print_stage(out, names, stage, grid)
+
+
+def _streaming(kernel: Kernel) -> int:
+    """How many stages at the start of a task stream constants independently; 0 where a cache holds
+    all that they read."""
+    sizes = list[int]()
+    for stage in kernel.stages:
+        size = streamed(stage, kernel.grid)
+        if not size or any(_depend(stage, other) for other in kernel.stages[: len(sizes)]):
+            break
+        sizes.append(size)
+    return len(sizes) if sum(sizes) >= LARGE_STREAM else 0
+
+
+def _depend(stage: Stage, other: Stage) -> bool:
+    """Whether one of two stages may write what the other one reads or writes."""
+    first, second = stage.operator, other.operator
+    if first == second:  # parts of one operator, which are disjoint
+        return stage.box == other.box
+    outputs = {first.out.buffer, second.out.buffer}
+    read = {load.access.buffer for operator in (first, second) for load in operator.reads()}
+    return len(outputs) < 2 or not outputs.isdisjoint(read)
 
 
 def _print_strips(

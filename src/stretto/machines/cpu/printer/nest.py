@@ -41,12 +41,14 @@ ZERO = literal(0)
 
 @dataclass(slots=True)
 class NestPrinter:
-    """Makes the statements of one stage; `grid` are the bounds (first, last) of the grid dims."""
+    """Makes the statements of one stage; `grid` are the bounds (first, last) of the grid dims.
+    back: whether this run of the task reads its constants from the last to the first."""
 
     out: Builder
     names: Naming
     stage: Stage
     grid: tuple[tuple[Term, Term], ...]
+    back: Term | None = None
     sizes: int = 0
 
     @property

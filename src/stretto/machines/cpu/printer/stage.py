@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stretto.device.operator import Kernel, Loops, Stage
+from collections.abc import Sequence
+
+from stretto.device.operator import Kernel, Loops, Stage, TileDim
 from stretto.machines.cpu.printer.loops import LoopPrinter
 from stretto.machines.cpu.template import CpuTemplate, Shared, Strip
 from stretto.machines.cpu.transposed import transposed_operands
@@ -41,11 +43,22 @@ def kernel_strip(kernel: Kernel) -> Strip | None:
     return strip if tile.parts is not None or strip.size < tile.tile else None
 
 
+def streamed(stage: Stage, grid: Sequence[TileDim]) -> int:
+    """Bytes of constants that a task of a stage reads once, in any order; else 0."""
+    template = stage.template
+    return template.streamed(stage, grid) if isinstance(template, CpuTemplate) else 0
+
+
 def print_stage(
-    out: Builder, names: Naming, stage: Stage, grid: tuple[tuple[Term, Term], ...]
+    out: Builder,
+    names: Naming,
+    stage: Stage,
+    grid: tuple[tuple[Term, Term], ...],
+    back: Term | None = None,
 ) -> None:
-    """A section; `grid` are the bounds (first, last) of the task's grid dims."""
-    printer = LoopPrinter(out, names, stage, grid)
+    """A section; `grid` are the bounds (first, last) of the task's grid dims, `back` as in
+    NestPrinter."""
+    printer = LoopPrinter(out, names, stage, grid, back)
     with out.within(Section()):
         if isinstance(stage.template, CpuTemplate):
             stage.template.write(printer)

@@ -7,13 +7,13 @@ that is contiguous along the depth is multiplied by dot products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from stretto.device.expr import Access, Buffer, Index, Var
-from stretto.device.operator import Operator, Stage, Template
+from stretto.device.operator import Operator, Stage, Template, TileDim
 from stretto.kernels.contraction import Contraction, contraction_of, stride
 from stretto.kernels.groups import Member
 from stretto.kernels.panels import PanelRead, PanelTemplate, constant_layout, static
@@ -84,9 +84,19 @@ class Packed(PanelTemplate, CpuTemplate):
             return depth * columns >= LARGE_ROW
         return prod(count for count in rows if isinstance(count, int)) * depth * columns >= LARGE
 
+    def streamed(self, stage: Stage, grid: Sequence[TileDim]) -> int:
+        found, operator = self.contraction, stage.operator
+        span = stage.box[found.column]
+        columns = span.extent if span.grid is None else grid[span.grid].tile
+        if self.rows > 1 or not isinstance(found.depth, int) or not isinstance(columns, int):
+            return 0
+        return found.depth * columns * operator.out.buffer.dtype.itemsize
+
     def write(self, nest: NestPrinter) -> None:
         found, packed = self.contraction, self.panels
-        function = _function("packed_many", nest, self.rows, self.columns)
+        name = "packed_many" if nest.back is None else "packed_turn"
+        function = _function(name, nest, self.rows, self.columns)
+        order = () if nest.back is None else (nest.back,)
         if self._is_large(nest.operator):
             function = f"packed_shared<{', '.join(self._arguments(nest.operator))}>"
         start = Access(packed, (packed.elements,), (self.read(nest.operator).panel,))
@@ -95,7 +105,7 @@ class Packed(PanelTemplate, CpuTemplate):
             panels = nest.pointer(start, block.fixed)
             left = block.left, block.left_row, nest.number(found.left_depth)
             ends = *block.result, nest.number(found.depth), block.columns
-            nest.call(function, *left, panels, *ends)
+            nest.call(function, *left, panels, *ends, last=order)
 
         blocks(nest, found, emit)
 
