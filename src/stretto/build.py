@@ -42,7 +42,7 @@ def build(
 def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
     """A build of which no stage has run yet. Choices go by what was measured on the device. Raises
     ValueError where `Options.skip` has what is no pass."""
-    machine = machine.tuned(options)
+    machine = machine.tuned(options, place)
     units = machine.units(options, place)
     passes = pipeline(Target(machine.costs, units))
     known = passes_by_name(passes)

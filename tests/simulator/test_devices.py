@@ -6,7 +6,7 @@ import pytest
 
 from stretto.device.costs import HOST_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.simulator.devices import A100, GPUS, H200, Device, costs_on, device_for
+from stretto.simulator.devices import A100, GPUS, H100, H200, RTX4090, V100, Device, costs_on, device_for, gpu_like
 
 
 def test_the_usual_gpu_keeps_its_costs() -> None:
@@ -30,3 +30,25 @@ def test_rates_are_shares_of_units() -> None:
 
 def test_a_cpu_is_its_own_device() -> None:
     assert device_for(HOST_COSTS, 3).units == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "device"),
+    [
+        ("NVIDIA H200", (9, 0), H200),
+        ("NVIDIA H100 80GB HBM3", (9, 0), H100),
+        ("NVIDIA GH200 480GB", (9, 0), H200),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), A100),
+        ("NVIDIA A30", (8, 0), A100),
+        ("NVIDIA RTX A1000", (8, 6), RTX4090),
+        ("NVIDIA GeForce RTX 4090", (8, 9), RTX4090),
+        ("NVIDIA GeForce RTX 5090", (12, 0), RTX4090),
+        ("NVIDIA B200", (10, 0), H200),
+        ("Tesla V100-SXM2-16GB", (7, 0), V100),
+        ("", (8, 0), A100),
+    ],
+)
+def test_a_gpu_has_the_figures_of_the_device_most_like_it(
+    name: str, capability: tuple[int, int], device: Device
+) -> None:
+    assert gpu_like(name, capability) is device

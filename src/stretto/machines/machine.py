@@ -297,9 +297,10 @@ class Machine(ABC):
         """Begins, beside what the caller goes on with, what takes time and serves all programs."""
         return None
 
-    def tuned(self, options: Options) -> Machine:
-        """The machine with costs that were fitted to the device at hand, where the options ask for
-        what was measured and there is any; otherwise itself."""
+    def tuned(self, options: Options, place: torch.device) -> Machine:
+        """The machine with the costs of the device that programs at `place` run on: those that were
+        fitted to it, where the options ask for what was measured and there is any. Otherwise
+        itself."""
         return self
 
     def for_target(self, target: str, units: int | None) -> Machine:

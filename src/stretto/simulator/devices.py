@@ -6,9 +6,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TypeVar
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.ir.types import DType
+
+_Costs = TypeVar("_Costs", bound=CostModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,14 @@ H200 = Device(
     target="sm_90",
 )
 
+H100 = replace(
+    # NVIDIA H100 SXM data sheet: as the H200, but for 80 GB at 3.35 TB/s.
+    H200,
+    name="h100",
+    memory_bandwidth=3.35e12,
+    unit_bandwidth=8e10,
+)
+
 A100 = Device(
     # NVIDIA A100 80GB SXM data sheet: 19.5 TFLOPS f32, 9.7 f64, 156 TF32, 312 f16, 2,039 GB/s.
     # NVIDIA A100 architecture white paper: 108 multiprocessors, 40 MB of second-level cache at
@@ -155,6 +166,32 @@ V100 = Device(
     target="sm_80",
 )
 
+RTX4090 = Device(
+    # NVIDIA Ada GPU architecture white paper: 128 multiprocessors, 82.6 TFLOPS f32, 1.29 f64, 82.6
+    # TF32 and 165.2 f16 (with f32 sums) on tensor cores, 1,008 GB/s, 72 MB of second-level cache.
+    # Its bandwidth is an estimate.
+    name="rtx4090",
+    units=128,
+    flops=82.6e12,
+    double_flops=1.29e12,
+    tensor_flops=82.6e12 / 3,
+    half_flops=165.2e12,
+    functions=2.5e13,
+    memory_bandwidth=1.008e12,
+    unit_bandwidth=2.4e10,
+    cache_bytes=72 << 20,
+    cache_bandwidth=5e12,
+    efficiency=0.6,
+    start_seconds=5e-8,
+    stage_seconds=2e-7,
+    latency_seconds=7e-7,
+    wait_seconds=1e-6,
+    launch_seconds=5e-6,
+    next_launch_seconds=2e-6,
+    call_seconds=5e-6,
+    target="sm_89",
+)
+
 MI300X = Device(
     # AMD Instinct MI300X data sheet: 304 compute units, 163.4 TFLOPS f32 and 81.7 f64 (vector),
     # 653.7 TF32, 1,307.4 f16, 5.3 TB/s, 256 MB of Infinity Cache at 17.2 TB/s.
@@ -202,7 +239,7 @@ CPU = Device(
     call_seconds=HOST_COSTS.call_seconds,
 )
 
-GPUS = {device.name: device for device in (H200, A100, V100, MI300X)}
+GPUS = {device.name: device for device in (H200, H100, A100, V100, RTX4090, MI300X)}
 NAMES = (*GPUS, "cpu:N")
 
 
@@ -227,6 +264,24 @@ def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
     )
 
 
+_PRODUCTS = {"h200": H200, "h100": H100, "a100": A100, "v100": V100, "rtx 4090": RTX4090}
+"""Words of NVIDIA's names of GPUs."""
+
+
+def gpu_like(name: str, capability: tuple[int, int]) -> Device:
+    """The device that an NVIDIA GPU of this name is or, for one that has no figures here, the one
+    with figures that is built most like it."""
+    words = " ".join(re.findall(r"[a-z0-9]+", name.lower()))
+    for product, device in _PRODUCTS.items():
+        if f" {product} " in f" {words} ":
+            return device
+    if capability < (8, 0):
+        return V100
+    if capability == (8, 0):
+        return A100
+    return H200 if capability[0] in (9, 10) else RTX4090
+
+
 def device_for(costs: CostModel, units: int) -> Device:
     """The device that choices between programs are simulated on: the GPU or CPU that the costs are
     those of."""
@@ -246,7 +301,7 @@ _SHARES = {
 _LATENCIES = ("start_seconds", "stage_seconds", "latency_seconds", "wait_seconds")
 
 
-def costs_on(device: Device, costs: CostModel) -> CostModel:
+def costs_on(device: Device, costs: _Costs) -> _Costs:
     """The costs of a GPU machine, which are for one device, on another one: rates as the units'
     shares differ, latencies as the device has them."""
     usual = GPUS.get(costs.gpu, H200)

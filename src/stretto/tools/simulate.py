@@ -140,7 +140,7 @@ def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, D
     cpu = default_machine()
     if match := re.fullmatch(r"cpu:(\d+)", name):
         options = replace(options, threads=units or int(match[1]) or None)
-        cpu = cpu.tuned(options)
+        cpu = cpu.tuned(options, HOST)
     try:
         device = find_device(name, cpu.costs)
     except ValueError:

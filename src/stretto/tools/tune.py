@@ -27,7 +27,7 @@ from stretto.errors import BuildError
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.cpu.measured import NumberedChooser, kernel_key
-from stretto.machines.machine import Stages
+from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import default_machine
 from stretto.options import Options
 from stretto.text import seconds_text
@@ -61,7 +61,7 @@ def measure(entry: Entry, options: Options) -> dict[str, KernelTime]:
     """Times all variants of an entry's kernels, and keeps them. Runs draw no numbers from torch's
     own generator, but do from those of the user. Raises BuildError for a machine that has no
     database."""
-    machine = entry.stages.machine.tuned(replace(options, tune="cached"))
+    machine = entry.stages.machine.tuned(replace(options, tune="cached"), HOST)
     if not isinstance(machine, CpuMachine):
         raise BuildError(f"the machine {machine.name} does not measure kernels")
     found: dict[str, list[KernelTime]] = defaultdict(list)

@@ -10,8 +10,9 @@ import torch
 from stretto.errors import BuildError
 from stretto.machines.cuda import device as cuda_device
 from stretto.machines.cuda.device import EMULATED_UNITS, Gpu, find_gpu, resident_units
-from stretto.machines.cuda.machine import MACHINES
+from stretto.machines.cuda.machine import CUDA, MACHINES
 from stretto.options import Options
+from stretto.simulator.devices import A100, costs_on
 from tests.machines.cuda.cuda_fakes import Compiled, FakeCuda
 
 
@@ -40,6 +41,16 @@ def test_one_unit_for_each_multiprocessor(machine: SimpleNamespace) -> None:
     assert gpu.units(Options(), torch.device("cuda:0")) == 132
     assert gpu.units(Options(units=7), torch.device("cuda:0")) == 7
     assert emulated.units(Options(), torch.device("cpu")) == EMULATED_UNITS
+
+
+def test_programs_are_planned_with_the_figures_of_the_gpu(machine: SimpleNamespace) -> None:
+    place = torch.device("cuda:0")
+    assert CUDA.tuned(Options(), place).costs == CUDA.costs
+    machine.name, machine.major, machine.minor = "NVIDIA A100-SXM4-80GB", 8, 0
+    tuned = CUDA.tuned(Options(), place)
+    assert tuned.costs == costs_on(A100, CUDA.costs) and tuned.tuned(Options(), place) is tuned
+    assert CUDA.for_target("sm_80", None).costs == tuned.costs
+    assert CUDA.for_target("sm_90", None).costs == CUDA.costs
 
 
 def test_how_many_units_fit(machine: SimpleNamespace, cuda: FakeCuda) -> None:

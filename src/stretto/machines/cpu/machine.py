@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
+
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.errors import BuildError
@@ -20,6 +22,7 @@ from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.cpu.user_source import located
 from stretto.machines.machine import (
+    HOST,
     BuildStage,
     Description,
     Diagnosis,
@@ -110,7 +113,7 @@ class CpuMachine(Machine):
             )
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
 
-    def tuned(self, options: Options) -> Machine:
+    def tuned(self, options: Options, place: torch.device = HOST) -> Machine:
         if options.tune == "off" or self.costs is not CPU_COSTS or self.measured is not None:
             return self
         database = Database(options.cache_path())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -47,6 +47,7 @@ from stretto.schedule.choice import chooser
 from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
+from stretto.simulator.devices import costs_on, gpu_like
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -126,7 +127,14 @@ class CudaMachine(TritonMachine):
         """Raises BuildError, too, where Triton is missing."""
         known = Target.parse(target)
         require_triton()
-        return CrossCompiler(self.name, known, units or known.multiprocessors, costs=self.costs)
+        costs = costs_on(known.usual_gpu, self.costs)
+        return CrossCompiler(self.name, known, units or known.multiprocessors, costs=costs)
+
+    def tuned(self, options: Options, place: torch.device) -> CudaMachine:
+        if self.costs is not CUDA_COSTS:
+            return self
+        gpu = find_gpu(place)
+        return replace(self, costs=costs_on(gpu_like(gpu.name, gpu.capability), self.costs))
 
     def require_ready(self) -> None:
         if is_capturing_stream():

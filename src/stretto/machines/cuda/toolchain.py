@@ -12,6 +12,7 @@ from types import ModuleType
 from stretto.errors import BuildError
 from stretto.locks import ForkSafeLock
 from stretto.runtime.cache import content_key
+from stretto.simulator.devices import MI300X, Device, gpu_like
 
 INSTALL = "pip install 'stretto[cuda]'"
 SUPPORTED = ((3, 6), (3, 8))
@@ -97,6 +98,11 @@ class Target:
     def multiprocessors(self) -> int:
         """Those of a usual GPU of this kind."""
         return _MULTIPROCESSORS[self.name]
+
+    @property
+    def usual_gpu(self) -> Device:
+        """What a GPU of this kind can do."""
+        return gpu_like("", divmod(self.arch, 10)) if isinstance(self.arch, int) else MI300X
 
     @property
     def binary(self) -> str:
