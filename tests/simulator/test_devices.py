@@ -6,7 +6,18 @@ import pytest
 
 from stretto.device.costs import HOST_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.simulator.devices import A100, GPUS, H100, H200, RTX4090, V100, Device, costs_on, device_for, gpu_like
+from stretto.simulator.devices import (
+    A100,
+    GPUS,
+    H100,
+    H200,
+    RTX4090,
+    V100,
+    Device,
+    costs_on,
+    device_for,
+    gpu_like,
+)
 
 
 def test_the_usual_gpu_keeps_its_costs() -> None:
