@@ -73,6 +73,7 @@ IMAGES = (
     (64, 80, 1, 15, 31, 0),
     (32, 112, 1, 3, 40, 2),
     (640, 32, 1, 5, 4, 1),
+    (16, 16, 1, 7, 11, 1),
 )
 LARGER_TILES = (
     (32, 16, 1, 4, 4, 1),
@@ -81,6 +82,7 @@ LARGER_TILES = (
     (32, 112, 1, 3, 41, 2),
     (1024, 32, 1, 5, 8, 1),
     (32, 32, 0, 8, 8, 1),
+    (16, 48, 2, 13, 6, 1),
 )
 
 
@@ -226,7 +228,7 @@ def test_weights_that_change_are_transformed_again() -> None:
         nn.Conv2d(32, 32, 3, dilation=2),
         nn.Conv2d(32, 32, (3, 1)),
         nn.Conv2d(32, 32, 5),
-        nn.Conv2d(32, 32, 3, groups=2),
+        nn.Conv2d(32, 32, 3, groups=4),
         nn.Conv2d(32, 40, 3),
     ],
 )

@@ -140,14 +140,23 @@ struct Tiling {
   int64_t top, bottom, across;
 };
 
-// Where the pixels of a tile lie, of which (y, x) is the first.
+// Where the pixels of a tile lie, of which (y, left) is the first.
 template <class T, int S>
 STRETTO_INLINE void find_tile(const Pixels& s, const T* x, int64_t y, int64_t left, const T* zeros,
                               const T* (&pixels)[kPositions<S>]) {
-  for (int n = 0; n < kPositions<S>; n++) {
-    const int64_t row = y + n / kWidth<S>, at = left + n % kWidth<S>;
-    const bool inside = row >= 0 && row < s.H && at >= 0 && at < s.W;
-    pixels[n] = inside ? x + (row * s.W + at) * s.channels : zeros;
+  constexpr int N = kWidth<S>;
+  const int64_t row = s.W * s.channels;
+  const T* at = x + y * row + left * s.channels;
+  if (y >= 0 && y + N <= s.H && left >= 0 && left + N <= s.W) {
+    for (int i = 0; i < N; i++, at += row)
+      for (int j = 0; j < N; j++) pixels[N * i + j] = at + j * s.channels;
+    return;
+  }
+  for (int i = 0; i < N; i++, at += row) {
+    const bool inside = y + i >= 0 && y + i < s.H;
+    for (int j = 0; j < N; j++)
+      pixels[N * i + j] =
+          inside && left + j >= 0 && left + j < s.W ? at + j * s.channels : zeros;
   }
 }
 
@@ -214,21 +223,42 @@ STRETTO_INLINE int first_columns(int columns, int most) {
   return (columns / W + parts - 1) / parts * W;
 }
 
+// Rows of a register tile of NV vectors.
+constexpr int filtered_rows(int NV) { return NV == 1 ? 12 : NV <= 3 ? 8 : 6; }
+
+// `count` rows of transformed tiles by NV vectors of channels.
+template <class T, int NV>
+static void multiply_rows(const T* tiles, int64_t row, const T* panel, int width, T* sums,
+                          int64_t apart, int count, int depth, bool accumulate, Ahead ahead) {
+  constexpr int W = kLanes<T>, height = filtered_rows(NV);
+  all_rows<T, height, NV, W, true, true>({tiles, row, 1, height * row}, panel, width, sums, apart,
+                                         count, depth, {0, NV * W}, accumulate, ahead);
+}
+
 // The sums of `columns` channels of a block for all positions. `weights` are those of position 0,
 // those of others lie `apart` elements further on each.
 template <class T, int S>
-static void multiply_tiles(const Pixels& s, const T* const* pointers, int count, const T* weights,
-                           int64_t apart, T* sums, TileRows rows, int columns) {
+static void multiply_tiles(const Pixels& s, const T* tiles, TileRows rows, int count,
+                           const T* weights, int64_t apart, T* sums, TileRows summed, int columns) {
+  constexpr int W = kLanes<T>;
   const int C = int(s.C), piece = kHotBytes / (columns * int(sizeof(T)));
-  for (int n = 0; n < kPositions<S>; n++, pointers += count, sums += rows.position) {
-    const T* panel = weights + n * apart;
+  for (int n = 0; n < kPositions<S>; n++) {
     for (int k = 0; k < C; k += piece) {
       const int depth = C - k < piece ? C - k : piece;
-      const T* at = panel + int64_t(k) * s.panel;
-      const T* next = k + depth < C ? at + int64_t(depth) * s.panel : panel + apart;
-      pixel_panel<T>({pointers, count, C}, {at, s.panel, k, depth, (const char*)next, 64},
-                     {sums, rows.row, count, columns, k > 0});
+      const T* panel = weights + int64_t(k) * s.panel;
+      const T* next = k + depth < C ? panel + int64_t(depth) * s.panel : weights + apart;
+      int vectors = columns / W;
+      T* to = sums;
+      for (int chunks = (vectors + kMostVectors - 1) / kMostVectors; chunks > 0; chunks--) {
+        const int now = (vectors + chunks - 1) / chunks;
+        constexpr decltype(&multiply_rows<T, 1>) products[] = {
+            multiply_rows<T, 1>, multiply_rows<T, 2>, multiply_rows<T, 3>, multiply_rows<T, 4>};
+        products[now - 1](tiles + k, rows.row, panel, s.panel, to, summed.row, count, depth, k > 0,
+                          {reinterpret_cast<const char*>(next), 64});
+        panel += now * W, to += now * W, vectors -= now;
+      }
     }
+    tiles += rows.position, sums += summed.position, weights += apart;
   }
 }
 
@@ -243,7 +273,6 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
   // Not on the stack, which a thread of the caller may have little of.
   alignas(64) static thread_local T tiles[held];
   alignas(64) static thread_local T sums[N * (kBlockTiles * sum_columns + kApart)];
-  const T* pointers[N * kBlockTiles];
   bool are_finite[kBlockTiles];
   const Tiling tiling = {first / s.OW, last / s.OW, (s.OW + S - 1) / S};
   const int64_t all = (tiling.bottom - tiling.top + S - 1) / S * tiling.across, row = s.C + kApart;
@@ -257,14 +286,12 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
     const TileRows summed = {sum_columns, count * sum_columns + kApart};
     transform_tiles<T, S>(s, tiling, x, t, count, zeros, tiles, rows);
     for (int i = 0; i < count; i++) are_finite[i] = true;
-    for (int n = 0; n < N; n++)
-      for (int i = 0; i < count; i++) pointers[n * count + i] = tiles + n * rows.position + i * row;
     for (int c = 0, columns; c < channels; c += columns) {
       const int skipped = int((channel + c) % s.panel);
       columns = channels - c < s.panel - skipped ? channels - c : s.panel - skipped;
       columns = first_columns<T>(columns, sum_columns);
       const T* panel = filters.panels + (channel + c - skipped) * s.C + skipped;
-      multiply_tiles<T, S>(s, pointers, count, panel, filters.apart, sums, summed, columns);
+      multiply_tiles<T, S>(s, tiles, rows, count, panel, filters.apart, sums, summed, columns);
       transform_back<T, S>(s, tiling, sums, summed, t, count, out + c, columns, are_finite);
     }
     for (int i = 0; i < count; i++)

@@ -26,7 +26,7 @@ from stretto.machines.terms import infix, joined, separated
 SIDES = {4: 7, 2: 4}
 """Pixels of the result along a side of a tile, and what transforming a tile takes, in the products
 with as many channels of the other side."""
-FEWEST, MOST = 32, 1024
+FEWEST, MOST = 16, 1024
 """Input channels: with fewer, transforming counts for more than multiplying; of more, too few tiles
 are multiplied at once."""
 PANELS = (4, 3, 5, 6, 7, 2, 1)
