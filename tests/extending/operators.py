@@ -94,6 +94,16 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(x.shape[:-1], dtype=torch.int64)
 
 
+@torch.library.custom_op("stretto_test::pairs", mutates_args=())
+def pairs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x @ y.t()
+
+
+@pairs.register_fake
+def _(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((x.size(0), y.size(0)))
+
+
 def register() -> None:
     """The kernels, as if their modules had just been imported."""
     floats = (torch.float32, torch.float64)

@@ -59,13 +59,34 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class TritonPart:
+    """A definition of a module: a function, a constant or an import. name: what it defines. text: a
+    function begins with one line of decorators. location: of the user's `def`."""
+
+    name: str
+    text: str
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonCode:
+    """A Triton function of the user and all that it refers to, under names that no other part of a
+    module has. entry: the name of the function. parts: definitions, each before its uses. known:
+    the numbers that are compiled into it."""
+
+    entry: str
+    parts: tuple[TritonPart, ...]
+    known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class UserKernel:
     """A kernel for the operator `target` of torch.
 
     reads, write: the regions. numbers: the parameters that are no tensors, with their dtypes in
     C++. operations, nbytes: the cost of one element of the result. dtypes: those that floating
     tensors may have. multiples: of the indices that are cut, what tiles are multiples of.
-    cpp, triton: the sources. location: where they stand.
+    cpp, triton: the sources. location: where the one in C++ begins.
     """
 
     target: str
@@ -77,8 +98,8 @@ class UserKernel:
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     multiples: tuple[tuple[str, int], ...] = ()
     cpp: str | None = None
-    triton: str | None = None
-    location: SourceLocation | None = field(default=None, compare=False)
+    triton: TritonCode | None = None
+    location: SourceLocation | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -99,7 +120,7 @@ class UserKernel:
 
     @property
     def digest(self) -> str:
-        """Of all that is declared, the sources among it."""
+        """Of all that is declared, the sources among it, wherever they stand."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
     @property
@@ -140,3 +161,28 @@ def kernel_of(operator: Operator) -> UserKernel:
     if found is None:
         raise ValueError(f"no kernel {value.function} is registered")
     return found
+
+
+def whole_dims(operator: Operator) -> frozenset[int]:
+    """The dims of an operator that each task computes as a whole: what a kernel of a user has no
+    index for. Raises as `kernel_of`."""
+    if operator.combine is not Combine.KERNEL:
+        return frozenset()
+    parts = kernel_of(operator).write.parts
+    leads = len(operator.dims) - len(parts)
+    return frozenset(dim for dim, part in enumerate(parts, leads) if part.start is None)
+
+
+def index_multiples(operator: Operator) -> dict[int, int]:
+    """What tiles of the dims of an operator are multiples of, where it calls a kernel of a user
+    that asks for some. Raises as `kernel_of`."""
+    if operator.combine is not Combine.KERNEL:
+        return {}
+    kernel = kernel_of(operator)
+    wanted, leads = dict(kernel.multiples), len(operator.dims) - len(kernel.write.parts)
+    names = (
+        (dim, part.start.name)
+        for dim, part in enumerate(kernel.write.parts, leads)
+        if part.start is not None
+    )
+    return {dim: wanted[name] for dim, name in names if name in wanted}

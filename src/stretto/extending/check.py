@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -13,23 +12,14 @@ from torch import Tensor
 
 from stretto.device.user_kernels import Linear, Region, UserKernel
 from stretto.errors import RunError
-from stretto.ir.types import DType
-from stretto.machines.cpu.pool import HEADERS
-from stretto.machines.cpu.printer.expr import MEMORY_TYPES
-from stretto.machines.cpu.user_source import compile_error, definition, namespace
+from stretto.extending.run_cpp import CppTasks
+from stretto.extending.run_triton import TritonTasks
+from stretto.extending.tasks import Box, Guarded, Number, Tasks, bits, guarded
 from stretto.ops.infer import resolve
-from stretto.options import Options
-from stretto.runtime.compiler import compile_shared
 
-GUARD = 64
-"""Elements before and behind each tensor, which belong to nobody."""
 TILES = 3
 """Each index is tried whole, in about so many parts, and value by value where there are few."""
 MOST_TASKS = 64
-_NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
-
-Box = tuple[tuple[int, int], ...]
-"""The range of each index."""
 
 
 def check(
@@ -38,22 +28,21 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> None:
-    """Runs the C++ of a kernel task by task on each of `calls`, arguments of its operator, and
-    compares with what torch computes.
+    """Runs a kernel task by task on each of `calls`, arguments of its operator, in each language
+    that it has a source in, and compares with what torch computes. Triton is interpreted.
 
     All tensors lie between guards, and what a task's regions do not name is poison: NaN, or two
     kinds of rubbish where there is no NaN. Raises RunError for a task that writes outside of its
     region, leaves some of it unwritten, depends on what its regions do not name, or whose result
-    differs from the operator's by more than the tolerances of `torch.testing.assert_close`; and
-    BuildError for C++ that does not compile. ValueError for arguments that the kernel is not for.
+    differs from the operator's by more than the tolerances of `torch.testing.assert_close`, and for
+    Triton that reads outside of a tensor; BuildError for C++ that does not compile. ValueError for
+    arguments that the kernel is not for.
     """
-    if kernel.cpp is None:
-        raise ValueError(f"the kernel of {kernel.name} has no C++ to check")
     for number, call in enumerate(calls):
-        trial = _trial(kernel, call, number)
-        for boxes in trial.tilings():
-            for box in boxes:
-                trial.run(box, rtol, atol)
+        for trial in _trials(kernel, call, number):
+            for boxes in trial.tilings():
+                for box in boxes:
+                    trial.run(box, rtol, atol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +52,9 @@ class _Trial:
     kernel: UserKernel
     label: str
     tensors: tuple[Tensor, ...]
-    numbers: tuple[bool | int | float, ...]
+    numbers: tuple[Number, ...]
     wanted: Tensor
-    function: Any
+    tasks: Tasks
 
     @property
     def leads(self) -> int:
@@ -79,9 +68,13 @@ class _Trial:
 
     def tilings(self) -> Iterator[list[Box]]:
         """Boxes that together are the whole result: one, a few, and many."""
-        sizes = list(self.extents.values())
+        sizes, wanted = list(self.extents.values()), dict(self.kernel.multiples)
+        multiples = [wanted.get(name, 1) for name in self.extents]
         for count in (1, TILES, max(1, *sizes, 1)):
-            tiles = [max(-(-size // count), 1) for size in sizes]
+            tiles = [
+                max(-(-size // count // multiple), 1) * multiple
+                for size, multiple in zip(sizes, multiples, strict=True)
+            ]
             ranges = [
                 [(first, min(first + tile, size)) for first in range(0, size, tile)]
                 for size, tile in zip(sizes, tiles, strict=True)
@@ -127,7 +120,7 @@ class _Trial:
                 f"{what} writes outside of the region that is declared: {positions}",
                 remedy="write only the elements of the result whose indices are in the ranges",
             )
-        if bool((_bits(found.result) != _bits(other.result))[inside].any()):
+        if bool((bits(found.result) != bits(other.result))[inside].any()):
             raise RunError(
                 f"{what} leaves elements of its region unwritten, or depends on what was there",
                 remedy="write every element of the result whose indices are in the ranges",
@@ -152,77 +145,16 @@ class _Trial:
 
     def _call(
         self, parts: list[Tensor], known: list[Tensor], wanted: Tensor, box: Box, poison: int
-    ) -> _Guarded:
+    ) -> Guarded:
         """The result of the kernel. known: what of each tensor it may see."""
-        held = [_guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
-        out = _guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
-        pointers = [item.memory[GUARD:].data_ptr() for item in (*held, out)]
-        tensors = [item.result for item in (*held, out)]
-        sizes = [n for t in tensors for n in (*t.shape, *t.stride())]
-        ranges = [end for interval in box for end in interval]
-        self.function(
-            (ctypes.c_void_p * len(pointers))(*pointers),
-            (ctypes.c_int64 * (len(ranges) + len(sizes)))(*ranges, *sizes),
-            (ctypes.c_double * max(len(self.numbers), 1))(*map(float, self.numbers)),
-        )
+        held = [guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
+        out = guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
+        try:
+            self.tasks.run((*held, out), box, self.numbers)
+        except RunError as error:
+            what = f"{self.label}, task {self._shown(box)}: {error.message}"
+            raise RunError(what, location=error.location, remedy=error.remedy) from error
         return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Guarded:
-    """A tensor with guards around it: `result` is a view into `memory`; `before` is a copy of that
-    from before the call. Both are bits."""
-
-    memory: Tensor
-    before: Tensor
-    result: Tensor
-
-    @property
-    def guarded(self) -> Tensor:
-        return _bits(self.memory)
-
-    def around(self, inside: Tensor) -> Tensor:
-        """A mask of the memory."""
-        mask = torch.zeros(self.memory.numel(), dtype=torch.bool)
-        mask[GUARD : GUARD + inside.numel()] = inside.reshape(-1)
-        return mask
-
-    def positions(self, mask: Tensor, like: Tensor) -> str:
-        """The first of some elements, for people."""
-        at = int(mask.nonzero()[0, 0]) - GUARD
-        if at < 0 or at >= like.numel():
-            side = "before" if at < 0 else "behind"
-            return f"{-at if at < 0 else at - like.numel() + 1} elements {side} the tensor"
-        found: list[int] = []
-        for size in reversed(like.shape):
-            at, rest = divmod(at, size)
-            found.insert(0, rest)
-        return f"element {tuple(found)}"
-
-
-def _guarded(tensor: Tensor, known: Tensor, poison: int) -> _Guarded:
-    memory = _poison(tensor.numel() + 2 * GUARD, tensor.dtype, poison)
-    inner = memory[GUARD : GUARD + tensor.numel()].view(tensor.shape)
-    inner[known] = tensor[known]
-    return _Guarded(memory, _bits(memory).clone(), inner)
-
-
-def _poison(count: int, dtype: torch.dtype, kind: int) -> Tensor:
-    """NaN of two kinds, or rubbish of two kinds."""
-    if dtype.is_floating_point:
-        found = torch.full((count,), float("nan"), dtype=dtype)
-        return -found if kind else found
-    if dtype is torch.bool:
-        return torch.full((count,), bool(kind))
-    info = torch.iinfo(dtype)
-    return torch.full((count,), info.max - 1 if kind else info.min // 2 + 1, dtype=dtype)
-
-
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.view(_BITS[tensor.element_size()])
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:
@@ -261,7 +193,7 @@ def _values(start: Linear, values: dict[str, tuple[int, int]]) -> Iterator[int]:
 # ---- the library ---------------------------------------------------------------------------------
 
 
-def _trial(kernel: UserKernel, call: Sequence[Any], number: int) -> _Trial:
+def _trials(kernel: UserKernel, call: Sequence[Any], number: int) -> Iterator[_Trial]:
     operator = resolve(kernel.target)
     schema = operator._schema
     given = {item.name: item.default_value for item in schema.arguments}
@@ -277,37 +209,9 @@ def _trial(kernel: UserKernel, call: Sequence[Any], number: int) -> _Trial:
             raise ValueError(f"the kernel of {kernel.name} is for {names}, and not {tensor.dtype}")
     numbers = tuple(given[name] for name, _ in kernel.numbers)
     label = f"{kernel.name}, call {number}"
-    function = _compiled(kernel, tensors, wanted)
-    return _Trial(kernel, label, tensors, numbers, wanted, function)
-
-
-def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
-    """A function `(pointers, ranges and sizes and strides, numbers)` that runs one task."""
-    indices = sum(part.start is not None for part in kernel.write.parts)
-    spans = [f"stretto::Range{{n[{2 * k}], n[{2 * k + 1}]}}" for k in range(indices)]
-    place, views = 2 * indices, list[str]()
-    regions = [*zip(kernel.reads, tensors, strict=True), (kernel.write, wanted)]
-    for number, (region, tensor) in enumerate(regions):
-        rank, is_result = len(region.parts), number == len(tensors)
-        kind = MEMORY_TYPES[DType.from_torch(tensor.dtype)]
-        kind = kind if is_result else f"const {kind}"
-        dims = [f"n[{place + k}]" for k in range(rank)] or ["1"]
-        steps = [f"n[{place + rank + k}]" for k in range(rank)] or ["0"]
-        held = f"({kind}*)p[{number}], {{{', '.join(dims)}}}, {{{', '.join(steps)}}}"
-        views.append(f"stretto::View<{kind}, {rank}>{{{held}}}")
-        place += 2 * rank
-    numbers = [f"({_NUMBER_TYPES[t]})v[{k}]" for k, (_, t) in enumerate(kernel.numbers)]
-    *reads, result = views
-    arguments = ", ".join([*spans, *reads, *numbers, result])
-    source = f"""\
-#include "tile.h"
-{definition(kernel)}
-extern "C" void task(void** p, const int64_t* n, const double* v) {{
-    {namespace(kernel)}::{kernel.entry}({arguments});
-}}
-"""
-    with compile_error(kernel):
-        library = ctypes.CDLL(str(compile_shared(source, Options(), HEADERS).path))
-    function = library.task
-    function.restype = None
-    return function
+    if kernel.cpp is not None:
+        tasks = CppTasks.of(kernel, tensors, wanted)
+        yield _Trial(kernel, label, tensors, numbers, wanted, tasks)
+    if kernel.triton is not None:
+        tasks = TritonTasks(kernel)
+        yield _Trial(kernel, f"{label} in Triton", tensors, numbers, wanted, tasks)

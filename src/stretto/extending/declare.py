@@ -12,6 +12,7 @@ from stretto.device.user_kernels import UserKernel, register
 from stretto.errors import SourceLocation
 from stretto.extending.check import check
 from stretto.extending.regions import parse_regions
+from stretto.extending.triton_source import read_triton
 from stretto.ir.types import DType
 from stretto.ops.infer import resolve
 
@@ -30,7 +31,7 @@ class Kernels:
         regions: str,
         *,
         cpp: str | None = None,
-        triton: str | None = None,
+        triton: Any = None,
         operations: float = 1.0,
         nbytes: float | None = None,
         dtypes: Iterable[torch.dtype] = (torch.float32,),
@@ -52,7 +53,11 @@ class Kernels:
             `stretto::View<T, R>` for the result, of which it writes the elements in the ranges: all
             of those, and no others. Views have the dims behind `...`, and any strides. The header
             has them: tile.h.
-        triton: Triton for GPUs; no machine takes it yet.
+        triton: a function of `triton.jit` with any name, for GPUs. It gets the same in the same
+            order, positionally: an index has `begin`, `end` and `block`, the power of two that
+            `tl.arange` wants; a tensor `data`, a pointer to its first element, and the tuples
+            `size` and `stride`. The functions and the `tl.constexpr` that it refers to come with
+            it, as they are at this call.
         operations: arithmetic operations for an element of the result. nbytes: bytes moved for one;
             by default those of one element of each tensor.
         dtypes: those that floating tensors may have. Calls with others are library calls.
@@ -60,7 +65,8 @@ class Kernels:
 
         A later kernel for the operator takes the place of an earlier one, in programs that are
         compiled from then on. Raises ValueError for an operator that is not known or cannot have a
-        kernel, and for regions that do not fit its schema.
+        kernel, for regions that do not fit its schema, and for Triton that refers to what a program
+        cannot have.
         """
         target = _target(operator)
         schema = resolve(target)._schema
@@ -73,11 +79,12 @@ class Kernels:
                 f"the regions of {target} name its tensors, which are {named}: {regions!r}"
             )
         if cpp is None and triton is None:
-            raise ValueError(f"the kernel of {target} has no source: give it `cpp`")
+            raise ValueError(f"the kernel of {target} has no source: give it `cpp` or `triton`")
         chosen = dict(multiples or {})
         indices = {part.start.name for part in write.parts if part.start is not None}
         if not chosen.keys() <= indices or any(value < 1 for value in chosen.values()):
             raise ValueError(f"multiples are positive numbers by indices of the result: {chosen}")
+        named = [part.start.name or "" for part in write.parts if part.start is not None]
         found = UserKernel(
             target,
             tuple(by_name[name] for name in tensors),
@@ -88,7 +95,9 @@ class Kernels:
             tuple(_floating(dtype) for dtype in dtypes),
             tuple(sorted(chosen.items())),
             cpp,
-            triton,
+            None
+            if triton is None
+            else read_triton(triton, [*named, *tensors], [n for n, _ in numbers], "out"),
             _location(cpp, inspect.stack(0)[1].filename),
         )
         if cpp is not None and found.entry not in cpp:

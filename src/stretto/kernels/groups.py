@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from stretto.device.expr import Buffer, Extent, Reg, Var
 from stretto.device.operator import LibraryCall, Operator, Span
 from stretto.device.tree import Check, Let
+from stretto.device.user_kernels import whole_dims
 from stretto.ir.sizes import Symbol
 
 Box = tuple[Span, ...]
@@ -44,10 +45,12 @@ Grouped = Group | LibraryCall | Let | Check
 
 
 def single(operator: Operator) -> Group:
-    """The group of one operator: all parallel dims are tiled, unless it must run in one piece."""
+    """The group of one operator: all parallel dims are tiled, unless it must run in one piece, or
+    tasks compute the whole of a dim."""
     if not divisible(operator):
         return Group((), (Member(operator, (tuple(Span(extent) for extent in operator.dims),)),))
-    dims = [n for n, extent in enumerate(operator.dims) if extent != 1]
+    whole = whole_dims(operator)
+    dims = [n for n, extent in enumerate(operator.dims) if extent != 1 and n not in whole]
     spans = tuple(
         Span(extent, dims.index(n), 0) if n in dims else Span(extent)
         for n, extent in enumerate(operator.dims)

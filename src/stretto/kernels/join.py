@@ -13,6 +13,7 @@ from math import prod
 
 from stretto.device.expr import Access, Extent, Index, Load, Var, is_known, strides
 from stretto.device.operator import Operator, Span
+from stretto.device.user_kernels import whole_dims
 from stretto.ir.sizes import Size
 from stretto.kernels.contraction import is_linear
 from stretto.kernels.groups import Box, Group, Member, divisible
@@ -241,7 +242,7 @@ def _exact(term: Index, step: int | Size) -> Index | None:
 
 def _kept_dims(needed: list[set[Assignment]], operator: Operator) -> list[int]:
     """Consumer dims that tile every producer: the others must be whole in each task."""
-    kept = {n for n, extent in enumerate(operator.dims) if extent != 1}
+    kept = {n for n, extent in enumerate(operator.dims) if extent != 1} - whole_dims(operator)
     for assignments in needed:
         for assignment in assignments:
             kept &= {r.dim for r in assignment if r.dim is not None}

@@ -74,6 +74,9 @@ class _Lowered:
         argument, kind = self.call.arguments[name], DType(dtype)
         if isinstance(argument, bool | int | float):
             return Const({"bool": bool, "i64": int, "f64": float}[dtype](argument), kind)
+        triton = self.kernel.triton if "triton" in self.call.low.languages else None
+        if triton is not None and name in triton.known:
+            raise Decline(f"its kernel wants `{name}` when it is compiled, and a run decides it")
         if argument is None or isinstance(argument, str | tuple):
             raise Decline(f"`{name}` is no number")
         return cast(self.call.scalar(name), kind)

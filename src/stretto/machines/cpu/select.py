@@ -31,7 +31,6 @@ from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate
 from stretto.machines.cpu.templates.contraction import packed_bytes
-from stretto.machines.cpu.templates.user import computes_whole_dims
 from stretto.remarks import Remarks
 
 
@@ -82,10 +81,6 @@ class CpuSelector:
         for member in joined.members:
             if member.operator.combine is Combine.ATTENTION and self._is_plain(member):
                 return "an attention would compute its scores for every part of a row"
-            if member.operator.combine is Combine.KERNEL and not computes_whole_dims(
-                member, joined.grid
-            ):
-                return "the kernel of a user computes the whole of a dim"
             if _reads_all_weights(member, joined, self.costs):
                 return "every task would read all of a large operand, however few rows there are"
         return apart_reason(groups, operator, joined, self.units, self.costs)

@@ -20,6 +20,7 @@ from stretto.errors import BuildError, SourceLocation
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
 from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
+from stretto.machines.cuda.user_source import rejected
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 
@@ -157,7 +158,7 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
             knobs.cache.dir = folder
             return triton_compile(program, target=machine, options={"num_warps": source.warps})
     except CompilationError as error:
-        raise _rejected(error, source.text) from error
+        raise _rejected(error, source) from error
     except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
         raise BuildError(
             f"Triton cannot compile the program for {target.name}: {error}",
@@ -165,18 +166,21 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
         ) from error
 
 
-def _rejected(error: BaseException, text: str) -> BuildError:
-    """The innermost of Triton's errors, at its line of the printed text."""
+def _rejected(error: BaseException, source: TritonSource) -> BuildError:
+    """The innermost of Triton's errors, at its line of the printed text, or at the user's."""
     while error.__cause__ is not None and hasattr(error.__cause__, "node"):
         error = error.__cause__
-    location = None
+    location, text = None, source.text
+    reason = getattr(error, "error_message", None) or str(error.__cause__ or error)
     function: str | None = getattr(error, "src", None)
     line: int | None = getattr(getattr(error, "node", None), "lineno", None)
     if function is not None and line is not None and (place := text.find(function)) >= 0:
         name = function.removeprefix("def ").partition("(")[0]
         first = text.count("\n", 0, place)
         location = SourceLocation(file_name(text), first + line, function=name)
-    reason = getattr(error, "error_message", None) or str(error.__cause__ or error)
+        found = rejected(reason, text, first + line, source.user_kernels)
+        if found is not None:
+            return found
     return BuildError(
         f"Triton rejects the program: {reason}",
         location=location,

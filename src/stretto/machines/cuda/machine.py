@@ -91,6 +91,7 @@ class TritonMachine(Machine):
     costs: CudaCosts = field(default=CUDA_COSTS, kw_only=True)
 
     takes_symbols: ClassVar[bool] = True
+    languages: ClassVar[frozenset[str]] = frozenset({"triton"})
 
     @property
     def templates(self) -> Mapping[str, type[Template]]:

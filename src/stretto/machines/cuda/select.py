@@ -8,10 +8,11 @@ product with few rows wants is its weights row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, gcd, prod
+from math import ceil, gcd, lcm, prod
 
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Operator, Span, TileDim
+from stretto.device.user_kernels import index_multiples
 from stretto.kernels.attention import plain_attention
 from stretto.kernels.groups import Group, single
 from stretto.kernels.split_reductions import Estimates, split_reductions
@@ -177,12 +178,14 @@ class Cutter:
 
     def multiples(self) -> list[int]:
         """Vectors of 16 bytes stay whole along the dim in which a result is contiguous, or what a
-        reduction reads; and the smallest blocks of a product of matrices.
+        reduction reads; and the smallest blocks of a product of matrices, and what kernels of users
+        ask for.
         """
         result = [1] * len(self.group.grid)
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
             operator = member.operator
             vector = max(16 // operator.out.buffer.dtype.itemsize, 1)
+            wanted = index_multiples(operator)
             for box in member.boxes:
                 for dim, span in enumerate(box):
                     if span.grid is None:
@@ -192,6 +195,7 @@ class Cutter:
                         result[span.grid] = max(result[span.grid], vector)
                     if extent % SMALLEST == 0 and dim in stencil.sides:
                         result[span.grid] = max(result[span.grid], SMALLEST)
+                    result[span.grid] = lcm(result[span.grid], wanted.get(dim, 1))
         return result
 
 

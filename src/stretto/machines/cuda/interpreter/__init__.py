@@ -21,6 +21,7 @@ from stretto.errors import RunError, SourceLocation
 from stretto.machines.cuda.interpreter.memory import Array, Buffer, Memory, OutOfBounds
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, TritonSource
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
+from stretto.machines.cuda.user_source import located
 from stretto.runtime.stops import DeadlockError
 
 if TYPE_CHECKING:
@@ -91,9 +92,27 @@ class InterpretedKernel:
                 launch = _Launch(builder, self._module, self.source.units, values, control, order)
                 launch.run(self._greenlet)
             except _UnitFailed as failed:
-                raise _explained(failed, self._file) from failed.__cause__
+                raise self._explained(failed) from failed.__cause__
             finally:
                 builder.memory = before
+
+    def _explained(self, failed: _UnitFailed) -> RunError:
+        """The error with the last printed line that led to it, or the user's that this is."""
+        error = failed.__cause__
+        assert error is not None
+        location: SourceLocation | None = None
+        trace: TracebackType | None = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if code.co_filename == self._file:
+                location = SourceLocation(self._file, trace.tb_lineno, function=code.co_name)
+            trace = trace.tb_next
+        if location is not None:
+            users = self.source.user_kernels
+            found = located(self.source.text, location.line, users)
+            location = location if found is None else found[1]
+        kind = "" if isinstance(error, OutOfBounds) else f"{type(error).__name__}: "
+        return RunError(f"unit {failed.unit}: {kind}{error}", location=location)
 
 
 class _UnitFailed(Exception):
@@ -188,21 +207,6 @@ class _Launch:
                 ended = "" if other in self.units else ", ended"
                 missing.append(f"unit {other} (at {progress}{ended})")
         return f"unit {unit} waits for {', '.join(missing)} to reach {waiting.target}"
-
-
-def _explained(failed: _UnitFailed, file: str) -> RunError:
-    """The error with the last printed line that led to it."""
-    error = failed.__cause__
-    assert error is not None
-    location: SourceLocation | None = None
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_filename == file:
-            location = SourceLocation(file, trace.tb_lineno, function=code.co_name)
-        trace = trace.tb_next
-    kind = "" if isinstance(error, OutOfBounds) else f"{type(error).__name__}: "
-    return RunError(f"unit {failed.unit}: {kind}{error}", location=location)
 
 
 def _int(value: Any) -> int:

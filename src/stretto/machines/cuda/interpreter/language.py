@@ -80,9 +80,11 @@ def load_module(text: str) -> Namespace:
     namespace: Namespace = {"__name__": "triton_program", "range": _range, "_tensor": _to_tensor}
     for code in _code(text):
         exec(code, namespace)
-    for value in namespace.values():
+    for name, value in namespace.items():
         if isinstance(value, FunctionType):
             _as_combining(value)
+        elif isinstance(value, tl.constexpr):
+            namespace[name] = value.value
     return namespace
 
 
@@ -135,7 +137,13 @@ def _make_plain(statement: ast.stmt) -> None:
 
 
 def _to_tensor(value: Any) -> Any:
+    """A number that is assigned is a tensor from then on, in tuples too; types and such stay."""
     if isinstance(value, tl.tensor):
+        return value
+    if isinstance(value, tuple):
+        items = map(_to_tensor, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, tl.dtype | tl.tuple | str | None):
         return value
     return _SEMANTIC.to_tensor(value, False)
 

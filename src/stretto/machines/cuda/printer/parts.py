@@ -7,6 +7,7 @@ from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.source import ENTRY
+from stretto.machines.cuda.user_source import user_names
 from stretto.machines.statements import Function
 from stretto.machines.terms import Term, variable
 
@@ -27,7 +28,7 @@ class ModuleParts(ProgramParts):
         super().__init__(program)
         self.inline = inline
         self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
-        self.taken = {*NAMES}
+        self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []
         self.counter = [0]

@@ -34,6 +34,7 @@ from stretto.machines.cuda.printer.scalar import (
 )
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
+from stretto.machines.cuda.user_source import definitions, user_kernels
 from stretto.machines.dialects import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
 
@@ -126,8 +127,10 @@ class _ProgramPrinter:
             _definition(name, function, inline, self.parts.users[name])
             for (function, inline), name in self.parts.defined.items()
         ]
+        users = user_kernels(self.program.kernels)
+        functions = [*definitions(users), *functions, _definition(ENTRY, function, True)]
         return TritonSource(
-            "\n\n".join([HEADER, library_text(), *functions, _definition(ENTRY, function, True)]),
+            "\n\n".join([HEADER, library_text(), *functions]),
             parameters,
             tuple(self.parts.arguments),
             self.program.units,
@@ -135,6 +138,7 @@ class _ProgramPrinter:
             tuple(self.parts.tables),
             tuple(self.parts.kernels),
             self.parts.recursive,
+            users,
         )
 
     # ---- main --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer
+from stretto.device.user_kernels import UserKernel
 
 ENTRY = "stretto_run"
 """The kernel's name in the text."""
@@ -58,7 +59,7 @@ class TritonSource:
 
     text: the module; it needs nothing but triton. arguments: the external buffers that the
     kernel has parameters for, constants last. kernels: names, numbered as the program numbers
-    them. recursive: it needs a stack.
+    them. recursive: it needs a stack. user_kernels: those whose functions the text has.
     """
 
     text: str
@@ -69,3 +70,4 @@ class TritonSource:
     tables: tuple[int, ...] = ()
     kernels: tuple[str, ...] = ()
     recursive: bool = False
+    user_kernels: tuple[UserKernel, ...] = ()

@@ -1,0 +1,319 @@
+"""Reads a Triton function of the user, and all that it refers to, as text for any module.
+
+    BLOCK = tl.constexpr(64)                    BLOCK_3fa2 = tl.constexpr(64)
+
+    @triton.jit                                 @triton.jit
+    def half(x):                                def half_3fa2(x):
+        return x * 0.5                              return x * 0.5
+                                      becomes
+    @triton.jit                                 @triton.jit
+    def tile(i, x, out):                        def tile_3fa2(i, x, out):
+        at = i.begin + tl.arange(0, BLOCK)          at = i.begin + tl.arange(0, BLOCK_3fa2)
+        ...                                         ...
+
+What is behind the underscore is a digest of the whole, so nothing else in a module has these names,
+and what is compiled from other text never passes for this one. Lines stay lines: those of the text
+tell those of the user.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from types import ModuleType
+from typing import Any, NoReturn
+
+from stretto.device.user_kernels import TritonCode, TritonPart
+from stretto.errors import SourceLocation
+
+_ABSENT: Any = object()
+
+
+def read_triton(
+    function: Any, before: Sequence[str], numbers: Sequence[str], result: str
+) -> TritonCode:
+    """The text of a function of `triton.jit`, which is called with indices and tensors, numbers,
+    and the result.
+
+    Raises ValueError, with the user's line, for something else, for other parameters, and for what
+    the function refers to and Triton would not take.
+    """
+    if not _is_jit_function(function):
+        raise ValueError(f"`triton` is a function of triton.jit, and not {function!r}")
+    arguments = (*before, *numbers, result)
+    text = "\n".join(part.text for part in _Reader("").read(function, arguments, numbers).parts)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return _Reader(f"_{digest}").read(function, arguments, numbers)
+
+
+def _is_jit_function(value: Any) -> bool:
+    """Compiled ones, and those of TRITON_INTERPRET."""
+    kinds = ("JITFunction", "InterpretedFunction")
+    return type(value).__name__ in kinds and inspect.isfunction(getattr(value, "fn", None))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """names: of what has been read, by its identity. suffix: of all names."""
+
+    suffix: str
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    parts: dict[str, TritonPart] = field(default_factory=dict[str, TritonPart])
+    kept: list[Any] = field(default_factory=list[Any])
+
+    def read(self, function: Any, arguments: Sequence[str], numbers: Sequence[str]) -> TritonCode:
+        source = _Source.of(function.fn)
+        given = source.node.args
+        named = [*given.posonlyargs, *given.args]
+        plain = not (given.vararg or given.kwarg or given.kwonlyargs or given.defaults)
+        if not plain or len(named) != len(arguments):
+            source.refuse(
+                source.node,
+                f"it is called with ({', '.join(arguments)}): give it as many parameters",
+            )
+        pairs = list(zip(named, arguments, strict=True))
+        known = {name for node, name in pairs if _is_constexpr(node.annotation)}
+        for node, name in pairs:
+            if name in known and name not in numbers:
+                source.refuse(node, f"`{node.arg}` is no number, so it is no tl.constexpr")
+        entry = self.function(function)
+        return TritonCode(entry, tuple(self.parts.values()), frozenset(known))
+
+    def function(self, function: Any) -> str:
+        """The name of a function, which is a part from now on, behind all that it refers to."""
+        if id(function) in self.names:
+            return self.names[id(function)]
+        name = self.name(function, function.fn.__name__)
+        source = _Source.of(function.fn)
+        edits = _Edits(self, source)
+        edits.visit_function()
+        body = source.edited(edits.found, name)
+        options = "(noinline=True)" if getattr(function, "noinline", False) else ""
+        self.parts[name] = TritonPart(name, f"@triton.jit{options}\n{body}\n", source.location)
+        return name
+
+    def constant(self, value: Any, hint: str, text: str) -> str:
+        """The name of a number of the user."""
+        if id(value) not in self.names:
+            name = self.name(value, hint)
+            self.parts[name] = TritonPart(name, f"{name} = tl.constexpr({text})\n")
+        return self.names[id(value)]
+
+    def module(self, value: ModuleType) -> str:
+        """A module of Triton, which is imported."""
+        if value.__name__ in ("triton", "triton.language"):
+            return {"triton": "triton", "triton.language": "tl"}[value.__name__]
+        self.parts[value.__name__] = TritonPart(value.__name__, f"import {value.__name__}\n")
+        return value.__name__
+
+    def name(self, value: Any, hint: str) -> str:
+        self.kept.append(value)  # an identity is one of what lives
+        known = {*self.names.values()}
+        base, number, name = hint, 1, f"{hint}{self.suffix}"
+        while name in known:
+            number += 1
+            name = f"{base}_{number}{self.suffix}"
+        self.names[id(value)] = name
+        return name
+
+
+# ---- the source of a function --------------------------------------------------------------------
+
+_Edit = tuple[tuple[int, int], tuple[int, int], str]
+"""(line, column in bytes) from and to which a text takes the place of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The lines of a function from its `def` on, with their positions in `node`."""
+
+    function: Any
+    lines: tuple[str, ...]
+    node: ast.FunctionDef
+    location: SourceLocation
+
+    @staticmethod
+    def of(function: Any) -> _Source:
+        try:
+            lines, first = inspect.getsourcelines(function)
+            file = inspect.getsourcefile(function) or function.__code__.co_filename
+        except (OSError, TypeError) as error:
+            raise ValueError(
+                f"the source of {function.__name__} cannot be read: {error}"
+            ) from error
+        text = textwrap.dedent("".join(lines))
+        node = ast.parse(text).body[0]
+        if not isinstance(node, ast.FunctionDef):
+            raise ValueError(f"{function.__name__} is no function with a `def`")
+        place = SourceLocation(file, first + node.lineno - 1, function=function.__name__)
+        return _Source(function, tuple(text.splitlines()), node, place)
+
+    def refuse(self, node: Any, reason: str) -> NoReturn:
+        line = self.location.line + node.lineno - self.node.lineno
+        raise ValueError(
+            f"the Triton function {self.function.__name__} "
+            f"({self.location.file}, line {line}): {reason}"
+        )
+
+    def scope(self) -> Mapping[str, Any]:
+        return {**self.function.__globals__, **inspect.getclosurevars(self.function).nonlocals}
+
+    def edited(self, edits: Sequence[_Edit], name: str) -> str:
+        """The text with its edits, and under another name."""
+        lines = [line.encode() for line in self.lines]
+        for (line, column), (last, end), text in sorted(edits, reverse=True):
+            rest = lines[last - 1][end:]
+            ends = b"\n" * (last - line)  # in brackets, where the edited text has several lines
+            lines[line - 1] = lines[line - 1][:column] + text.encode() + ends + rest
+            del lines[line:last]
+        first, last = self.node.lineno - 1, self.node.end_lineno or len(lines)
+        removed = len(self.lines) - len(lines)
+        text = b"\n".join(lines[first : last - removed]).decode()
+        return re.sub(rf"^(\s*def\s+){self.node.name}\b", rf"\g<1>{name}", text)
+
+
+class _Edits(ast.NodeVisitor):
+    """Finds the names of a function that are not its own, and what stands for them."""
+
+    def __init__(self, reader: _Reader, source: _Source) -> None:
+        self.reader, self.source, self.scope = reader, source, source.scope()
+        self.found: list[_Edit] = []
+        nodes = list(ast.walk(source.node))
+        self.own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self.own |= {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+
+    def visit_function(self) -> None:
+        node = self.source.node
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            self.annotation(argument.annotation)
+        self.annotation(node.returns)
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    def annotation(self, node: ast.expr | None) -> None:
+        """Of a parameter, of which Triton reads `tl.constexpr` only."""
+        if node is None or isinstance(node, ast.Constant):
+            return
+        self.replace(node, "tl.constexpr" if _is_constexpr(node) else "None")
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.source.refuse(node, "Triton takes no function in a function")
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if node.id not in self.own:
+            value = self.value(node)
+            if value is not _ABSENT:
+                self.replace(node, self.text(node, value, node.id))
+            elif not hasattr(builtins, node.id):
+                self.source.refuse(node, f"`{node.id}` is not defined")
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        holder = self.value(node.value)
+        if isinstance(holder, ModuleType) and not _is_of_triton(holder):
+            value = getattr(holder, node.attr, _ABSENT)
+            self.replace(node, self.text(node, value, node.attr, is_attribute=True))
+        else:
+            self.generic_visit(node)
+
+    def value(self, node: ast.expr) -> Any:
+        """What a name, or a name in a module, stands for, if that is none of the function's own."""
+        match node:
+            case ast.Name(id=name) if name not in self.own:
+                return self.scope.get(name, _ABSENT)
+            case ast.Attribute(value=inner, attr=name):
+                holder = self.value(inner)
+                is_module = isinstance(holder, ModuleType) and not _is_of_triton(holder)
+                return getattr(holder, name, _ABSENT) if is_module else _ABSENT
+            case _:
+                return _ABSENT
+
+    def text(self, node: ast.expr, value: Any, hint: str, is_attribute: bool = False) -> str:
+        """What stands for a value in the module."""
+        if type(value).__name__ == "constexpr":
+            return self.number(node, value, value.value, hint)
+        if is_attribute and isinstance(value, int | float):  # as math.pi
+            return self.number(node, value, value, hint)
+        found = self.path(value) if _is_of_triton(value) else None
+        if found is not None:
+            return found
+        if _is_jit_function(value):
+            name = self.reader.names.get(id(value))
+            if name is not None and name not in self.reader.parts:
+                self.source.refuse(node, f"`{hint}` calls itself, which Triton cannot")
+            return self.reader.function(value)
+        if isinstance(value, bool | int | float | str):
+            self.source.refuse(
+                node, f"Triton reads a global such as `{hint}` only as {hint} = tl.constexpr(...)"
+            )
+        self.source.refuse(node, f"`{hint}` is nothing that a Triton function can use")
+
+    def number(self, node: ast.expr, owner: Any, value: Any, hint: str) -> str:
+        if isinstance(value, float) and not isfinite(value):
+            return self.reader.constant(owner, hint, f'float("{value}")')
+        if isinstance(value, bool | int | float | str | None):
+            return self.reader.constant(owner, hint, repr(value))
+        found = self.path(value) if _is_of_triton(value) else None
+        if found is None:
+            self.source.refuse(node, f"`{hint}` is {value!r}: a constant is a number or a dtype")
+        return self.reader.constant(owner, hint, found)
+
+    def path(self, value: Any) -> str | None:
+        """Where a thing of Triton is found by name."""
+        if isinstance(value, ModuleType):
+            return self.reader.module(value)
+        home = getattr(value, "__module__", "")
+        for module in ("triton.language", "triton", "triton.language.math", home):
+            holder = sys.modules.get(module)
+            for name, other in vars(holder).items() if holder is not None else ():
+                if other is value and isinstance(holder, ModuleType):
+                    return f"{self.reader.module(holder)}.{name}"
+        return None
+
+    def replace(self, node: ast.expr, text: str) -> None:
+        source = self.source
+        first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        lines = source.lines[node.lineno - 1 : node.end_lineno]
+        written = ast.get_source_segment("\n".join(source.lines), node)
+        if written == text:
+            return
+        is_there = len(lines) > 1 or (isinstance(written, str) and _equal(written, node))
+        if last[0] is None or last[1] is None or not is_there:
+            source.refuse(node, f"`{ast.unparse(node)}` cannot stand where it does")
+        if text.partition(".")[0] in self.own:
+            source.refuse(node, f"a variable must not be called {text.partition('.')[0]}")
+        self.found.append((first, (last[0], last[1]), text))
+
+
+def _is_constexpr(annotation: ast.expr | None) -> bool:
+    if annotation is None:
+        return False
+    text = annotation.value if isinstance(annotation, ast.Constant) else ast.unparse(annotation)
+    return str(text).rpartition(".")[2] == "constexpr"
+
+
+def _equal(written: str, node: ast.expr) -> bool:
+    """Whether a text is that of a node, whose place Python 3.11 does not know in an f-string."""
+    try:
+        return ast.unparse(ast.parse(written, mode="eval").body) == ast.unparse(node)
+    except SyntaxError:
+        return False
+
+
+def _is_of_triton(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(name, str) and (name == "triton" or name.startswith("triton."))
