@@ -21,6 +21,8 @@ namespace stretto {
 
 constexpr int kBlockTiles = 48;         // most tiles of a block
 constexpr int kTileBytes = 640 << 10;   // of a block of transformed tiles
+constexpr int kMostTileBytes = 2 * kTileBytes;  // where weights are large, which each block reads
+constexpr int kLargeWeights = 2 * kTileBytes;
 constexpr int kSumBytes = 256;          // of the channels whose sums are transformed back at once
 constexpr int kApart = 16;              // elements that keep rows out of one set of a cache
 
@@ -267,7 +269,7 @@ static void multiply_tiles(const Pixels& s, const T* tiles, TileRows rows, int c
 template <class T, int S>
 STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T* out, int64_t first,
                                     int64_t last, int64_t channel, int channels) {
-  constexpr int sum_columns = kSumBytes / int(sizeof(T)), held = kTileBytes / int(sizeof(T));
+  constexpr int sum_columns = kSumBytes / int(sizeof(T)), held = kMostTileBytes / int(sizeof(T));
   constexpr int N = kPositions<S>;
   alignas(64) static const T zeros[kZeros] = {};
   // Not on the stack, which a thread of the caller may have little of.
@@ -276,7 +278,9 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
   bool are_finite[kBlockTiles];
   const Tiling tiling = {first / s.OW, last / s.OW, (s.OW + S - 1) / S};
   const int64_t all = (tiling.bottom - tiling.top + S - 1) / S * tiling.across, row = s.C + kApart;
-  const int fitting = int((held - N * kApart) / (N * row));
+  const bool large = N * s.C * channels * int64_t(sizeof(T)) > kLargeWeights;
+  const int64_t holding = large ? held : kTileBytes / int(sizeof(T));
+  const int fitting = int((holding - N * kApart) / (N * row));
   const int most = fitting < kBlockTiles ? fitting : kBlockTiles;
   const int64_t blocks = (all + most - 1) / most;
   for (int64_t block = 0; block < blocks; block++) {
