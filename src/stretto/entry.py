@@ -204,9 +204,14 @@ class Entry:
             strides = tuple([None if t.is_contiguous() else t.stride() for t in bound])
         else:
             strides = tuple([None if t.is_contiguous() else dims_by_stride(t) for t in bound])
+        addresses = [t.untyped_storage().data_ptr() for t in bound]
+        if len(set(addresses)) == len(addresses) and self.constant_memory.keys().isdisjoint(
+            addresses
+        ):
+            return (*other, *strides) if other or any(strides) else ()
         groups: dict[int, list[int]] = {}
-        for number, tensor in enumerate(bound):
-            groups.setdefault(tensor.untyped_storage().data_ptr(), []).append(number)
+        for number, address in enumerate(addresses):
+            groups.setdefault(address, []).append(number)
         written = {mutation.input for mutation in self.captured.mutations}
         shared: list[Key] = []
         for address, group in groups.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from operator import add
+from typing import Any
 
 import torch
 
@@ -41,8 +43,25 @@ from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 MOST_ARENA = 1 << 34
 """Bytes of one call's intermediate values, on a machine with plenty of memory."""
+ALIGNMENT = 64
+"""Of the memory of lists, in bytes."""
 FIRST_FRAMES = 64
 """Activations of recursive functions that the arena has room for at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListMemory:
+    """How the memory of a call is made where there are lists of certain capacities: a tensor for
+    each result, and one for all lists that stay inside of the program.
+
+    tensors: for each buffer of the argument block but the constants the shape, strides and dtype of
+    a tensor of its own, None for an input, and () for one that lies in the common tensor. offsets:
+    where it begins there, in bytes; 0 for others. nbytes: of the common tensor.
+    """
+
+    tensors: tuple[tuple[Any, ...] | None, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ class CpuExecutable(Executable):
             if row:
                 most = usable_memory() // 2 // row
                 self.capacities[place] = min(self.capacities[place], most)
-        self.layouts = [] if interface.symbols else [_memory_of(buffer) for buffer in self.free]
+        self.list_memory: tuple[tuple[int, ...], ListMemory] | None = None
         lists = [b for b in self.free if b.kind == "list"]
         self.limits = [self.capacities.get(place, 0) for place in range(len(self.free))]
         self.has_fixed_limits = bool(lists) and all(isinstance(b.shape[0], int) for b in lists)
@@ -215,12 +234,13 @@ class CpuExecutable(Executable):
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
         if not sizes:
-            for place, (is_input, lead, shape, steps, dtype) in enumerate(self.layouts):
-                if is_input:
+            made = self.memory_for(capacities)
+            inside = _empty((made.nbytes,), (1,), dtype=torch.uint8)
+            for layout in made.tensors:
+                if layout is None:
                     memory.append(next(rest))
                 else:
-                    grown = (capacities[place], *shape) if lead else shape
-                    memory.append(_empty(grown, steps, dtype=dtype))
+                    memory.append(_empty(*layout[:2], dtype=layout[2]) if layout else inside)
             return memory
         registers = self.sizes.registers(sizes)
         for place, buffer in enumerate(self.free):
@@ -238,6 +258,33 @@ class CpuExecutable(Executable):
                 capacities[place] = shape[0]
         return memory
 
+    def memory_for(self, capacities: dict[int, int]) -> ListMemory:
+        """How the memory of a call is made where lists have these capacities."""
+        key = tuple(capacities.values())
+        known = self.list_memory
+        if known is None or known[0] != key:
+            known = self.list_memory = (key, self._memory_for(capacities))
+        return known[1]
+
+    def _memory_for(self, capacities: dict[int, int]) -> ListMemory:
+        returned, nbytes = set(self.as_they_are), 0
+        tensors = list[tuple[Any, ...] | None]()
+        offsets = list[int]()
+        for place, buffer in enumerate(self.free):
+            shape = item_shape(buffer)
+            whole = (capacities[place], *shape) if grows(buffer) else shape
+            inside = buffer.kind == "list" and place not in returned
+            offsets.append(nbytes if inside else 0)
+            if inside:
+                nbytes += -(-prod(whole) * buffer.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+                tensors.append(())
+            elif buffer.is_input:
+                tensors.append(None)
+            else:
+                steps = tuple(prod(whole[axis + 1 :]) for axis in range(len(whole)))
+                tensors.append((whole, steps, buffer.dtype.torch))
+        return ListMemory(tuple(tensors), tuple(offsets), nbytes)
+
     def arguments(
         self, memory: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> tuple[list[int], list[int]]:
@@ -248,6 +295,8 @@ class CpuExecutable(Executable):
             return words, []
         if self.has_fixed_limits:
             return words, self.limits
+        if not sizes:
+            words = list(map(add, words, self.memory_for(capacities).offsets))
         return words, [capacities.get(place, 0) for place in range(len(self.free))]
 
     def grow(self, stop: ProgramStopped, capacities: dict[int, int], sizes: Values) -> None:
@@ -295,14 +344,3 @@ class CpuExecutable(Executable):
             result(place.output, memory[place.number], scalars, self.results, registers)
             for place in self.outputs
         ]
-
-
-def _memory_of(
-    buffer: Buffer,
-) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """Whether a buffer is an input, whether it grows, its dims that are known, its strides, its
-    dtype."""
-    shape, lead = item_shape(buffer), grows(buffer)
-    whole = (1, *shape) if lead else shape
-    steps = tuple(prod(whole[place + 1 :]) for place in range(len(whole)))
-    return buffer.is_input, lead, shape, steps, buffer.dtype.torch
