@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +15,39 @@ from torch import Tensor
 import stretto
 from stretto import Options
 from stretto.build import build
+from stretto.device.expr import Apply
+from stretto.device.operator import Operator
+from stretto.device.program import DeviceProgram
+from stretto.device.text import parse_program, print_program
+from stretto.device.verifier import verify
+from stretto.device.verifier.user_kernels import check_user_stage
+from stretto.errors import VerifyError
 from stretto.frontends.python import capture
+from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
+from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.templates.user import User, block_sizes
 from stretto.machines.machine import Stages
 from stretto.machines.registry import registered
+from stretto.schedule.plan import make_plan
+from stretto.tools.mutation import mutate
 from tests.extending import operators
 from tests.extending.operators import fast_gelu, rotary, smooth
-from tests.extending.test_programs import CASES, attention, between, library_calls, sizes, table
+from tests.extending.test_programs import (
+    CASES,
+    alone,
+    attention,
+    between,
+    library_calls,
+    sizes,
+    table,
+)
 from tests.sampling import sampled
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("greenlet", reason="greenlet is not installed")
 
-from tests.extending import triton_functions
+from tests.extending import triton_functions, triton_names
 
 MACHINE = EmulatedCudaMachine("cuda-emulated")
 
@@ -230,3 +250,105 @@ def test_products_of_blocks(units: int) -> None:
     compiled = stretto.compile(pairs, backend="spread-cuda", options=Options(units=units))
     torch.testing.assert_close(compiled(x, y), x @ y.t(), rtol=1e-4, atol=1e-4)
     assert not library_calls(compiled)
+
+
+@torch.no_grad()
+def test_names(tmp_path: Path) -> None:
+    """Constants, helpers of other modules and of the same name, closures, tuples, static loops."""
+    x = torch.randn(37)
+    for shift in (0.5, 0.25):
+        made = triton_names.made(shift)
+        stretto.kernel(fast_gelu, "x[..., i] -> [..., i]", triton=made)
+        v = x + shift + 38 / 37
+        compiled = stretto.compile(alone, backend="cuda-emulated", options=Options(units=2))
+        torch.testing.assert_close(compiled(x), (v * v.sigmoid()).exp())
+    options = Options(cache_dir=tmp_path)
+    program = capture(alone, (x,), {}, options).program
+    for target in ("sm_80", "sm_90"):
+        stages = build(program, CUDA.for_target(target, 132), options)
+        assert gpu_program(stages).compiled[0].binary
+
+
+# ---- what is verified ----------------------------------------------------------------------------
+MUTATED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
+    "between": (between, (torch.randn(9, 7), torch.randn(7, 20))),
+    "attention": (attention, (torch.randn(2, 5, 8), *table(5, 2))),
+    "in_place": (CASES["in_place"][0], (torch.randn(5, 8),)),
+}
+
+
+@pytest.mark.parametrize("name", MUTATED)
+@torch.no_grad()
+def test_mutants(name: str) -> None:
+    """A changed schedule is rejected, or computes the same."""
+    program, given = MUTATED[name]
+    options = Options(units=3)
+    compiled = stretto.compile(program, backend="spread-cuda", options=options)
+    wanted = compiled(*given)
+    (entry,) = compiled.signatures
+    device, interface = entry.stages.runnable()
+    source = entry.stages.source
+    assert source is not None
+    rejected = 0
+    for seed in range(40):
+        mutant = mutate(device, source, random.Random(seed))
+        try:
+            verify(mutant.program, mutant.source)
+        except VerifyError:
+            rejected += 1
+            continue
+        if mutant.source == source:
+            plan = make_plan(mutant.program)
+            texts = print_plan(plan)
+            entry.executable = emulated_cuda_executable(plan, texts, interface, options)
+            torch.testing.assert_close(compiled(*given), wanted, msg=f"{seed}: {mutant.change}")
+    assert rejected > 20
+
+
+@torch.no_grad()
+def rotary_program() -> DeviceProgram:
+    compiled = stretto.compile(
+        lambda x, cos, sin: rotary(x, cos, sin), backend="cuda-emulated", options=Options(units=1)
+    )
+    compiled(torch.randn(2, 5, 8), *table(5, 4))
+    device = compiled.signatures[0].stages.device
+    assert device is not None
+    return device
+
+
+def test_text() -> None:
+    """A program with such a kernel is read back as it is."""
+    program = rotary_program()
+    text = print_program(program)
+    assert "stage user" in text
+    assert parse_program(text, MACHINE.templates) == program
+
+
+def changed(operator: Operator, message: str) -> Operator:
+    assert isinstance(operator.value, Apply)
+    match message:
+        case "write what it reads":
+            load, *_ = operator.reads()
+            return replace(operator, out=replace(operator.out, buffer=load.access.buffer))
+        case "other arguments than it takes":
+            return replace(operator, value=replace(operator.value, args=operator.value.args[:-1]))
+        case _:
+            return operator
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["a part of a dim that", "write what it reads", "other arguments than it takes"],
+)
+def test_broken_rules(message: str) -> None:
+    (kernel,) = rotary_program().kernels
+    (stage,) = kernel.stages
+    check_user_stage(kernel, stage)
+    box = stage.box
+    if message.startswith("a part"):
+        *others, last = box
+        assert isinstance(last.extent, int)
+        box = (*others, replace(last, extent=last.extent - 1))
+    broken = replace(stage, box=box, operator=changed(stage.operator, message))
+    with pytest.raises(VerifyError, match=message):
+        check_user_stage(kernel, broken)

@@ -251,3 +251,10 @@ def test_a_later_kernel_counts_from_then_on(tmp_path: Path) -> None:
     kernel_of(tmp_path, body("v = v * 2"))
     assert torch.equal(first(x), x)
     assert torch.equal(stretto.compile(alone, backend="cuda-emulated", options=options)(x), 2 * x)
+
+
+def test_a_name_in_a_text(tmp_path: Path) -> None:
+    kernel = kernel_of(tmp_path, body('tl.static_assert(SCALE == 1.0, f"scaled {SCALE}")'))
+    assert kernel.triton is not None
+    suffix = kernel.triton.entry.removeprefix("tile")
+    assert f'f"scaled {{SCALE{suffix}}}"' in definitions([kernel])[-1]

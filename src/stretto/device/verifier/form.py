@@ -41,6 +41,7 @@ from stretto.device.tree import (
     walk,
 )
 from stretto.device.verifier.types import check_operator_types, check_types
+from stretto.device.verifier.user_kernels import check_user_stage
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 
@@ -298,6 +299,7 @@ def _check_kernel(kernel: Kernel) -> None:
     for stage in kernel.stages:
         _check_box(kernel, stage)
         _check_operator(kernel, stage.operator)
+        check_user_stage(kernel, stage)
 
 
 def _check_written(kernel: Kernel, buffer: Buffer) -> None:

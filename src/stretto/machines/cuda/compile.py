@@ -168,17 +168,13 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
 
 def _rejected(error: BaseException, source: TritonSource) -> BuildError:
     """The innermost of Triton's errors, at its line of the printed text, or at the user's."""
+    location = _place(error, source.text)
     while error.__cause__ is not None and hasattr(error.__cause__, "node"):
         error = error.__cause__
-    location, text = None, source.text
+        location = _place(error, source.text) or location
     reason = getattr(error, "error_message", None) or str(error.__cause__ or error)
-    function: str | None = getattr(error, "src", None)
-    line: int | None = getattr(getattr(error, "node", None), "lineno", None)
-    if function is not None and line is not None and (place := text.find(function)) >= 0:
-        name = function.removeprefix("def ").partition("(")[0]
-        first = text.count("\n", 0, place)
-        location = SourceLocation(file_name(text), first + line, function=name)
-        found = rejected(reason, text, first + line, source.user_kernels)
+    if location is not None:
+        found = rejected(reason, source.text, location.line, source.user_kernels)
         if found is not None:
             return found
     return BuildError(
@@ -186,6 +182,19 @@ def _rejected(error: BaseException, source: TritonSource) -> BuildError:
         location=location,
         remedy="this is an error of stretto's; please report it",
     )
+
+
+def _place(error: BaseException, text: str) -> SourceLocation | None:
+    """The line of an error of Triton. Some give a function with the line of another, its caller."""
+    function: str | None = getattr(error, "src", None)
+    line: int | None = getattr(getattr(error, "node", None), "lineno", None)
+    if function is None or line is None or line > len(function.splitlines()):
+        return None
+    place = text.find(function)
+    if place < 0:
+        return None
+    name = function.removeprefix("def ").partition("(")[0]
+    return SourceLocation(file_name(text), text.count("\n", 0, place) + line, function=name)
 
 
 def _nvidia_usage(cubin: bytes, ptx: str, target: Target) -> tuple[dict[str, tuple[int, int]], int]:

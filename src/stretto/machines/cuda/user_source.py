@@ -39,15 +39,21 @@ def user_names(kernels: Iterable[Kernel]) -> set[str]:
 def located(
     text: str, line: int, kernels: Iterable[UserKernel]
 ) -> tuple[UserKernel, SourceLocation] | None:
-    """The user's line that a line of a module is, and whose kernel it belongs to."""
+    """The user's line that a line of a module is, or the user's function that it calls, and whose
+    kernel that is."""
     for kernel in kernels:
         for part in kernel.triton.parts if kernel.triton is not None else ():
             place = text.find(part.text)
             if place < 0 or part.location is None:
                 continue
             ahead = line - (text.count("\n", 0, place) + 2)  # the decorator has a line of its own
-            if 0 <= ahead < part.text.count("\n"):
+            if 0 <= ahead < part.text.count("\n") - 1:
                 return kernel, replace(part.location, line=part.location.line + ahead)
+    called = text.splitlines()[line - 1]
+    for kernel in kernels:
+        for part in kernel.triton.parts if kernel.triton is not None else ():
+            if part.location is not None and f"{part.name}(" in called:
+                return kernel, part.location
     return None
 
 
