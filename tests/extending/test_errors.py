@@ -150,6 +150,18 @@ def test_check_passes() -> None:
         check(kernel, *given)
 
 
+def test_a_digest_is_of_what_is_declared() -> None:
+    first = stretto.kernel(fast_gelu, "x[..., i] -> [..., i]", cpp=FAST_GELU)
+    inline = "template <class X, class Out> void fast_gelu(stretto::Range i, X x, Out out) {}"
+    here = stretto.kernel(
+        fast_gelu,
+        "x[..., i] -> [..., i]",
+        cpp="template <class X, class Out> void fast_gelu(stretto::Range i, X x, Out out) {}",
+    )
+    there = stretto.kernel(fast_gelu, "x[..., i] -> [..., i]", cpp=inline)
+    assert here.location is not None and here.digest == there.digest != first.digest
+
+
 def test_check_refuses() -> None:
     kernel = stretto.kernel(fast_gelu, "x[..., i] -> [..., i]", cpp=FAST_GELU)
     with pytest.raises(ValueError, match=r"float32, and not torch\.float16"):

@@ -352,3 +352,16 @@ def test_broken_rules(message: str) -> None:
     broken = replace(stage, box=box, operator=changed(stage.operator, message))
     with pytest.raises(VerifyError, match=message):
         check_user_stage(kernel, broken)
+
+
+@torch.no_grad()
+def test_sizes_that_a_call_decides_compiled(tmp_path: Path) -> None:
+    """Positions of 64 bits, strides that are scalars, tiles that no size divides."""
+    compiled = stretto.compile(sizes, backend="cuda-emulated", dynamic=True)
+    compiled(torch.randn(3, 10, 8), *table(10, 4), torch.randn(8, 5))
+    program = compiled.signatures[0].captured.program
+    for target in ("sm_80", "sm_90"):
+        stages = build(program, CUDA.for_target(target, 132), Options(cache_dir=tmp_path))
+        made = gpu_program(stages)
+        assert all(kernel.resources.spill_bytes == 0 for kernel in made.compiled)
+        assert "tl.int64), 32)" in made.sources[0].text

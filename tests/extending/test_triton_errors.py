@@ -92,6 +92,9 @@ def body(*lines: str) -> str:
         (body("v = again(v)") + "\n@triton.jit\ndef again(v):\n    return again(v)\n",
          "calls itself"),
         (body("tl = 3", "v = other.exp(v)"), "a variable must not be called tl"),
+        (body("v = v + tl.program_id(0)"), r"line 19\): `program_id` is that of the whole program"),
+        (body("v = v + ours(0)") + "\nfrom triton.language import num_programs as ours\n",
+         "`ours` is that of the whole program"),
     ],
 )  # fmt: skip
 def test_declarations(text: str, message: str, tmp_path: Path) -> None:

@@ -21,9 +21,10 @@ _NAMESPACES = ("aten", "stretto", "prims")
 
 
 def operator_name(target: str) -> str:
-    """`aten.mm.default` as `mm`."""
+    """`aten.mm.default` as `mm`, and `mylib.rotary.default` as `rotary`."""
     parts = target.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] in _NAMESPACES else target
+    is_known = len(parts) == 3 or (len(parts) > 1 and parts[0] in _NAMESPACES)
+    return parts[1] if is_known else target
 
 
 def origin(place: SourceLocation | None, operator: str) -> str:

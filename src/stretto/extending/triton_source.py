@@ -35,6 +35,8 @@ from stretto.device.user_kernels import TritonCode, TritonPart
 from stretto.errors import SourceLocation
 
 _ABSENT: Any = object()
+OF_THE_PROGRAM = ("program_id", "num_programs")
+"""What Triton has and a part of a program must not ask for."""
 
 
 def read_triton(
@@ -228,6 +230,8 @@ class _Edits(ast.NodeVisitor):
             value = getattr(holder, node.attr, _ABSENT)
             self.replace(node, self.text(node, value, node.attr, is_attribute=True))
         else:
+            if _is_of_triton(holder) and node.attr in OF_THE_PROGRAM:
+                self.refuse_program(node, node.attr)
             self.generic_visit(node)
 
     def value(self, node: ast.expr) -> Any:
@@ -249,6 +253,8 @@ class _Edits(ast.NodeVisitor):
         if is_attribute and isinstance(value, int | float):  # as math.pi
             return self.number(node, value, value, hint)
         found = self.path(value) if _is_of_triton(value) else None
+        if found is not None and found.rpartition(".")[2] in OF_THE_PROGRAM:
+            self.refuse_program(node, hint)
         if found is not None:
             return found
         if _is_jit_function(value):
@@ -261,6 +267,11 @@ class _Edits(ast.NodeVisitor):
                 node, f"Triton reads a global such as `{hint}` only as {hint} = tl.constexpr(...)"
             )
         self.source.refuse(node, f"`{hint}` is nothing that a Triton function can use")
+
+    def refuse_program(self, node: ast.expr, name: str) -> NoReturn:
+        self.source.refuse(
+            node, f"`{name}` is that of the whole program: the ranges say what to compute"
+        )
 
     def number(self, node: ast.expr, owner: Any, value: Any, hint: str) -> str:
         if isinstance(value, float) and not isfinite(value):
