@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,11 +20,25 @@ class EagerPeer(Peer):
         return without_gradients(case.module, case.inputs)
 
 
+def kept_cache_folder() -> str | None:
+    """The folder that the user chose for what torch.compile makes, if any.
+
+    torch itself sets the variable to its default folder when it first needs one, so that folder
+    does not count as chosen.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return None if folder in (None, "", default_cache_dir()) else folder
+
+
 class CompilePeer(Peer):
     """torch.compile in its default mode; it unrolls loops and breaks the graph at decisions.
 
     A model may say how it is compiled (`by_torch_compile`). Each model gets an empty cache folder,
-    so that compile times are those of a first run.
+    so that compile times are those of a first run. Where the environment variable
+    TORCHINDUCTOR_CACHE_DIR names a folder, that one is kept and used instead: a later process then
+    finds its kernels and the choices of max-autotune there. The record's note says so.
     """
 
     name: ClassVar[str] = "compile"
@@ -33,15 +48,21 @@ class CompilePeer(Peer):
         self._held = ExitStack()
 
     def prepare(self, case: Case) -> Prepared:
-        from torch._inductor.utils import fresh_cache  # takes seconds, which others need not pay
+        # Importing it takes seconds, which the other peers need not pay.
+        from torch._inductor.utils import clear_caches, fresh_cache
 
         torch._dynamo.reset()
         # Graph breaks are to be expected here, and would be reported one by one.
         torch._logging.set_logs(dynamo=logging.ERROR, inductor=logging.ERROR)
-        self._held.enter_context(fresh_cache())
+        folder = kept_cache_folder()
+        if folder is None:
+            self._held.enter_context(fresh_cache())
+        else:
+            clear_caches()  # those in memory
         own = getattr(case.module, "by_torch_compile", None)
         compiled = torch.compile(case.module, mode=self.mode) if own is None else own(self.mode)
-        return without_gradients(compiled, case.inputs)
+        note = "" if folder is None else f"compiled with the kept cache folder {folder}"
+        return replace(without_gradients(compiled, case.inputs), note=note)
 
     def release(self) -> None:
         self._held.close()

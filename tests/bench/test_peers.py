@@ -1,13 +1,19 @@
-"""Tests of the hand-written peer programs: each computes what eager does, also for a batch."""
+"""Tests of the peers: hand-written programs compute what eager does, also for a batch; what
+torch.compile made is kept where the user says so."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+import torch._dynamo.utils
 from torch import nn
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from benchmarks.harness import TOLERANCE, reference_outputs, relative_error
 from benchmarks.models import CORE, ZOO
 from benchmarks.peers import PEERS, Case, Skipped
+from benchmarks.peers.torch_peers import kept_cache_folder
 
 PACKAGES = {"eager": "torch", "script": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
 BATCHED = [name for name in CORE if ZOO[name].batched and name != "lstm100"]
@@ -39,8 +45,38 @@ def test_peer_agrees_with_eager_on_a_batch(peer: str, name: str) -> None:
     check(peer, name, batch=3)
 
 
-@pytest.mark.parametrize("peer", ["onnxruntime", "jax"])
-def test_a_model_without_a_program_is_skipped(peer: str) -> None:
-    pytest.importorskip(PACKAGES[peer], reason=f"{PACKAGES[peer]} is not installed")
+def test_a_model_without_a_program_is_skipped() -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     with pytest.raises(Skipped, match="is written for Identity"):
-        PEERS[peer].prepare(Case("identity", None, nn.Identity(), (), 1))
+        PEERS["onnxruntime"].prepare(Case("identity", None, nn.Identity(), (), 1))
+
+
+def test_compiled_code_is_kept_only_in_a_folder_that_the_user_chose(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.delenv(folder, raising=False)
+    assert kept_cache_folder() is None
+    monkeypatch.setenv(folder, default_cache_dir())  # as torch itself sets it
+    assert kept_cache_folder() is None
+    monkeypatch.setenv(folder, str(tmp_path))
+    assert kept_cache_folder() == str(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+def test_autotune_finds_its_code_in_a_kept_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    counters = torch._dynamo.utils.counters["inductor"]
+    module, inputs = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.ones(2, 4),)
+    for first in (True, False):
+        counters.clear()
+        peer = PEERS["autotune"]
+        prepared = peer.prepare(Case("tiny", None, module, inputs, 1))
+        wanted = reference_outputs(module, inputs)
+        assert relative_error(prepared.outputs(prepared.call()), wanted) <= TOLERANCE
+        assert prepared.note == f"compiled with the kept cache folder {tmp_path}"
+        assert (counters["fxgraph_cache_hit"] == 0) == first
+        peer.release()
