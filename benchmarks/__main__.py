@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     peers = options.peers.split(",")
     protocol = Protocol.quick() if options.quick else Protocol()
+    if options.prepare_limit is not None:
+        protocol = replace(protocol, prepare_limit_s=options.prepare_limit)
     with shown_progress(console) as observe:
         record = run(
             expanded(options.models or CORE),
@@ -50,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="write the record to this file")
     parser.add_argument("--plot", type=Path, help="draw the speed-ups into this PNG file")
     parser.add_argument("--quick", action="store_true", help="few runs: a check, not a measurement")
+    parser.add_argument(
+        "--prepare-limit",
+        type=float,
+        metavar="SECONDS",
+        help="how long a system may prepare a model before it is skipped "
+        f"(default: {Protocol().prepare_limit_s:g}, quick: {Protocol.quick().prepare_limit_s:g})",
+    )
     return parser
 
 

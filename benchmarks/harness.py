@@ -226,7 +226,8 @@ def _prepare(
     except Skipped as reason:
         return SystemResult(peer.name, "skipped", str(reason)), None
     except TimeLimitError as reason:
-        return SystemResult(peer.name, "failed", str(reason)), None
+        text = f"preparing takes too long: {reason}"
+        return SystemResult(peer.name, "skipped", text), None
     except Exception as reason:  # whatever a system throws at us goes on record
         return SystemResult(peer.name, "failed", _one_line(reason)), None
     result = SystemResult(peer.name, "ok", "", prepared.note, error, compile_s)

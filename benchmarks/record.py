@@ -18,8 +18,9 @@ CALIBRATED = "stretto_calibrated"
 class SystemResult:
     """One system on one model.
 
-    status: `wrong` ran but missed the accuracy gate, `skipped` does not support the model,
-        `failed` raised or ran out of time; `reason` says more for each of these.
+    status: `wrong` ran but missed the accuracy gate, `skipped` does not support the model or takes
+        longer to prepare than the protocol allows, `failed` raised; `reason` says more for each of
+        these.
     error: largest difference from eager in float64, relative to the output's largest value.
     compile_s: preparing and the first two calls, without two steady runs.
     predicted_ms: what the system expects of a call, where it makes such predictions.

@@ -156,7 +156,7 @@ def test_json_has_all_that_a_reader_needs(tmp_path: Path) -> None:
         (WrongPeer, "wrong", "is above 1e-04"),
         (BrokenPeer, "failed", "RuntimeError: no kernel for that"),
         (AbsentPeer, "skipped", "absent is not installed"),
-        (StuckPeer, "failed", "no result after 0.2 s"),
+        (StuckPeer, "skipped", "preparing takes too long: no result after 0.2 s"),
         (LatePeer, "failed", "RuntimeError: out of luck"),
     ],
 )
@@ -238,6 +238,13 @@ def test_command_line(tmp_path: Path) -> None:
     main(["rae", "--peers", "eager", "--preset", "small", "--quick", "--json", str(path)])
     data = json.loads(path.read_text())
     assert [model["model"] for model in data["models"]] == ["rae"]
+
+
+def test_the_limit_of_preparing_is_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    limited = ["--quick", "--prepare-limit", "7", "--json", str(path)]
+    main(["rae", "--peers", "eager", "--preset", "small", *limited])
+    assert json.loads(path.read_text())["protocol"]["prepare_limit_s"] == 7.0
 
 
 def test_batch_leaves_out_models_without_one() -> None:
