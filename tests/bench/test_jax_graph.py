@@ -183,6 +183,12 @@ def _draw(norm: nn.BatchNorm1d | nn.BatchNorm2d) -> None:
             values.normal_()
 
 
+@pytest.mark.parametrize("channels", [2, 32])
+def test_narrow_and_wide_groups(channels: int) -> None:
+    torch.manual_seed(0)
+    check(nn.Conv2d(3 * channels, 6, 3, 2, 1, groups=3), noise(2, 3 * channels, 5, 6))
+
+
 class Shared(nn.Module):
     """A convolution that two norms read, and a norm alone."""
 
