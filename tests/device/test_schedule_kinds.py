@@ -84,7 +84,7 @@ def lifetimes_shortened(program: DeviceProgram) -> Changes:
         ):
             if one != other and place.offset != there.offset and place.nbytes <= there.nbytes:
                 placed = list(frame.placements)
-                placed[at] = one, Placement(there.offset, place.nbytes)
+                placed[at] = one, Placement(there.offset, place.nbytes, place.copies)
                 frames = list(program.frames)
                 frames[number] = name, replace(frame, placements=tuple(placed))
                 text = f"{one} in the place of {other}"

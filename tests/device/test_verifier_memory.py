@@ -340,3 +340,109 @@ def test_a_store_at_an_unknown_place_writes_nothing_for_sure() -> None:
 def test_outputs_are_written_before_they_are_read() -> None:
     rejected(alone(kernel("first", A, OUT)), "kernel first reads out, of which a part may not be")
     verify(alone(kernel("first", OUT, X), kernel("second", A, OUT)))
+
+
+# Parallel loops
+
+
+def parallel_loop(*kernels: Kernel, copies: int = 2, units: int = 2) -> DeviceProgram:
+    """Two units run the kernels in iterations of their own: `a` is private, `out` has rows."""
+    items = tuple(Run(k.name, 0, k.tasks) for k in kernels)
+    body = leaf(0, *(items,) * units)
+    node = For(I, number(0), number(4), 1, body, parallel=True)
+    barrier = leaf(2, *((Signal(1), Wait(0, 1, units)),) * units)
+    made = device(Seq((node, barrier)), *kernels, units=units)
+    (name, frame), *others = made.frames
+    placed = tuple(
+        (b, replace(place, copies=copies if b == "a" else 1, offset=1024 * n))
+        for n, (b, place) in enumerate(frame.placements)
+    )
+    frame = replace(frame, placements=placed, nbytes=1024 * (len(placed) + 1))
+    return replace(made, frames=((name, frame), *others))
+
+
+I = Reg("i", DType.I64)
+ROW = Access(OUT, (4, 2), (Index.of(I), Index.of(Var(0))))
+
+
+def row_kernel(name: str, out: Access, value: Expr) -> Kernel:
+    made = map_kernel(name, out.buffer, value, 2)
+    (stage,) = made.stages
+    operator = replace(stage.operator, out=out, dims=(2,))
+    return Kernel(name, (), (replace(stage, operator=operator, box=(Span(2),)),))
+
+
+FILL = row_kernel("fill", Access(A, (8,), (Index.of(Var(0)),)), load(X, V))
+STORE = row_kernel("store", ROW, load(A, V))
+
+
+def test_iterations_have_memory_of_their_own() -> None:
+    verify(parallel_loop(FILL, STORE))
+    rejected(parallel_loop(FILL, STORE, copies=1), "may access what others write to a")
+    rejected(parallel_loop(FILL, STORE, copies=3), "has 3 copies for 2 units")
+
+
+def test_iterations_write_rows_of_their_own() -> None:
+    same = replace(ROW, index=(Index(), Index.of(Var(0))))
+    rejected(parallel_loop(FILL, row_kernel("store", same, load(A, V))), "others write to out")
+    reading = row_kernel("store", ROW, load(OUT, V))
+    rejected(parallel_loop(FILL, reading), "others write to out")
+
+
+def test_private_memory_is_that_of_one_loop() -> None:
+    made = parallel_loop(FILL, STORE)
+    outside = leaf(1, (Run("fill", 0, 1),), ())
+    body = Seq((outside, made.tree.main.body))
+    rejected(with_body(made, body), "private to a loop, but accessed outside")
+
+
+def test_units_of_a_parallel_loop_do_the_same() -> None:
+    made = parallel_loop(FILL, STORE)
+    assert isinstance(made.tree.main.body, Seq)
+    node, barrier = made.tree.main.body.children
+    assert isinstance(node, For)
+    uneven = replace(node, body=leaf(0, (Run("fill", 0, 1), Run("store", 0, 1)), ()))
+    rejected(with_body(made, Seq((uneven, barrier))), "differ in what they do in a parallel loop")
+    whole = (Run("fill", 0, 1), Run("store", 0, 1))
+    counted = replace(node, body=leaf(1, whole, whole))
+    rejected(with_body(made, Seq((counted, barrier))), "publishes steps")
+    nested = replace(node, body=node)
+    rejected(with_body(made, Seq((nested, barrier))), "has another one inside")
+    rejected(with_body(made, Seq((replace(node, parallel=False), barrier))), "publishes nothing")
+
+
+def test_registers_of_an_iteration_are_its_own() -> None:
+    made = parallel_loop(FILL, STORE)
+    assert isinstance(made.tree.main.body, Seq)
+    node, barrier = made.tree.main.body.children
+    assert isinstance(node, For)
+    count = Reg("count", DType.I64)
+    one_more = Let(count, Position(Index.of(count) + 1))
+    begun = (Let(count, Position(Index())),)
+    items = (one_more, Run("fill", 0, 1), Run("store", 0, 1))
+    counting = replace(node, body=leaf(0, items, items))
+    body = Seq((leaf(1, begun, begun), counting, barrier))
+    rejected(with_body(made, body), "register count may be used before it is assigned")
+    moved = (Let(I, Position(Index())), *items[1:])
+    turned = replace(node, body=leaf(0, moved, moved))
+    rejected(with_body(made, Seq((turned, barrier))), "assigns its index")
+
+
+def test_others_wait_for_a_parallel_loop() -> None:
+    made = parallel_loop(FILL, STORE)
+    assert isinstance(made.tree.main.body, Seq)
+    node, _ = made.tree.main.body.children
+    read = with_index(B, OUT, Index.of(Var(0)))
+    late = leaf(1, (Run("k", 0, read.tasks),), ())
+    program = device(Seq((node, late)), FILL, STORE, read, units=2)
+    program = replace(program, frames=_with_copies(program))
+    rejected(program, "race on out: nothing orders")
+
+
+def _with_copies(program: DeviceProgram) -> tuple[tuple[str, FrameLayout], ...]:
+    ((name, frame),) = program.frames
+    placed = tuple(
+        (b, replace(place, copies=2 if b == "a" else 1, offset=1024 * n))
+        for n, (b, place) in enumerate(frame.placements)
+    )
+    return ((name, replace(frame, placements=placed, nbytes=1024 * (len(placed) + 1))),)

@@ -28,6 +28,7 @@ from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.overlap import Overlap
+from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.pipeline import pipeline
 from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.skew import Skew
@@ -43,7 +44,7 @@ from tests.support import random_inputs
 Use = Literal["never", "by cost", "always"]
 UNITS = (2, 7, 3, 132, 1)
 """Those that are drawn more often come first."""
-CHANGING = ("skew", "overlap", "unroll", "speculate", "recursion_levels")
+CHANGING = ("skew", "overlap", "unroll", "speculate", "recursion_levels", "parallel_loops")
 """Passes that can be made to change all that they may; the others have no choice."""
 PLAIN = ("rotate", "distribute", "batch_loops", "if_convert", "merge_branches", "share_arms")
 
@@ -77,6 +78,7 @@ class Combination:
             "unroll": Unroll(factor=self.unroll),
             "speculate": Speculate(Target(EAGER, self.units)),
             "recursion_levels": RecursionLevels(Target(levels, self.units)),
+            "parallel_loops": ParallelLoops(always=True),
         }
         used = {name: always[name] for name, use in self.uses if use == "always"}
         return tuple(_replaced(pipeline(Target(costs, self.units)), used))

@@ -97,6 +97,34 @@ func @main(%x: f32[4]) -> (f32[4]) {
 }
 """
 
+APART = """
+func @main(%x: f32[5, 4]) -> (f32[5, 4], f32[4]) {
+  %w = constant "w" : f32[4, 4]
+  %zero = aten.zeros.default((4,)) : f32[4]
+  %none = list.new() : list<f32[4]>
+  %ys, %sum = for %t in (0, 5, 1) carry (%l = %none, %s = %zero) {
+    %x_t = aten.select.int(%x, 0, %t) : f32[4]
+    %y = while (%p = %x_t) {
+      %a = aten.mul.Tensor(%p, %p) : f32[4]
+      %n = aten.sum.dim_IntList(%a, (0,)) : f32[]
+      %c = aten.gt.Scalar(%n, 0.01) : bool[]
+      yield %c
+    } do (%q) {
+      %m = aten.linear.default(%q, %w) : f32[4]
+      %h = aten.tanh.default(%m) : f32[4]
+      %z = aten.mul.Tensor(%h, 0.25) : f32[4]
+      yield %z
+    } : f32[4]
+    %k = list.push(%l, %y) : list<f32[4]>
+    %u = aten.add.Tensor(%s, %y) : f32[4]
+    %v = aten.tanh.default(%u) : f32[4]
+    yield %k, %v
+  } : list<f32[4]>, f32[4]
+  %all = list.stack(%ys) : f32[5, 4]
+  return %all, %sum
+}
+"""
+
 LATE = """
 func @main(%x: f32[4], %z: f32[4]) -> (f32[4]) {
   %v = constant "v" : f32[4, 4]
@@ -149,6 +177,7 @@ KINDS = {
     "overlap": TAGGED,
     "unroll": FILLED,
     "rotate": UNTIL,
+    "parallel_loops": APART,
     "speculate": LATE,
     "recursion_levels": TREE,
     "recursion": TREE,

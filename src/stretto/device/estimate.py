@@ -7,29 +7,48 @@ from typing import Generic, TypeVar
 
 from stretto.device.costs import CostModel
 from stretto.device.expr import Const, Position
-from stretto.device.tree import Call, For, If, Leaf, Node, TreeFunction, children, iterations
+from stretto.device.tree import (
+    Call,
+    For,
+    If,
+    Leaf,
+    Node,
+    TreeFunction,
+    children,
+    is_parallel,
+    iterations,
+)
 from stretto.ir.sizes import Symbol, usual_value
 
 L = TypeVar("L")
 
 
 def tree_seconds(
-    functions: Iterable[TreeFunction[L]], leaf: Callable[[L], float], costs: CostModel
+    functions: Iterable[TreeFunction[L]],
+    leaf: Callable[[L], float],
+    costs: CostModel,
+    units: int = 1,
 ) -> float:
-    """Seconds of one run of `main`, the longer arm of every branch taken."""
+    """Seconds of one run of `main`, the longer arm of every branch taken. Iterations of parallel
+    loops are shared out to the units."""
     bodies = {function.name: function.body for function in functions}
-    return Estimator(bodies, leaf, costs).function("main")
+    return Estimator(bodies, leaf, costs, units).function("main")
 
 
 class Estimator(Generic[L]):
     """Seconds of the functions and nodes of one tree, whose bodies are given by name."""
 
     def __init__(
-        self, bodies: dict[str, Node[L]], leaf: Callable[[L], float], costs: CostModel
+        self,
+        bodies: dict[str, Node[L]],
+        leaf: Callable[[L], float],
+        costs: CostModel,
+        units: int = 1,
     ) -> None:
         self._bodies = bodies
         self._leaf = leaf
         self._costs = costs
+        self._units = units
         self._active: set[str] = set()
         self._recursive: set[str] = set()
         self._known: dict[str, float] = {}
@@ -58,6 +77,7 @@ class Estimator(Generic[L]):
             case _:
                 times = iterations(node)
                 times = self._usual_trips(node) if times is None else times
+                times = -(-times // self._units) if is_parallel(node) else times
                 return times * sum(self.node(child) for child in children(node))
 
     def _usual_trips(self, node: Node[L]) -> int:

@@ -67,7 +67,8 @@ Item = Run | Wait | Signal | Let | Check
 class Schedule:
     """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order.
 
-    `steps` is at least 1 unless the leaf is empty.
+    `steps` is at least 1 unless the leaf is empty, or in a parallel loop: there every unit has all
+    items of its iterations, and publishes nothing.
     """
 
     units: tuple[tuple[Item, ...], ...]
@@ -86,10 +87,24 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a local buffer lies in its function's frame, in bytes."""
+    """Where a local buffer lies in its function's frame, in bytes.
+
+    copies: of a buffer that is private to the units of a parallel loop, one for each unit; they lie
+    `stride` bytes apart.
+    """
 
     offset: int
     nbytes: int
+    copies: int = 1
+
+    @property
+    def stride(self) -> int:
+        return -(-self.nbytes // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+
+    @property
+    def end(self) -> int:
+        """Where the last copy ends."""
+        return self.offset + (self.copies - 1) * self.stride + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,11 @@ class FrameLayout:
 
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]
+
+    def stride(self, name: str) -> int:
+        """The bytes from one unit's copy of a buffer to the next one's; 0 where all share it."""
+        place = dict(self.placements).get(name)
+        return 0 if place is None or place.copies == 1 else place.stride
 
     def offset(self, name: str) -> int | Size:
         """Where a buffer begins."""

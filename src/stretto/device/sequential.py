@@ -8,6 +8,7 @@ any schedule must keep.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from stretto.device.expr import Buffer
 from stretto.device.forms import Items, LeafItem
@@ -26,7 +27,19 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Body, Statement
-from stretto.device.tree import Tree, TreeFunction, leaves, map_tree
+from stretto.device.tree import (
+    Call,
+    Leaf,
+    Node,
+    Tree,
+    TreeFunction,
+    children,
+    is_parallel,
+    leaves,
+    map_leaves,
+    map_tree,
+    rebuilt,
+)
 
 
 def sequential(tree: Tree[Body]) -> DeviceProgram:
@@ -39,7 +52,7 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
             others.append(kernel)
     return DeviceProgram(
         1,
-        map_tree(tree, _schedule),
+        Tree(tuple(f.with_body(_node(f.body)) for f in tree.functions), tree.externals),
         (*kernels.values(), *others),
         tuple((function.name, _frame(function)) for function in tree.functions),
         tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
@@ -73,9 +86,21 @@ def single_kernels(tree: Tree[Items]) -> Tree[Body]:
     return map_tree(tree, lambda items: tuple(map(kernel, items)))
 
 
-def _schedule(body: Body) -> Schedule:
+def _node(node: Node[Body]) -> Node[Schedule]:
+    match node:
+        case Leaf(body):
+            return Leaf(_schedule(body, 1))
+        case Call():
+            return cast("Call[Schedule]", node)
+        case _ if is_parallel(node):
+            return map_leaves(node, lambda body: _schedule(body, 0))
+        case _:
+            return rebuilt(node, [_node(child) for child in children(node)])
+
+
+def _schedule(body: Body, steps: int) -> Schedule:
     items = tuple(_items(body))
-    return Schedule((items,), 1 if items else 0)
+    return Schedule((items,), steps if items else 0)
 
 
 def _items(body: Body) -> Iterator[Item]:

@@ -226,8 +226,9 @@ def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
             For: record(
                 For,
                 "for {index} = {start} .. {stop} step {step}[ rotate {rotate}]"
-                "[ independent {independent}] {{\n{body}\n}}",
+                "[ independent {independent}]{parallel} {{\n{body}\n}}",
                 body=node,
+                parallel=flag("parallel"),
             ),
             While: record(
                 While,
@@ -253,7 +254,7 @@ def tree_function(leaf: Syntax[L]) -> Syntax[TreeFunction[L]]:
 
 
 SMALL = record(Small, "calls {work} below {limit}", work=SIZE)
-PLACEMENT = record(Placement, "{offset} size {nbytes}")
+PLACEMENT = record(Placement, "{offset} size {nbytes}[ copies {copies}]")
 SIZED_PLACEMENT = record(
     SizedPlacement,
     "slot {slot}[ + {offset}] size {nbytes}",

@@ -77,6 +77,11 @@ class For(Generic[L]):
     """index = start, start + step, ... as Python's range. `index` is assigned before each
     iteration. independent: "updated" buffers of which no iteration accesses what another writes,
     and local ones that one iteration alone accesses.
+
+    parallel: iterations run on units of their own. Of n units, unit u runs all tasks of iterations
+    u, u + n, u + 2n, ... by itself, without waits. Local buffers that only the loop accesses are
+    *private*: each unit has its own copy (`Placement.copies`). Of all other memory that the loop
+    writes, an iteration accesses the rows with its index alone.
     """
 
     index: Reg
@@ -86,6 +91,7 @@ class For(Generic[L]):
     body: Node[L]
     rotate: Rotation = ()
     independent: tuple[Buffer, ...] = ()
+    parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +187,8 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
     match node:
         case Seq():
             return Seq(tuple(parts))
-        case For(index, start, stop, step, _, rotate, independent):
-            return For(index, start, stop, step, parts[0], rotate, independent)
+        case For(index, start, stop, step, _, rotate, independent, parallel):
+            return For(index, start, stop, step, parts[0], rotate, independent, parallel)
         case While(_, condition, _, rotate):
             return While(parts[0], condition, parts[1], rotate)
         case If(condition):
@@ -293,6 +299,11 @@ def iterations(node: Node[L]) -> int | None:
             return None
         case _:
             return 1
+
+
+def is_parallel(node: Node[L]) -> TypeGuard[For[L]]:
+    """Whether iterations of the node run on units of their own."""
+    return isinstance(node, For) and node.parallel
 
 
 def is_loop(node: Node[L]) -> TypeGuard[Loop[L]]:

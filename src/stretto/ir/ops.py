@@ -328,6 +328,8 @@ class ForOp(Op):
     independent: no iteration reads or writes an element of a carried tensor that another one
     writes, and no two take the same way through the body's branches, so that each makes tensors of
     its own. Whoever makes the op says so: it follows from the data that the program is given.
+    parallel: iterations may run at the same time. All that an iteration does to a carried tensor is
+    to update the row whose number is the index, by one `stretto.narrow_scatter` along dim 0.
     """
 
     start: int | Size | Value
@@ -336,6 +338,7 @@ class ForOp(Op):
     inits: tuple[Value, ...]
     body: Block
     independent: bool = field(kw_only=True, default=False)
+    parallel: bool = field(kw_only=True, default=False)
     name: ClassVar[str] = "for"
 
     @property

@@ -312,7 +312,7 @@ def _for(parser: _FunctionParser) -> Op:
     if not isinstance(step, int):
         scan.fail("the step is an int")
     scan.expect(")")
-    independent = scan.take("word", "independent") is not None
+    independent, parallel = (scan.take("word", w) is not None for w in ("independent", "parallel"))
     scan.keyword("carry")
     carried = _carried(parser)
 
@@ -321,7 +321,8 @@ def _for(parser: _FunctionParser) -> Op:
         return (first, *(parser.define(name, type) for name, type, _ in carried))
 
     inits = tuple(init for *_, init in carried)
-    return ForOp(start, stop, step, inits, parser.nested(params), independent=independent)
+    body = parser.nested(params)
+    return ForOp(start, stop, step, inits, body, independent=independent, parallel=parallel)
 
 
 def _while(parser: _FunctionParser) -> Op:

@@ -206,8 +206,9 @@ def _for(op: ForOp, names: Names) -> tuple[str, ...]:
         return (f"for in ({start}, {stop}, {op.step})",)
     index = _typed(op.index, op.index.type != INDEX, names)
     carried = _carried(op.carried, op.inits, names)
-    kind = "independent carry" if op.independent else "carry"
-    return (f"for {index} in ({start}, {stop}, {op.step}) {kind} ({carried})",)
+    kinds = {"independent": op.independent, "parallel": op.parallel}
+    kind = "".join(f"{word} " for word, holds in kinds.items() if holds)
+    return (f"for {index} in ({start}, {stop}, {op.step}) {kind}carry ({carried})",)
 
 
 def _while(op: WhileOp, names: Names) -> tuple[str, ...]:

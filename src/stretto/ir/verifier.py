@@ -29,10 +29,11 @@ from stretto.ir.ops import (
     ListStackOp,
     LiteralOp,
     SizeOp,
+    TensorOp,
     WhileOp,
 )
 from stretto.ir.printer import print_op
-from stretto.ir.rewrite import defined_values
+from stretto.ir.rewrite import defined_values, uses
 from stretto.ir.size_bounds import at_most, in_range
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import (
@@ -279,6 +280,38 @@ def for_independent(_: Program, op: ForOp) -> str | None:
     return None if carries or not op.independent else "what iterations share are tensors with dims"
 
 
+def for_parallel(_: Program, op: ForOp) -> str | None:
+    if not op.parallel:
+        return None
+    if any(isinstance(inner, CallOp | CheckOp) for inner in op.body.walk()):
+        return "parallel iterations have no calls and no checks"
+    if any(isinstance(inner, ForOp) and inner.parallel for inner in op.body.walk()):
+        return "a parallel loop has no other one inside"
+    if all(updates_its_row(op, number) for number in range(len(op.inits))):
+        return None
+    return "all that a parallel iteration does to a carried tensor is to update its own row"
+
+
+def updates_its_row(op: ForOp, number: int) -> bool:
+    """Whether carried value `number` is a tensor of which each iteration updates the row that has
+    the index as its number, and which it does nothing else with."""
+    if number >= len(op.carried) or number >= len(op.body.yields):
+        return False
+    carried, yielded = op.carried[number], op.body.yields[number]
+    counts = uses(op.body)
+    if not isinstance(carried.type, TensorType) or counts.get(carried) != 1:
+        return False
+    update = next((inner for inner in op.body.ops if yielded in inner.results), None)
+    if not isinstance(update, TensorOp) or counts[yielded] != 1:
+        return False
+    if not update.target.startswith("stretto.narrow_scatter") or len(update.args) != 4:
+        return False
+    base, row, dim, start = update.args
+    if base is not carried or dim != 0 or start is not op.index:
+        return False
+    return isinstance(row, Value) and row is not carried and row.tensor.shape[0] == 1
+
+
 def for_params(_: Program, op: ForOp) -> str | None:
     return _expect("parameters", _types(op.body.params), (INDEX, *_types(op.inits)))
 
@@ -357,7 +390,7 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     CheckOp: (check_operands, check_results),
     IfOp: (if_condition, if_params, if_yields),
     WhileOp: (while_params, while_condition, while_yields, while_results),
-    ForOp: (for_bounds, for_independent, for_params, for_yields, for_results),
+    ForOp: (for_bounds, for_independent, for_params, for_yields, for_results, for_parallel),
     CallOp: (call_function, call_arguments, call_results),
 }
 """What each op class demands. A stage that has an op class of its own adds its rules here."""

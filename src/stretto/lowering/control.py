@@ -7,9 +7,12 @@ carried list is its buffer and a length register.
 
 from __future__ import annotations
 
-from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
-from stretto.device.forms import Items
-from stretto.device.tree import CheckCode, For, If, Let, Node, Seq, While
+from collections.abc import Iterator, Sequence
+
+from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg, loads
+from stretto.device.forms import Items, LeafItem
+from stretto.device.operator import Operator
+from stretto.device.tree import Call, CheckCode, For, If, Let, Node, Seq, While, leaves, walk
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.size_bounds import at_most
@@ -211,8 +214,35 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
         body, _ = region(low, op.body, tuple(nexts))
     _behind(low, op, currents, before)
     independent = _independent(low, op, currents, made) if op.independent else ()
-    low.emit_node(For(index, start, stop, op.step, body, _rotations(currents, nexts), independent))
+    parallel = op.parallel and _runs_apart(body, low.locals[made:])
+    low.emit_node(
+        For(index, start, stop, op.step, body, _rotations(currents, nexts), independent, parallel)
+    )
     bind_all(low, op.results, currents)
+
+
+def _runs_apart(body: Node[Items], made: Sequence[Buffer]) -> bool:
+    """Whether a unit can run an iteration by itself: nothing in it stops the run or calls a
+    library, and what it makes lies in memory of its own."""
+    items = [item for leaf in leaves(body) for item in leaf]
+    used = {b for item in items for b in _named(item)}
+    return (
+        all(isinstance(item, Operator | Let) for item in items)
+        and not any(isinstance(node, Call) for node in walk(body))
+        and not any(buffer.is_sized for buffer in made)
+        and not any(buffer.kind == "list" for buffer in used)
+    )
+
+
+def _named(item: LeafItem) -> Iterator[Buffer]:
+    match item:
+        case Operator():
+            yield item.out.buffer
+            yield from (load.access.buffer for load in item.reads())
+        case Let():
+            yield from (load.access.buffer for load in loads(item.value))
+        case _:
+            pass
 
 
 def _bound_index(low: Lowering, op: ForOp, index: Reg) -> None:

@@ -75,10 +75,12 @@ class ControlPrinter(ABC, Generic[Parts]):
     """Makes statements of the nodes of one function, in `out`.
 
     ok: a variable that says whether nothing went wrong, where functions do not return at once when
-    something does. namespace: what stands before the names of functions that programs call.
+    something does. unit: the one with the unit's number. namespace: what stands before the names of
+    functions that programs call.
     """
 
     ok: Term | None = None
+    unit: Term
     namespace = ""
 
     def __init__(self, parts: Parts, function: TreeFunction[Schedule]) -> None:
@@ -122,13 +124,17 @@ class ControlPrinter(ABC, Generic[Parts]):
         at, stop = self.fresh("at"), self.fresh("stop")
         self.declare(at, node.start)
         self.declare(stop, node.stop)
+        step = node.step
+        if node.parallel:
+            self.out.assign(at, self.unit * step, operator="+=")
+            step *= self.parts.program.units
         with self.inside() as body:
             self.decided(node, 1)
             self.out.assign(self.reg(node.index), at)
             self.node(node.body)
             self.rotate(node.rotate)
-            self.advance(at, stop, node.step)
-        goes_on = infix(at, "<" if node.step > 0 else ">", stop)
+            self.advance(at, stop, step)
+        goes_on = infix(at, "<" if step > 0 else ">", stop)
         self.out.add(code.Loop(self.ok & goes_on if self.ok else goes_on, body=tuple(body)))
         self.decided(node, 0)
 

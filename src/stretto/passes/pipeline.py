@@ -28,6 +28,7 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.overlap import Overlap
+from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.rotate import Rotate
 from stretto.passes.share_arms import ShareArms
@@ -68,9 +69,10 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
     Products are split before loops are, so that a part can leave its recurrence, and joined while
     they are still side by side in the loop, so that one batched result is read there. Batching
     comes first once, for what depends on the index alone, so that distribution need not hand it
-    over; and again for what distribution made independent. What is then left of loops that follow
-    each other may run at the same time. What was batched is cut into blocks of iterations last,
-    when no pass asks any more what a loop reads.
+    over; and again for what distribution made independent. What iterations then still compute
+    without each other may run on different units. What is left of loops that follow each other may
+    run at the same time. What was batched is cut into blocks of iterations last, when no pass asks
+    any more what a loop reads.
     """
     return (
         FoldTables(),
@@ -82,6 +84,7 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         Distribute(),
         EliminateDeadCode(),
         BatchLoops(),
+        ParallelLoops(target),
         ForwardLists(),
         EliminateCommonSubexpressions(),
         EliminateDeadCode(),

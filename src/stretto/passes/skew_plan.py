@@ -179,6 +179,8 @@ def _finished(group: Group, around: Surroundings) -> Iterator[Group]:
 
 def why_not(loop: ForOp, around: Surroundings) -> str | None:
     """Why a loop cannot run beside others, or None."""
+    if loop.parallel:
+        return "its iterations run on units of their own"
     trips = loop.trips()
     if trips is None or trips == 1 or not at_most(1, trips):
         return "it runs once, or is not known to run at all"

@@ -71,6 +71,8 @@ class StripMine:
         trips = loop.trips()
         if trips is None:
             return "its trip count is not known"
+        if loop.parallel:
+            return "its iterations run on units of their own"
         if any(True for _ in bound_symbols(loop.body)):
             return "a size is known in its iterations only"
         if not self.rows and self.target is None:

@@ -79,6 +79,8 @@ class Unroll:
 
 def why_not(loop: ForOp) -> str | None:
     """Why the iterations of a loop need each other, or None."""
+    if loop.parallel:
+        return "its iterations run on units of their own"
     if any(op.blocks for op in loop.body.ops):
         return "its iteration has control flow"
     for value, yielded in zip(loop.carried, loop.body.yields, strict=True):

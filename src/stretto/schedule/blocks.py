@@ -17,21 +17,33 @@ from stretto.device.expr import Buffer
 from stretto.schedule.liveness import LiveRange
 
 
+FAR = 3
+"""Small blocks share memory if so many leaves and ends of loops are between their uses: by then the
+units mostly know of each other what reuse needs, and wait for nothing more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Buffers placed together: one, or a group that rotates. `live` is None for unused memory."""
+    """Buffers placed together: one, or a group that rotates. `live` is None for unused memory.
+    small: to wait for its memory would cost more than it saves. alone: it shares none."""
 
     buffers: tuple[Buffer, ...]
     nbytes: int
     live: LiveRange | None
     small: bool
+    alone: bool = False
 
     def may_share(self, other: Block) -> bool:
-        if self.small or other.small:
+        if self.alone or other.alone:
             return False
         if self.live is None or other.live is None:
             return True
-        return self.live.before(other.live) or other.live.before(self.live)
+        far = FAR if self.small or other.small else 0
+        return _follows(self.live, other.live, far) or _follows(other.live, self.live, far)
+
+
+def _follows(one: LiveRange, other: LiveRange, far: int) -> bool:
+    return one.before(other) and other.first.leaf - one.last.leaf >= far
 
 
 def place(blocks: Sequence[Block]) -> list[tuple[int, Block]]:
@@ -69,7 +81,8 @@ class _Lives:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         lives = [block.live for block in blocks]
-        self._alone = np.array([block.small for block in blocks], np.bool_)
+        self._alone = np.array([block.alone for block in blocks], np.bool_)
+        self._far = np.array([FAR if block.small else 0 for block in blocks], np.int64)
         self._unused = np.array([live is None for live in lives], np.bool_)
         rows = [(0,) * 8 if live is None else _row(live) for live in lives]
         self._rows = np.array(rows, np.int64).reshape(len(blocks), 8)
@@ -81,7 +94,8 @@ class _Lives:
         if self._unused[number]:
             return ~self._alone[:number]
         own, others = self._rows[number : number + 1], self._rows[:number]
-        apart = self._unused[:number] | _before(own, others) | _before(others, own)
+        far = np.maximum(self._far[number], self._far[:number])
+        apart = self._unused[:number] | _before(own, others, far) | _before(others, own, far)
         return apart & ~self._alone[:number]
 
 
@@ -100,10 +114,11 @@ def _only(units: int) -> int:
     return units.bit_length() - 1 if units & (units - 1) == 0 else SEVERAL
 
 
-def _before(one: NDArray[np.int64], other: NDArray[np.int64]) -> Mask:
-    """`LiveRange.before`, row by row."""
+def _before(one: NDArray[np.int64], other: NDArray[np.int64], far: NDArray[np.int64]) -> Mask:
+    """`_follows`, row by row."""
     position, leaf, wave, unit = one[:, 4:].T
     first, first_leaf, first_wave, first_unit = other[:, :4].T
     same = (unit == first_unit) | (unit == NOBODY) | (first_unit == NOBODY)
     alone = same & (unit != SEVERAL) & (first_unit != SEVERAL)
-    return (position < first) & ((leaf != first_leaf) | (wave < first_wave) | alone)
+    enough = first_leaf - leaf >= far
+    return enough & (position < first) & ((leaf != first_leaf) | (wave < first_wave) | alone)

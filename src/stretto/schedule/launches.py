@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, Leaf, Node, Seq, children, leaves, title, walk
+from stretto.device.tree import Call, Leaf, Node, Seq, children, is_parallel, leaves, title, walk
 from stretto.device.verifier.plans import Marks, as_program
 from stretto.errors import ScheduleError
 from stretto.schedule.plan import make_plan
@@ -56,7 +56,8 @@ def choose_launches(
     main = program.tree.main.body
     forced: set[int] = set()
     if control == "host":
-        forced |= {id(node) for node in walk(main) if _decides(node)}
+        apart = {id(node) for loop in walk(main) if is_parallel(loop) for node in walk(loop)}
+        forced |= {id(node) for node in walk(main) if _decides(node) and id(node) not in apart}
     if launches == "per_kernel":
         forced |= {id(leaf) for leaf in _outer(main, forced)}
     if "auto" not in (launches, control):
@@ -126,7 +127,7 @@ def _cheapest(
         seconds = {stretch.title: stretch.seconds for stretch in whole.stretches}
         runs = {stretch.title: stretch.runs for stretch in whole.stretches}
         for node in _control(main):
-            inner = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
+            inner = [leaf for leaf in _outside_parallel(node) if isinstance(leaf, Leaf)]
             names = {id(leaf): titles[numbers[id(leaf)]] for leaf in inner}
             gains = {
                 leaf: seconds[name]
@@ -166,6 +167,15 @@ def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
         yield node
 
 
+def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
+    """The node and what is below it, without what units do each by itself."""
+    if not is_parallel(node):
+        yield node
+        for child in children(node):
+            yield from _outside_parallel(child)
+
+
 def _decides(node: Node[Schedule]) -> bool:
-    """Whether it is a loop or a branch."""
-    return not isinstance(node, Leaf | Seq | Call)
+    """Whether it is a loop or a branch that the host could execute: of a parallel loop each unit
+    has iterations of its own."""
+    return not isinstance(node, Leaf | Seq | Call) and not is_parallel(node)

@@ -80,16 +80,24 @@ class _Demand:
 class LeafWaits:
     """Takes the items of a leaf wave by wave, and inserts the waits that they need.
 
-    keep: may a buffer be accessed after the leaf?
+    keep: may a buffer be accessed after the leaf? publishes: other units may wait for what it does;
+    not in a parallel loop.
     """
 
     def __init__(
-        self, number: int, pending: Pending, setting: SyncSetting, keep: Callable[[str], bool]
+        self,
+        number: int,
+        pending: Pending,
+        setting: SyncSetting,
+        keep: Callable[[str], bool],
+        *,
+        publishes: bool = True,
     ) -> None:
         self._number = number
         self._units = setting.units
         self._setting = setting
         self._keep = keep
+        self._publishes = publishes
         self._count = 0
         self._others = ~np.eye(self._units, dtype=np.bool_)
         self._accesses: dict[str, list[_Access]] = {}
@@ -128,6 +136,15 @@ class LeafWaits:
         self._known = np.where(self._others, self._known, np.int32(len(self._published)))
         self._published.append(self._known)
         self._ends.append([len(items) for items in self._items])
+
+    def meet(self) -> None:
+        """All units wait for all that the others have done."""
+        if self._units == 1:
+            return
+        self.close_wave()
+        for items in self._items:
+            items.append(Wait(0, len(self._published) - 1, self._units))
+        self.pairs = self.pairs + self._others
 
     def settled(self, matters: Callable[[Footprint], bool], pairs: Mask | None = None) -> LeafWaits:
         """The leaf with waits at its end: unit u waits until all accesses of unit v that matter
@@ -273,7 +290,7 @@ class LeafWaits:
             self._unit(unit, [step for step in sorted(awaited) if unit in awaited[step]], number)
             for unit in range(self._units)
         )
-        return Schedule(units, len(number) if any(units) else 0)
+        return Schedule(units, len(number) if any(units) and self._publishes else 0)
 
     def _unit(self, unit: int, steps: list[int], number: Mapping[int, int]) -> tuple[Item, ...]:
         """The items of a unit, with its signals: of several at one place the last says it all."""

@@ -11,7 +11,8 @@ blocks of which one is done with before the next begins, and is as large as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -27,7 +28,7 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Interval
-from stretto.device.tree import TreeFunction
+from stretto.device.tree import Call, Leaf, Node, TreeFunction, is_parallel, rotation, walk
 from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Maximum, Size, usual_value
@@ -57,22 +58,59 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
         if not all(map(is_known, buffer.shape)):
             raise ScheduleError(f"the size of local buffer {buffer.name} is not static")
     live = liveness(function.body, units)
-    blocks = _blocks(fixed, live, share_bytes)
+    private = private_buffers(function) if units > 1 else frozenset[str]()
+    blocks = _blocks(fixed, live, share_bytes, private, units)
     placed = place(sorted(blocks, key=lambda block: -block.nbytes))
     separate = sum(block.nbytes for block in blocks)
     slots = _slots(_blocks(sized, live, share_bytes))
-    frame = _with_slots(_frame(fixed, placed), sized, slots)
+    frame = _with_slots(_frame(fixed, placed, private, units), sized, slots)
     return FramePlan(frame, _with_sized(_layout(placed), slots), separate)
 
 
-def _blocks(buffers: tuple[Buffer, ...], live: Liveness, share_bytes: int) -> list[Block]:
-    """What is placed as one, with its bytes; usual ones where the call decides."""
+def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
+    """Names of the local buffers that nothing but one parallel loop accesses: each unit has a copy
+    of its own."""
+    loops = [node for node in walk(function.body) if is_parallel(node)]
+    inside = {id(node) for loop in loops for node in walk(loop)}
+    others = (node for node in walk(function.body) if id(node) not in inside)
+    shared = {name for node in others for name in _touched(node)}
+    homes = Counter(
+        name for loop in loops for name in {n for node in walk(loop) for n in _touched(node)}
+    )
+    fixed = {buffer.name for buffer in function.locals if not buffer.is_sized}
+    return frozenset(name for name, homes in homes.items() if homes == 1) & fixed - shared
+
+
+def _touched(node: Node[LeafPlan]) -> Iterator[str]:
+    """Names of what a node accesses, without what is below it."""
+    yield from (buffer.name for pair in rotation(node) for buffer in pair)
+    match node:
+        case Leaf(plan):
+            yield from (region.buffer.name for region in plan.regions)
+        case Call(tensors=tensors):
+            yield from (access.buffer.name for _, access in tensors)
+        case _:
+            pass
+
+
+def _blocks(
+    buffers: tuple[Buffer, ...],
+    live: Liveness,
+    share_bytes: int,
+    private: frozenset[str] = frozenset(),
+    units: int = 1,
+) -> list[Block]:
+    """What is placed as one, with its bytes; usual ones where the call decides. What is private
+    shares no bytes: units are in different iterations."""
     blocks: list[Block] = []
     for group in _groups(buffers, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
+        is_private = group[0].name in private
         nbytes = sum(usual_value(aligned(sized_bytes(buffer))) for buffer in group)
+        nbytes *= units if is_private else 1
         span = LiveRange.of(events) if events else None
-        blocks.append(Block(group, nbytes, span, small=nbytes < share_bytes))
+        small = nbytes < share_bytes
+        blocks.append(Block(group, nbytes, span, small, alone=is_private))
     return blocks
 
 
@@ -189,12 +227,18 @@ def _end(placed: list[tuple[int, Block]]) -> int:
     return max((offset + block.nbytes for offset, block in placed), default=0)
 
 
-def _frame(buffers: tuple[Buffer, ...], placed: list[tuple[int, Block]]) -> FrameLayout:
+def _frame(
+    buffers: tuple[Buffer, ...],
+    placed: list[tuple[int, Block]],
+    private: frozenset[str],
+    units: int,
+) -> FrameLayout:
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:
-            offsets[buffer.name] = Placement(start, buffer.nbytes)
-            start += _aligned(buffer.nbytes)
+            copies = units if buffer.name in private else 1
+            offsets[buffer.name] = Placement(start, buffer.nbytes, copies)
+            start += copies * _aligned(buffer.nbytes)
     return FrameLayout(_end(placed), tuple((b.name, offsets[b.name]) for b in buffers))
 
 

@@ -44,6 +44,7 @@ from stretto.device.tree import (
     TreeFunction,
     assigns,
     children,
+    is_parallel,
     joined,
     leaves,
     reads,
@@ -111,6 +112,8 @@ class _LaunchPlanner:
         return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
 
     def on_host(self, node: Node[Schedule]) -> bool:
+        if is_parallel(node):  # each unit has iterations of its own
+            return False
         return (
             self._needs_host(node)
             or self._has_cut(node)

@@ -20,7 +20,9 @@ from stretto.device.tree import (
     Tree,
     TreeFunction,
     children,
+    is_parallel,
     leaves,
+    map_leaves,
     rebuilt,
     rotation,
 )
@@ -34,6 +36,7 @@ from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import (
     FunctionPlanner,
     LeafPlan,
+    Placed,
     Policy,
     kernel_seconds,
 )
@@ -193,24 +196,42 @@ def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[f
 
 def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> ProgramPlan:
     footprints = Footprints(units)
+    alone = policy.planner(1, costs, Footprints(1))
     functions = tuple(
-        function.with_body(_planned(function.body, policy.planner(units, costs, footprints)))
+        function.with_body(
+            _planned(function.body, policy.planner(units, costs, footprints), alone, units)
+        )
         for function in tree.functions
     )
-    seconds = tree_seconds(functions, lambda plan: plan.seconds, costs)
+    seconds = tree_seconds(functions, lambda plan: plan.seconds, costs, units)
     return ProgramPlan(policy, units, functions, seconds, footprints)
 
 
-def _planned(node: Node[Body], planner: FunctionPlanner) -> Node[LeafPlan]:
+def _planned(
+    node: Node[Body], planner: FunctionPlanner, alone: FunctionPlanner, units: int
+) -> Node[LeafPlan]:
+    """`alone`: plans leaves for a single unit."""
+    if is_parallel(node):
+        return map_leaves(node, lambda body: _by_each(alone.plan(body), units))
     match node:
         case Leaf(body):
             return Leaf(planner.plan(body))
         case Call():
             return cast("Call[LeafPlan]", node)
         case _:
-            planned = rebuilt(node, [_planned(child, planner) for child in children(node)])
+            inner = [_planned(child, planner, alone, units) for child in children(node)]
             planner.rotate(rotation(node))
-            return planned
+            return rebuilt(node, inner)
+
+
+def _by_each(plan: LeafPlan, units: int) -> LeafPlan:
+    """What one unit does, done by each of the units."""
+
+    def everyone(placed: Placed) -> Placed:
+        parts = (replace(part, unit=unit) for unit in range(units) for part in placed.parts)
+        return replace(placed, parts=tuple(parts))
+
+    return LeafPlan(tuple(tuple(map(everyone, wave)) for wave in plan.waves), plan.seconds)
 
 
 def _realised(

@@ -3,9 +3,9 @@
 The function is walked with the accesses that are pending: those that some unit may not know to be
 over. A loop is walked until the state at its head no longer grows, so that waits between iterations
 are found; both arms of a branch start from one state. Before a loop the units wait for what its
-body may touch (so that the body need not in every iteration), and before a call and at the end of a
-function for everything: what comes then may touch anything. They do so at the end of the leaf that
-stands there, if one does.
+body may touch (so that the body need not in every iteration), and before a call, around a parallel
+loop and at the end of a function for everything: what comes then may touch anything. They do so at
+the end of the leaf that stands there, if one does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Schedule
 from stretto.device.tree import (
     Call,
+    For,
     Leaf,
     Node,
     Rotation,
     Seq,
     is_loop,
+    is_parallel,
     joined,
     leaves,
     map_leaves,
@@ -117,6 +119,8 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         What its body would wait for in every iteration is waited for once, before it. Waits that
         the body makes in any case need not be made before it, too.
         """
+        if is_parallel(loop):
+            return self._parallel(loop, before)
         matters = self._touched_by(loop)
         quiet = before.settled(matters)
         walked, after = super().loop(loop, quiet.pending())
@@ -129,6 +133,17 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             if _scheduled(again) == _scheduled(walked):
                 return [*_made(needed), walked], end
         return [*_made(quiet), walked], after
+
+    def _parallel(
+        self, loop: For[LeafPlan], before: LeafWaits
+    ) -> tuple[list[Node[LeafWaits]], Pending]:
+        """Units go through iterations of their own without waits; before and behind the loop they
+        wait for each other."""
+        asked = before.settled(_everything)
+        met = self._waiting({})
+        met.meet()
+        made = map_leaves(loop, self._apart)
+        return [*_made(asked), made, *_made(met)], {}
 
     def _waiting(self, state: Pending) -> LeafWaits:
         """A leaf that has nothing but waits."""
@@ -143,6 +158,13 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
             for placed in wave:
                 leaf.append(placed, self._footprints(placed))
             leaf.close_wave()
+        return leaf
+
+    def _apart(self, body: LeafPlan) -> LeafWaits:
+        """A leaf of a parallel loop."""
+        leaf = LeafWaits(NO_LEAF, {}, self._setting, lambda name: False, publishes=False)
+        for placed in body.placed:
+            leaf.append(placed, ())
         return leaf
 
     def _pairs(self, node: Node[LeafWaits]) -> NDArray[np.int64]:

@@ -97,11 +97,13 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Visit:
     """Units run the leaf `schedule`, which is number `leaf` of the program's text. registers: those
-    whose values are known, behind the leaf's own statements."""
+    whose values are known, behind the leaf's own statements. owner: the unit whose iteration of a
+    parallel loop it is part of; None where all units come to it."""
 
     leaf: int
     schedule: Schedule
     registers: Mapping[str, Number]
+    owner: int | None = None
 
 
 class _NoMemory:
@@ -171,6 +173,7 @@ class Walk:
         bodies = {function.name: function.body for function in functions}
         self._estimator = Estimator(bodies, leaf, costs)
         self._active: list[str] = []
+        self._owner: int | None = None
         self._count = 0
         taken = dict(costs.taken)
         self._sizes: dict[str, Number] = {
@@ -235,23 +238,33 @@ class Walk:
             if isinstance(statement, Let):
                 value = self._value(statement.value, registers)
                 self._assign(statement.reg.name, value, registers)
-        return Visit(self._numbers[id(node)], schedule, dict(registers))
+        return Visit(self._numbers[id(node)], schedule, dict(registers), self._owner)
 
     def _for(self, node: For[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
         bounds = self._value(node.start, registers), self._value(node.stop, registers)
         if bounds[0] is not None and bounds[1] is not None:
-            for position in range(int(bounds[0]), int(bounds[1]), node.step):
+            for done, position in enumerate(range(int(bounds[0]), int(bounds[1]), node.step)):
                 self._choices.passes(node, 1)
                 registers[node.index.name] = position
-                yield from self._node(node.body, registers)
+                yield from self._iteration(node, done, registers)
             self._choices.passes(node, 0)
             return
         done = 0
         while self._goes_on(node, done):
             first = None if bounds[0] is None else int(bounds[0]) + done * node.step
             self._assign(node.index.name, first, registers)
-            yield from self._node(node.body, registers)
+            yield from self._iteration(node, done, registers)
             done += 1
+
+    def _iteration(
+        self, node: For[Schedule], done: int, registers: dict[str, Number]
+    ) -> Iterator[Visit]:
+        """An iteration behind `done` others."""
+        outer = self._owner
+        if node.parallel:
+            self._owner = done % self._program.units
+        yield from self._node(node.body, registers)
+        self._owner = outer
 
     def _while(self, node: While[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
         done = 0

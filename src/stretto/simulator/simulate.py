@@ -178,7 +178,9 @@ class Simulator:
                 return False
             self.visits.append(found)
             self.registers.append(Known(found.registers, self.costs.unknown_trips))
-        unit.items = iter(self.visits[unit.visit].schedule.units[unit.number])
+        visit = self.visits[unit.visit]
+        is_own = visit.owner is None or visit.owner == unit.number
+        unit.items = iter(visit.schedule.units[unit.number] if is_own else ())
         return True
 
     def item(self, unit: _Unit, item: Item, now: float) -> bool:

@@ -1,8 +1,9 @@
 """Where each loop, branch and call of a scheduled program is decided, and why there.
 
 A unit that decides for itself reads what decides from its registers; where another unit has written
-that, it waits for it. The host decides between launches where the machine has cut the program
-there. What each way takes is the cost model's.
+that, it waits for it. In an iteration of a parallel loop a unit decides alone. The host decides
+between launches where the machine has cut the program there. What each way takes is the cost
+model's.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from stretto.device.tree import (
     TreeFunction,
     children,
     inputs,
+    is_parallel,
     leaves,
     title,
     trip_count,
+    walk,
 )
 from stretto.text import seconds_text
 
 HEADERS = ("control", "runs", "decided", "because")
 UNITS = "by each unit, in registers"
+APART = "by one unit, for its own iterations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,19 @@ def decided(
     rows: list[Decided] = []
     for function in program.tree.functions:
         sources = _Sources(function)
+        loops = [node for node in walk(function.body) if is_parallel(node)]
+        apart = {id(inner) for loop in loops for inner in walk(loop.body)}
         for node, times in _control(function.body, runs[function.name]):
             name = title(node)
             if (reason := hosted.get(name)) is not None:
                 who, why = "on the host, between launches", reason
             elif isinstance(node, Call):
                 who, why = UNITS, _why_call(node, recursive)
+            elif is_parallel(node) and program.units > 1:
+                who, why = UNITS, f"its iterations are dealt to {program.units} units"
+            elif id(node) in apart:
+                who = APART if program.units > 1 else UNITS
+                _, why = sources.of(node, 1, wait_seconds)
             else:
                 who, why = sources.of(node, program.units, wait_seconds)
             rows.append(Decided(f"{function.name}: {name}", times, who, why))

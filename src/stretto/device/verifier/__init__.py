@@ -8,6 +8,7 @@ Form: kernels, functions, buffers and units exist; each kernel of a leaf runs ea
 once; all units have the same register statements; registers are assigned before they are used.
 Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
 is read; nothing is pending when a function is called or returns.
+Parallel loops: their iterations share no memory that one of them writes, and no registers.
 Memory: frames hold their buffers; accesses lie inside of them; functions say which params they
 write; memory that is written has one name in each function.
 Source: where it is given, the program does what the tree does that it was scheduled from.
@@ -35,6 +36,7 @@ from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.parallel import check_parallel
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.proof import Proof
@@ -101,6 +103,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
         for schedule in leaves(function.body):
             orders(schedule)
         check_registers(function, program.tree.externals, touched)
+        check_parallel(function, program.frame(function.name), program.units, touched)
         check_bounds(function, touched)
         check_sized_bounds(function, touched, accesses)
     check_aliases(program, places, touched)

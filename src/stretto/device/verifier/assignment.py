@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.flow import Facts, Loop
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_reads
-from stretto.device.tree import Call, Check, For, If, Let, Node, TreeFunction, reads
+from stretto.device.tree import (
+    Call,
+    Check,
+    For,
+    If,
+    Leaf,
+    Let,
+    Node,
+    TreeFunction,
+    assigns,
+    is_parallel,
+    reads,
+    walk,
+)
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 
@@ -52,6 +65,13 @@ class Assignment(Facts[Schedule, Assigned]):
         self._use(reads(call), state, f"call of {call.function}")
         return call, state | {mine.name for mine, _ in call.results}
 
+    def loop(self, node: Loop[Schedule], state: Assigned) -> tuple[Node[Schedule], Assigned]:
+        """What a parallel iteration assigns, neither another one nor what follows it finds."""
+        if not is_parallel(node):
+            return super().loop(node, state)
+        kept = state - {reg.name for reg in _assigned(node)}
+        return super().loop(node, kept)[0], kept
+
     def decide(self, node: Loop[Schedule] | If[Schedule], state: Assigned) -> None:
         what = "bounds of a loop" if isinstance(node, For) else "a condition"
         self._use(reads(node), state, what)
@@ -61,6 +81,14 @@ class Assignment(Facts[Schedule, Assigned]):
 
     def merge(self, a: Assigned, b: Assigned) -> Assigned:
         return a & b
+
+
+def _assigned(loop: For[Schedule]) -> Iterator[Reg]:
+    """The registers that an iteration assigns."""
+    for node in walk(loop):
+        yield from assigns(node)
+        if isinstance(node, Leaf):
+            yield from (item.reg for item in node.body.statements if isinstance(item, Let))
 
 
 def check_registers(

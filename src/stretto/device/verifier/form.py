@@ -40,6 +40,7 @@ from stretto.device.tree import (
     rotation,
     walk,
 )
+from stretto.device.verifier.parallel import apart_schedules
 from stretto.device.verifier.types import check_operator_types, check_types
 from stretto.device.verifier.user_kernels import check_user_stage
 from stretto.errors import VerifyError
@@ -68,12 +69,13 @@ def check_form(program: DeviceProgram) -> None:
     check_kernels(program.kernels)
     for function in program.tree.functions:
         scope = _scope(function, program.tree.externals)
+        apart = apart_schedules(function.body)
         for node in walk(function.body):
             _check_control(node)
             _check_rotation(node, scope, function)
             match node:
                 case Leaf(schedule):
-                    _check_leaf(schedule, program.units, kernels)
+                    _check_leaf(schedule, program.units, kernels, id(schedule) in apart)
                     used = {b for name in schedule.kernels for b in buffers[name]}
                     _check_buffers((*used, *_statement_buffers(schedule)), scope, function)
                 case Call():
@@ -185,7 +187,8 @@ def _statement_buffers(schedule: Schedule) -> Iterator[Buffer]:
 
 
 # ---- leaves ----------------------------------------------------------------------------------
-def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
+def _check_leaf(schedule: Schedule, units: int, kernels: Kernels, is_apart: bool) -> None:
+    """is_apart: in a parallel loop, where each unit runs all tasks of its iterations."""
     if len(schedule.units) != units:
         raise VerifyError(f"a leaf has {len(schedule.units)} units instead of {units}")
     statements = [[i for i in items if isinstance(i, Let | Check)] for items in schedule.units]
@@ -198,8 +201,16 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels) -> None:
                 _check_access(load.access, "a register statement")
     for items in schedule.units:
         _check_cuts(items, kernels)
+    everyone = schedule.units
+    if is_apart:
+        if any(items != everyone[0] for items in everyone):
+            raise VerifyError("the units differ in what they do in a parallel loop")
+        everyone = everyone[:1]
+    elif schedule.steps == 0 and any(everyone):
+        # Who waits for step 0 of the next leaf would not learn what this one has done.
+        raise VerifyError("a leaf with items publishes nothing at its end")
     runs: dict[str, list[Run]] = {}
-    for item in (item for items in schedule.units for item in items):
+    for item in (item for items in everyone for item in items):
         match item:
             case Run(kernel=name):
                 if name not in kernels:

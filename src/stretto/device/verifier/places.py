@@ -133,7 +133,7 @@ class Places:
             raise VerifyError(f"local buffer {buffer.name} has no place in the frame")
         if placement.nbytes < buffer.nbytes:
             raise VerifyError(f"the place of {buffer.name} has only {placement.nbytes} bytes")
-        if placement.offset % 64 or not 0 <= placement.offset <= frame.nbytes - placement.nbytes:
+        if placement.offset % 64 or not 0 <= placement.offset <= placement.end <= frame.nbytes:
             raise VerifyError(f"the place of {buffer.name} is not aligned or not in the frame")
 
     def _join(self, current: Buffer, following: Buffer) -> None:
@@ -209,7 +209,7 @@ def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
 
 
 def _bytes(placement: Placement) -> Interval:
-    return placement.offset, placement.offset + placement.nbytes
+    return placement.offset, placement.end
 
 
 def _meet(a: Interval, b: Interval) -> bool:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
-from stretto.device.flow import Facts
+from stretto.device.flow import Facts, Loop
 from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import Region
 from stretto.device.relation import compose
-from stretto.device.tree import Call, Node, Rotation, swaps
+from stretto.device.tree import Call, Node, Rotation, is_parallel, leaves, swaps
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
@@ -101,6 +101,7 @@ class RaceFinder(Facts[Schedule, Pending]):
         # The accesses are kept with the answer, for their `id` to stay theirs.
         self._met: dict[tuple[int, int], tuple[Accesses, Accesses, Mask]] = {}
         self._renamed: dict[tuple[int, str], tuple[Accesses, Accesses]] = {}
+        self._apart: dict[int, Pending] = {}
 
     def check(self, body: Node[Schedule], name: str) -> None:
         """Raises VerifyError for a race; nothing may be pending when a function returns."""
@@ -120,6 +121,22 @@ class RaceFinder(Facts[Schedule, Pending]):
     def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
         self._require_quiet(state, f"function {call.function} is called")
         return call, {}
+
+    def loop(self, node: Loop[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
+        """Units run parallel iterations in any order, so nothing may be pending before them. Behind
+        them each unit knows of its own ones only. (`parallel` looks at what they do to each
+        other.)"""
+        if not is_parallel(node):
+            return super().loop(node, state)
+        self._require_quiet(state, "a parallel loop begins")
+        if id(node) not in self._apart:
+            pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+            for accesses in (a for s in leaves(node.body) for a in self._groups(s)):
+                seen = np.zeros((len(accesses.units), len(node_units(node))), np.bool_)
+                seen[np.arange(len(seen)), accesses.units] = True
+                _keep(pending, _lasting(accesses), seen)
+            self._apart[id(node)] = pending
+        return node, self._apart[id(node)]
 
     def same(self, a: Pending, b: Pending) -> bool:
         return a.keys() == b.keys() and all(
@@ -277,6 +294,11 @@ class RaceFinder(Facts[Schedule, Pending]):
             renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
             self._renamed[key] = accesses, renamed
         return self._renamed[key][1]
+
+
+def node_units(node: Node[Schedule]) -> range:
+    """The units of a program, as its leaves have them."""
+    return range(len(next(leaves(node)).units))
 
 
 def _lasting(accesses: Accesses) -> Accesses:

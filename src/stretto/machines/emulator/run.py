@@ -222,7 +222,8 @@ class _Unit:
             raise self._stop(Status.ARENA_FULL, end, f"the frames need {end} bytes")
         pointers = dict(self.machine.externals)
         for name, placement in layout.placements:
-            pointers[name] = Pointer(None, frame + placement.offset)
+            own = self.number * layout.stride(name)
+            pointers[name] = Pointer(None, frame + placement.offset + own)
         for name, _ in layout.sized:
             pointers[name] = Pointer(None, frame + resolve(layout.offset(name), registers))
         memory = UnitMemory(self.machine.memory, self.number, pointers, registers)
@@ -237,9 +238,9 @@ class _Unit:
                     yield self._node(child, at)
             case For():
                 at.memory.begin("bounds of a loop")
-                for position in range(
-                    int(at.value(node.start)), int(at.value(node.stop)), node.step
-                ):
+                trips = range(int(at.value(node.start)), int(at.value(node.stop)), node.step)
+                own = trips[self.number :: self.machine.program.units] if node.parallel else trips
+                for position in own:
                     at.registers[node.index.name] = position
                     yield self._node(node.body, at)
                     self._rotate(node.rotate, at)

@@ -31,9 +31,9 @@ def usual(dim: Dim) -> float:
     return max(usual_value(dim), 1)
 
 
-def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest) -> float:
-    """One unit computes the op, with what it reads at hand. Infinite where that cannot be said, as
-    for a tensor of any size, a loop or a call."""
+def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest, units: int = 1) -> float:
+    """Units compute the op together, with what they read at hand. Infinite where that cannot be
+    said, as for a tensor of any size, a loop or a call."""
     if isinstance(op, ConstantOp | LiteralOp):
         return 0.0
     if not isinstance(op, TensorOp):
@@ -43,13 +43,13 @@ def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest) -> float:
     if cost is Cost.FREE:
         return 0.0
     if cost is Cost.ELEMENT:
-        return made * costs.element_seconds
+        return made * costs.element_seconds / units
     read = max((elements(value, size_of) for value in op.operands), default=0.0)
     if cost is Cost.PRODUCT:
         weights = sum(nbytes(value, size_of) for value in op.operands)
-        work = costs.product_seconds(_product_flops(op, made, size_of), weights, 1)
+        work = costs.product_seconds(_product_flops(op, made, size_of), weights, units)
     else:
-        work = _PASSES * max(made, read) * costs.element_seconds
+        work = _PASSES * max(made, read) * costs.element_seconds / units
     return costs.start_seconds + work
 
 

@@ -99,6 +99,12 @@ def _bounds(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
             return replace(node, step=rng.choice([0, 1, 2, -1]))
 
 
+def _parallel(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
+    """Iterations run on units of their own, or no longer."""
+    assert isinstance(node, For)
+    return replace(node, parallel=not node.parallel)
+
+
 def _rotation(node: Node[Schedule], rng: random.Random) -> Node[Schedule]:
     assert isinstance(node, For | While)
     pairs = list(node.rotate)
@@ -150,6 +156,7 @@ CHANGES: tuple[Change, ...] = (
     _node_change(_unwrapped, For, While, If),
     _node_change(_bounds, For),
     _node_change(_rotation, For, While),
+    _node_change(_parallel, For),
     _node_change(_rotation, For, While),
     _node_change(_condition, If, While),
     _node_change(_call, Call),

@@ -43,12 +43,13 @@ def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> M
         if kind == 0:
             del placed[at]
         elif kind == 1:
-            placed[at] = buffer, Placement(place.offset, max(0, place.nbytes - 4))
+            placed[at] = buffer, replace(place, nbytes=max(0, place.nbytes - 4))
         else:
             offset = rng.choice(
                 [other.offset, place.offset - 64, place.offset + 64, place.offset + 4, 0]
             )
-            placed[at] = buffer, Placement(offset, place.nbytes)
+            copies = rng.choice([place.copies] * 4 + [1, program.units])
+            placed[at] = buffer, Placement(offset, place.nbytes, copies)
         made = replace(frame, placements=tuple(placed))
         text += f"changes at {buffer}"
     frames = list(program.frames)

@@ -113,6 +113,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
     """Makes statements of one function; what a unit does in a leaf is a case of a switch."""
 
     namespace = "stretto::"
+    unit = UNIT
 
     def __init__(self, parts: SourceParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
@@ -178,6 +179,8 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                         continue
                     case "local" | "items":
                         place = FRAME + self.position(frame.offset(buffer.name))
+                        if stride := frame.stride(buffer.name):
+                            place = place + UNIT * stride
                     case _:
                         place = literal(f"s.ctx->buffers[{self.parts.place(buffer)}]")
                 address = joined(f"({kind})(", place, ")")
@@ -225,8 +228,9 @@ class UnitPrinter(ControlPrinter[SourceParts]):
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
-        if len(set(schedule.units)) == 1 and not any(
-            isinstance(i, Run | Wait) for i in schedule.units[0]
+        is_alike = len(set(schedule.units)) == 1
+        if is_alike and not (
+            schedule.steps and any(isinstance(i, Run | Wait) for i in schedule.units[0])
         ):
             self.items(schedule.units[0])
         else:

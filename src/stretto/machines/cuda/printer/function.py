@@ -69,6 +69,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     """
 
     ok = OK
+    unit = UNIT
 
     def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
@@ -105,9 +106,12 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def in_frame(self, buffer: Buffer) -> Term:
         """The address of an intermediate value."""
         size = buffer.dtype.itemsize
-        place = self.parts.program.frame(self.function.name).offset(buffer.name) // size
+        frame = self.parts.program.frame(self.function.name)
+        place = frame.offset(buffer.name) // size
         base = arena(buffer)
         base = base + FRAME * (FRAME_UNIT // size) if self.parts.recursive else base
+        if stride := frame.stride(buffer.name):
+            base = base + UNIT * (stride // size)
         return base + size_term(place, self.reg)
 
     def reg(self, reg: Reg) -> Term:
@@ -172,7 +176,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             steps = merge(schedule)
             for step in steps:
                 self.step(step)
-            if any(map(publishes, steps)):
+            if schedule.steps and any(map(publishes, steps)):
                 self.publish(schedule.steps)
                 self.clean = True
 

@@ -1,0 +1,292 @@
+"""Parallel loops: what iterations compute without each other runs on different units.
+
+An iteration may have control flow of its own, so that nothing can be batched; what depends on no
+other iteration still need not wait for one. It moves to a loop of its own, which hands over a row
+per iteration: unit u of n runs iterations u, u + n, u + 2n, ... by itself, with no waits inside,
+and goes its own way through their branches and loops. What depends on other iterations, as a
+running sum, stays in a loop behind it, in its order (loop distribution, then a DOALL loop; Allen
+and Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6.2).
+
+    for %t in (0, 8, 1) carry (%s = %z) {     %r = for %t in (0, 8, 1) parallel carry (%a = %o) {
+      %x = while ... (reads row %t)             %x = while ... (reads row %t)
+      %n = aten.add.Tensor(%s, %x)       =>     %u = stretto.narrow_scatter(%a, row of %x, 0, %t)
+      yield %n                                  yield %u
+    }                                         }
+                                              for %t in (0, 8, 1) carry (%s = %z) {
+                                                %x = aten.select.int(%r, 0, %t)
+                                                %n = aten.add.Tensor(%s, %x)
+                                                yield %n
+                                              }
+
+Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies. Needs:
+loops batched, so that what is left cannot be. Guarantees: every op runs as often and on the same
+values as before. What may stop the run or draws random numbers stays where it is, and so does a
+loop that is no faster apart by the machine's cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import (
+    ConstantOp,
+    ForOp,
+    IfOp,
+    ListNewOp,
+    ListPushOp,
+    ListStackOp,
+    LiteralOp,
+    TensorOp,
+    WhileOp,
+)
+from stretto.ir.rewrite import clone_op
+from stretto.ir.size_bounds import at_most
+from stretto.ir.types import TensorType
+from stretto.ir.verifier import updates_its_row
+from stretto.ops.effects import has_effect
+from stretto.ops.infer import tensor_op
+from stretto.ops.properties import stay_reason
+from stretto.passes.analyses.loop_dependence import loop_dependence
+from stretto.passes.analyses.loop_form import normalise
+from stretto.passes.analyses.moving import made_from, names_own_sizes, needed_for, reads
+from stretto.passes.analyses.work import nbytes, seconds, usual
+from stretto.passes.distribution_plan import Planner
+from stretto.passes.target import PassCosts, Target
+from stretto.remarks import Remarks
+from stretto.text import bytes_text, seconds_text
+
+GAIN = 1.25
+"""By this factor iterations must be faster apart: the estimates know nothing of fusion."""
+MOST_BYTES = 64 << 20
+"""What the loops hand over, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLoops:
+    """target: decides whether it pays; it does not where none is known. always: it does."""
+
+    target: Target | None = None
+    always: bool = False
+    name: ClassVar[str] = "parallel_loops"
+
+    def apply(self, program: Program) -> bool:
+        changed = False
+        for function in program.functions.values():
+            changed |= self._in_block(function.body, program.remarks)
+        return changed
+
+    def _in_block(self, block: Block, remarks: Remarks) -> bool:
+        changed = False
+        for op in list(block.ops):
+            if isinstance(op, ForOp):
+                reason = self._loop(op, block)
+                if reason is None:
+                    changed = True
+                    continue
+                remarks.decline(self.name, "for", reason, op.location)
+            for inner in op.blocks:
+                changed |= self._in_block(inner, remarks)
+        return changed
+
+    def _loop(self, loop: ForOp, block: Block) -> str | None:
+        """Takes a loop apart; or says why it stays as it is."""
+        reason = self._why_not(loop)
+        if reason is not None:
+            return reason
+        normalise(loop)
+        parts = Parts.of(loop)
+        apart = parts.apart
+        sent = handed_over(loop, apart)
+        if parts.are_parallel_already(loop):
+            sent = ()
+        elif not sent:
+            return "its iterations need each other for all that they compute"
+        reason = self._why_stays(loop, apart, sent)
+        if reason is not None:
+            return reason
+        if not sent:
+            loop.parallel = True
+            return None
+        place = block.ops.index(loop)
+        block.ops[place : place + 1] = taken_apart(loop, parts, sent)
+        return None
+
+    def _why_not(self, loop: ForOp) -> str | None:
+        if self.target is None and not self.always:
+            return "no machine is known"
+        if self.target is not None and self.target.units == 1:
+            return "one unit runs all iterations"
+        trips = loop.trips()
+        if trips is None:
+            return "its trip count is not known"
+        if at_most(trips, 1):
+            return "it runs less than twice"
+        if loop.parallel or loop.independent:
+            return "its iterations are independent already"
+        if has_effect(loop):
+            return "it has a check or a draw, which runs between the ops of its iteration"
+        return None
+
+    def _why_stays(self, loop: ForOp, apart: set[Op], sent: Sequence[Value]) -> str | None:
+        if any(not isinstance(v.type, TensorType) or not v.type.is_static for v in sent):
+            return "an iteration would hand over a list, or what has no fixed size"
+        trips = usual(loop.trips() or 0)
+        moved = trips * sum(nbytes(value, usual) for value in sent)
+        if moved > MOST_BYTES:
+            return f"the loops would hand over {bytes_text(int(moved))}"
+        if self.always:
+            return None
+        assert self.target is not None
+        costs, units = self.target.costs, self.target.units
+        before = trips * run_seconds(apart, costs, units)
+        after = -(-trips // units) * run_seconds(apart, costs, 1) + 2 * costs.wait_seconds
+        after += moved * costs.element_seconds / 2  # four bytes, written and read
+        if GAIN * after < before:
+            return None
+        times = f"{seconds_text(before)}, on units of their own {seconds_text(after)}"
+        return f"its independent ops take {times}, as estimated"
+
+
+# ---- what is independent -----------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The ops of an iteration. apart: those that depend on no other iteration, and may run before
+    all others. repeated: those that cost nothing and depend on the index alone, which both loops
+    have. rest: the others."""
+
+    apart: set[Op]
+    repeated: set[Op]
+    rest: tuple[Op, ...]
+
+    @classmethod
+    def of(cls, loop: ForOp) -> Parts:
+        planner = Planner(loop, loop_dependence(loop))
+        planner.find_repeated()
+        ops = loop.body.ops
+        repeated = {op for op in ops if op in planner.repeated}
+        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop)]
+        late = made_from(ops, [*loop.carried, *(value for op in stay for value in op.results)])
+        rest = tuple(op for op in ops if op in late or op in stay)
+        return cls({*ops} - repeated - {*rest}, repeated, rest)
+
+    def are_parallel_already(self, loop: ForOp) -> bool:
+        """Whether all that an iteration does to what it carries is to update a row of its own."""
+        trips, ends = loop.trips(), set(loop.body.yields)
+        assert trips is not None
+        return (
+            all(updates_its_row(loop, number) for number in range(len(loop.inits)))
+            and all(at_most(trips, carried.tensor.shape[0]) for carried in loop.carried)
+            and all(ends.issuperset(op.results) for op in self.rest)
+        )
+
+
+def _may_run_apart(op: Op, loop: ForOp) -> bool:
+    """Whether an op and what is inside of it may run on one unit, earlier than what it follows."""
+    if names_own_sizes(op, [loop.body]):
+        return False
+    return all(_is_quiet(item) for item in (op, *(i for b in op.blocks for i in b.walk())))
+
+
+def _is_quiet(op: Op) -> bool:
+    """It does not stop the run, and draws no random numbers. It may run for ever: then so would
+    the loop."""
+    match op:
+        case ConstantOp() | LiteralOp() | IfOp() | WhileOp() | ListNewOp() | ListPushOp():
+            return True
+        case ListStackOp():
+            return isinstance(op.result.type, TensorType) and op.result.type.is_static
+        case ForOp():
+            return not op.parallel
+        case TensorOp():
+            return stay_reason(op) is None
+        case _:
+            return False
+
+
+def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
+    """What the rest of the iteration, or its end, needs of the ops that are apart."""
+    made = {value for op in apart for value in op.results}
+    wanted = [value for op in loop.body.ops if op not in apart for value in reads(op)]
+    return tuple(dict.fromkeys(v for v in (*wanted, *loop.body.yields) if v in made))
+
+
+# ---- what it takes -----------------------------------------------------------------------------
+def run_seconds(ops: Iterable[Op], costs: PassCosts, units: int) -> float:
+    """One run of some ops, each shared out to the units, which wait for each other behind it."""
+    return sum(_op_seconds(op, costs, units) for op in ops)
+
+
+def _op_seconds(op: Op, costs: PassCosts, units: int) -> float:
+    inner = [run_seconds(block.ops, costs, units) for block in op.blocks]
+    match op:
+        case IfOp():
+            return max(inner)
+        case WhileOp():
+            return costs.unknown_trips * sum(inner)
+        case ForOp():
+            trips = op.trips()
+            return (costs.unknown_trips if trips is None else usual(trips)) * sum(inner)
+        case TensorOp():
+            alone = seconds(op, costs, usual)
+            if units == 1 or alone < costs.small_waits * costs.wait_seconds:
+                return alone
+            return seconds(op, costs, usual, units) + costs.wait_seconds
+        case _:
+            return 0.0
+
+
+# ---- the loops ---------------------------------------------------------------------------------
+def taken_apart(loop: ForOp, parts: Parts, sent: Sequence[Value]) -> list[Op]:
+    """The ops that take the place of a loop in canonical form; its results become theirs."""
+    trips = loop.trips()
+    assert trips is not None
+    zeros = [
+        tensor_op("aten.zeros.default", (trips, *v.tensor.shape), dtype=v.tensor.dtype.torch)
+        for v in sent
+    ]
+    first = _parallel_loop(loop, sent, [op.result for op in zeros])
+    return [*zeros, first, _rest_loop(loop, parts, dict(zip(sent, first.results, strict=True)))]
+
+
+def _parallel_loop(loop: ForOp, sent: Sequence[Value], inits: Sequence[Value]) -> ForOp:
+    index = Value(loop.index.type, loop.index.hint)
+    mapping = {loop.index: index}
+    needed = needed_for(loop.body.ops, sent)
+    ops = [clone_op(op, mapping) for op in loop.body.ops if op in needed]
+    carried = [Value(init.type, value.hint) for init, value in zip(inits, sent, strict=True)]
+    yields: list[Value] = []
+    for rows, value in zip(carried, sent, strict=True):
+        row = tensor_op("aten.unsqueeze.default", mapping[value], 0)
+        update = tensor_op("stretto.narrow_scatter.default", rows, row.result, 0, index)
+        for op in (row, update):
+            op.location = loop.location
+        ops += [row, update]
+        yields.append(update.result)
+    body = Block((index, *carried), ops, tuple(yields))
+    results = tuple(Value(value.type, value.hint) for value in carried)
+    return ForOp(
+        loop.start,
+        loop.stop,
+        loop.step,
+        tuple(inits),
+        body,
+        results=results,
+        location=loop.location,
+        parallel=True,
+    )
+
+
+def _rest_loop(loop: ForOp, parts: Parts, rows: dict[Value, Value]) -> ForOp:
+    """The loop itself, which finds in rows what it does not compute any more."""
+    items = {value: tensor_op("aten.select.int", of, 0, loop.index) for value, of in rows.items()}
+    for value, op in items.items():
+        op.results = (value,)
+        op.location = loop.location
+    left = [op for op in loop.body.ops if op not in parts.apart]
+    needed = needed_for(left, loop.body.yields)
+    left = [op for op in left if op in needed or op not in parts.repeated]
+    loop.body.ops = [*items.values(), *left]
+    return loop
