@@ -226,6 +226,7 @@ def _prepare(
     except Skipped as reason:
         return SystemResult(peer.name, "skipped", str(reason)), None
     except TimeLimitError as reason:
+        peer.release()
         text = f"preparing takes too long: {reason}"
         return SystemResult(peer.name, "skipped", text), None
     except Exception as reason:  # whatever a system throws at us goes on record

@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,6 +31,15 @@ def kept_cache_folder() -> str | None:
 
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return None if folder in (None, "", default_cache_dir()) else folder
+
+
+def drop_waiting_compilations() -> None:
+    """Ends inductor's threads of compilers, which go on after a preparation that is cut off, and
+    would disturb the systems that are timed next. It makes new ones when it needs them."""
+    loaded = sys.modules.get("torch._inductor.async_compile")
+    if loaded is not None and loaded.AsyncCompile.pool.cache_info().currsize:
+        loaded.AsyncCompile.pool().shutdown(wait=True, cancel_futures=True)
+        loaded.AsyncCompile.pool.cache_clear()
 
 
 class CompilePeer(Peer):
@@ -65,6 +75,7 @@ class CompilePeer(Peer):
         return replace(without_gradients(compiled, case.inputs), note=note)
 
     def release(self) -> None:
+        drop_waiting_compilations()
         self._held.close()
         torch._dynamo.reset()
 

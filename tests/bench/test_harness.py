@@ -99,10 +99,14 @@ class SilentPeer(ForetoldPeer):
 
 class StuckPeer(Peer):
     name: ClassVar[str] = "stuck"
+    releases: int = 0
 
     def prepare(self, case: Case) -> Prepared:
         while True:
             time.sleep(0.01)
+
+    def release(self) -> None:
+        self.releases += 1
 
 
 class LatePeer(Peer):
@@ -186,6 +190,12 @@ def test_peers_are_released() -> None:
     peer = LatePeer()
     run_tiny(peer)
     assert peer.released
+
+
+def test_a_peer_that_is_cut_off_is_released_before_the_others_are_timed() -> None:
+    peer = StuckPeer()
+    run_tiny(peer)
+    assert peer.releases == 2  # and once more behind the model
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:

@@ -1,6 +1,8 @@
 """Tests of the peers: hand-written programs compute what eager does, also for a batch; what
 torch.compile made is kept where the user says so."""
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from benchmarks.harness import TOLERANCE, reference_outputs, relative_error
 from benchmarks.models import CORE, ZOO
 from benchmarks.peers import PEERS, Case, Skipped
-from benchmarks.peers.torch_peers import kept_cache_folder
+from benchmarks.peers.torch_peers import drop_waiting_compilations, kept_cache_folder
 
 PACKAGES = {"eager": "torch", "script": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
 BATCHED = [name for name in CORE if ZOO[name].batched and name != "lstm100"]
@@ -79,3 +81,24 @@ def test_autotune_finds_its_code_in_a_kept_folder(
         hits = counters["inductor"]["fxgraph_cache_hit"]
         assert hits == (0 if first else 1)
         peer.release()
+
+
+@pytest.mark.whole
+def test_compilations_of_a_preparation_that_was_cut_off_are_dropped() -> None:
+    from torch._inductor.async_compile import AsyncCompile
+
+    started, ran = threading.Event(), list[int]()
+
+    def first() -> None:
+        started.set()
+        time.sleep(0.2)
+
+    pool = AsyncCompile.pool()
+    pool.submit(first)
+    started.wait()
+    waiting = [pool.submit(time.sleep, 0.2) for _ in range(50)]
+    waiting.append(pool.submit(ran.append, 1))
+    drop_waiting_compilations()
+    assert waiting[-1].cancelled() and not ran
+    AsyncCompile.pool().submit(ran.append, 2).result()
+    assert ran == [2]
