@@ -65,7 +65,7 @@ def _without(*passes: str) -> dict[str, Options]:
 
 
 ABLATIONS = {
-    "loops": Ablation(LOOPS, _without("skew", "overlap", "unroll", "rotate")),
+    "loops": Ablation(LOOPS, _without("skew", "overlap", "unroll", "rotate", "parallel_loops")),
     "branches": Ablation(
         BRANCHES,
         _without("merge_branches", "share_arms", "if_convert", "speculate", "recursion_levels"),

@@ -48,6 +48,17 @@ def samples(image: Tensor, grid: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
+def converging(x: Tensor, w: Tensor) -> Tensor:
+    """Each row by itself, until it is small enough; rows take different numbers of steps."""
+    rows: list[Tensor] = []
+    for t in range(x.shape[0]):
+        row = x[t]
+        while row.norm() > 0.5:
+            row = torch.tanh(row @ w) * 0.9
+        rows.append(row)
+    return torch.stack(rows)
+
+
 class Adapters(nn.Module):
     """Eight layers; each adds an adapter where the call asks for them."""
 
@@ -158,6 +169,7 @@ LOOPS: Programs = {
     "gru": small(lambda: nn.GRU(32, 32, num_layers=6), (64, 1, 32)),
     "tagger": small(Tagger, (64, 128)),
     "fixed point": lambda: (fixed_point, (torch.randn(16, 64), torch.randn(64, 64) / 9)),
+    "converging": lambda: (converging, (torch.randn(64, 96) * 3, torch.randn(96, 96) / 11)),
     "samples": lambda: (samples, (torch.randn(32, 1, 8, 8, 8), torch.rand(32, 1, 8, 8, 2))),
 }
 

@@ -59,6 +59,9 @@ class Observed:
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         pass
 
+    def enters(self, iteration: int | None) -> None:
+        pass
+
 
 def observe(program: DeviceProgram, seed: int) -> Observed:
     """Runs a scheduled random tree in the emulator."""

@@ -7,8 +7,10 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from stretto.device.expr import Reg, Var
 from stretto.device.operator import Kernel
@@ -16,12 +18,15 @@ from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Si
 from stretto.device.tree import Call, For, If, Leaf, Let, Seq, Tree, TreeFunction, While
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
+from stretto.options import Options
 from stretto.schedule.scheduler import schedule
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import CPU, GPUS, Device, find_device
 from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import Simulator, simulate
+from stretto.tools.models import Model
+from stretto.tools.simulate import simulate_model
 from tests.schedule.programs import (
     OUT,
     A,
@@ -242,23 +247,48 @@ def test_what_is_waited_for_ends_before(seed: int, count: int) -> None:
 def test_a_run_is_followed_as_far_as_it_fits() -> None:
     program = branching(is_known=False)
 
-    def microseconds_of(*decisions: tuple[str, int]) -> float:
+    def microseconds_of(*decisions: tuple[str, int, int]) -> float:
         return simulate(program, BARE, Recorded(decisions), EAGER).seconds / US
 
-    assert microseconds_of(("if go", 0)) == pytest.approx(5)
-    assert microseconds_of(("if go", 1)) == pytest.approx(1)
+    assert microseconds_of(("if go", 0, 0)) == pytest.approx(5)
+    assert microseconds_of(("if go", 1, 0)) == pytest.approx(1)
     with pytest.raises(ScheduleError, match="it never came to if go"):
         microseconds_of()
     with pytest.raises(ScheduleError, match="it never came to if go"):
-        microseconds_of(("while x", 1))
+        microseconds_of(("while x", 1, 0))
 
 
 def test_decisions_that_registers_make_are_compared() -> None:
     program = branching(is_known=True)
-    found = simulate(program, BARE, Recorded([("if go", 1)]), EAGER)
+    found = simulate(program, BARE, Recorded([("if go", 1, 0)]), EAGER)
     assert found.seconds / US == pytest.approx(1)
     with pytest.raises(ScheduleError, match="if go goes another way here"):
-        simulate(program, BARE, Recorded([("if go", 0)]), EAGER)
+        simulate(program, BARE, Recorded([("if go", 0, 0)]), EAGER)
+
+
+def converging(x: Tensor, w: Tensor) -> Tensor:
+    out = []
+    for t in range(x.shape[0]):
+        h = x[t]
+        while h.norm() > 0.5:
+            h = torch.tanh(h @ w) * 0.8
+        out.append(h)
+    return torch.stack(out)
+
+
+def test_parallel_iterations_are_followed_and_share_the_units() -> None:
+    """A run on two units is followed on others: each took its own iterations."""
+    torch.manual_seed(0)
+    model = Model("converging", converging, (torch.randn(64, 64) * 3, torch.randn(64, 64) / 10))
+    options = Options(threads=2)
+
+    def seconds(device: str, options: Options) -> float:
+        return simulate_model(model, device, followed=True, options=options).result.seconds
+
+    apart = [seconds(f"cpu:{units}", options) for units in (1, 2, 4)]
+    assert apart[0] > 1.6 * apart[1] > 1.6 * 1.5 * apart[2]
+    together = seconds("cpu:2", replace(options, skip=("parallel_loops",)))
+    assert together > 1.5 * apart[1]
 
 
 def test_a_simulator_that_ignores_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

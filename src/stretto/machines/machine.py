@@ -215,13 +215,13 @@ class TaskEvent:
 
 class Profiler(Protocol):
     """A program that measures when each task runs. `kernels`: names in the order in which its
-    events number them. `decisions`: the ways that control takes in a run, each with the title of
-    its node: the arm of a branch, or whether a loop goes on."""
+    events number them. `decisions`: the ways that control takes in a run: the title of the
+    node, the arm of a branch or whether a loop goes on, and the unit that decided so."""
 
     @property
     def kernels(self) -> Sequence[str]: ...
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]: ...
-    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int]]: ...
+    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ class Choices(Protocol):
         on."""
         ...
 
+    def enters(self, iteration: int | None) -> None:
+        """What follows is decided in that iteration of a parallel loop; None: behind the loop."""
+        ...
+
     @property
     def depth(self) -> int:
         """The activations of a recursive function in each other."""
@@ -70,6 +74,9 @@ class Assumed:
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         pass
 
+    def enters(self, iteration: int | None) -> None:
+        pass
+
 
 @dataclass(slots=True)
 class Asked:
@@ -88,6 +95,9 @@ class Asked:
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         self.choices.passes(node, way)
+
+    def enters(self, iteration: int | None) -> None:
+        self.choices.enters(iteration)
 
     @property
     def depth(self) -> int:
@@ -244,10 +254,12 @@ class Walk:
         bounds = self._value(node.start, registers), self._value(node.stop, registers)
         if bounds[0] is not None and bounds[1] is not None:
             for done, position in enumerate(range(int(bounds[0]), int(bounds[1]), node.step)):
-                self._choices.passes(node, 1)
+                if not node.parallel:  # of which a unit knows its own iterations only
+                    self._choices.passes(node, 1)
                 registers[node.index.name] = position
                 yield from self._iteration(node, done, registers)
-            self._choices.passes(node, 0)
+            if not node.parallel:
+                self._choices.passes(node, 0)
             return
         done = 0
         while self._goes_on(node, done):
@@ -260,11 +272,14 @@ class Walk:
         self, node: For[Schedule], done: int, registers: dict[str, Number]
     ) -> Iterator[Visit]:
         """An iteration behind `done` others."""
-        outer = self._owner
-        if node.parallel:
-            self._owner = done % self._program.units
+        if not node.parallel:
+            yield from self._node(node.body, registers)
+            return
+        self._owner = done % self._program.units
+        self._choices.enters(done)
         yield from self._node(node.body, registers)
-        self._owner = outer
+        self._choices.enters(None)
+        self._owner = None
 
     def _while(self, node: While[Schedule], registers: dict[str, Number]) -> Iterator[Visit]:
         done = 0

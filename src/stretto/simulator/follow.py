@@ -17,14 +17,18 @@ ANY_DEPTH = 1_000_000
 
 
 class Recorded:
-    """Repeats the decisions of each branch and loop, in their order; each has its node's title."""
+    """Repeats the decisions of each branch and loop, in their order; each has its node's title, the
+    way, and the unit that decided so. All units decide alike, but in iterations of parallel loops,
+    of which each had its own, in turn."""
 
     depth = ANY_DEPTH
 
-    def __init__(self, decisions: Iterable[tuple[str, int]]) -> None:
-        self._decisions = defaultdict[str, deque[int]](deque)
-        for name, way in decisions:
-            self._decisions[name].append(way)
+    def __init__(self, decisions: Iterable[tuple[str, int, int]]) -> None:
+        self._decisions = defaultdict[tuple[str, int], deque[int]](deque)
+        for name, way, unit in decisions:
+            self._decisions[name, unit].append(way)
+        self._units = 1 + max((unit for _, unit in self._decisions), default=0)
+        self._unit = 0
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         return self._next(node)
@@ -33,15 +37,19 @@ class Recorded:
         return bool(self._next(node))
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        if title(node) in self._decisions and self._next(node) != way:
+        if (title(node), self._unit) in self._decisions and self._next(node) != way:
             raise _misfit(f"{title(node)} goes another way here")
 
+    def enters(self, iteration: int | None) -> None:
+        self._unit = 0 if iteration is None else iteration % self._units
+
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
-        if title(node) not in self._decisions:
-            raise _misfit(f"it never came to {title(node)}")
-        if not self._decisions[title(node)]:
-            raise _misfit(f"it came to {title(node)} less often")
-        return self._decisions[title(node)].popleft()
+        name = title(node)
+        if (name, self._unit) not in self._decisions:
+            raise _misfit(f"it never came to {name}")
+        if not self._decisions[name, self._unit]:
+            raise _misfit(f"it came to {name} less often")
+        return self._decisions[name, self._unit].popleft()
 
 
 def _misfit(reason: str) -> ScheduleError:

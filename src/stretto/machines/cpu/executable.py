@@ -202,13 +202,15 @@ class CpuExecutable(Executable):
         results, events, _ = self.traced(inputs)
         return results, events
 
-    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int]]:
-        """What the branches and loops of a call decided; each with the title of its node."""
-        return [(self.source.decisions[node], way) for node, way in self.traced(inputs)[2]]
+    def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int, int]]:
+        """What the branches and loops of a call decided: the title of the node, the way, the unit
+        that took it."""
+        taken = self.traced(inputs)[2]
+        return [(self.source.decisions[node], way, unit) for node, way, unit in taken]
 
     def traced(
         self, inputs: list[torch.Tensor]
-    ) -> tuple[list[Result], list[TaskEvent], list[tuple[int, int]]]:
+    ) -> tuple[list[Result], list[TaskEvent], list[tuple[int, int, int]]]:
         self(inputs)
         sizes = self.sizes.bound(inputs) if self.is_sized else ()
         capacities = dict(self.capacities)

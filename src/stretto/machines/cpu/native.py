@@ -218,9 +218,10 @@ class NativeProgram:
 
     def profile(
         self, words: Sequence[int], limits: Sequence[int] = ()
-    ) -> tuple[list[int], list[TaskEvent], list[tuple[int, int]]]:
+    ) -> tuple[list[int], list[TaskEvent], list[tuple[int, int, int]]]:
         """As `run`, of a program built with Options(profile=True): also gives when each task ran,
-        and the decisions of unit 0 in their order: the control node's number, and the way taken.
+        and the decisions of each unit in their order: the control node's number, the way taken, and
+        the unit.
         The program runs once before, so that no page of its arena is touched for the first time
         while a task is timed, and again where there were more tasks than expected."""
         frame = self._new_frame()
@@ -232,7 +233,7 @@ class NativeProgram:
             results = self._run(frame, words, limits)
         events = _events(frame)
         tasks = [event for event in events if event.kernel >= 0]
-        taken = [(-1 - e.kernel, e.task) for e in events if e.kernel < 0 and e.unit == 0]
+        taken = [(-1 - e.kernel, e.task, e.unit) for e in events if e.kernel < 0]
         return results, tasks, taken
 
     def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
