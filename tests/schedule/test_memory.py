@@ -82,9 +82,25 @@ def test_a_chain_takes_two_buffers(units: int) -> None:
     assert not shared(frame, A, B) and not shared(frame, C, D)
 
 
-def test_small_buffers_share_nothing() -> None:
+def test_small_buffers_share_nothing_in_a_leaf() -> None:
     frame, _ = planned(CHAIN, A, B, C, D, share_bytes=WIDE * 4 + 1)
     assert frame.nbytes == 4 * WIDE * 4
+
+
+def test_small_buffers_share_with_those_of_later_loops() -> None:
+    """What the leaf between the loops makes is too near to both."""
+
+    def use(name: str, made: Buffer) -> Leaf[Body]:
+        return Leaf((step(name, made), step(f"o{name}", OUT, made)))
+
+    first, second = (
+        For(I, number(0), number(3), 1, use(name, made)) for name, made in (("ka", A), ("kc", C))
+    )
+    body = Seq((first, use("kb", B), second))
+    for share_bytes, near in ((0, True), (WIDE * 4 + 1, False)):
+        frame, _ = planned(body, A, B, C, share_bytes=share_bytes)
+        assert shared(frame, A, C)
+        assert shared(frame, A, B) == shared(frame, B, C) == near
 
 
 def test_the_report_tells_what_was_saved() -> None:
@@ -222,4 +238,5 @@ def _drawn(rng: random.Random, number: int) -> Block:
     )
     live = LiveRange.of(events) if rng.random() < 0.9 else None
     nbytes = rng.choice([0, 64, 64, 128, 4096])
-    return Block((buffer(f"b{number}", 8),), nbytes, live, rng.random() < 0.1)
+    small, alone = rng.random() < 0.3, rng.random() < 0.1
+    return Block((buffer(f"b{number}", 8),), nbytes, live, small, alone)

@@ -16,16 +16,17 @@ from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
 from stretto.schedule.liveness import LiveRange
 
-
 FAR = 3
-"""Small blocks share memory if so many leaves and ends of loops are between their uses: by then the
-units mostly know of each other what reuse needs, and wait for nothing more."""
+"""Small blocks share memory where the second begins so many leaves after the end of the first; the
+ends of loops count as leaves. In between the units have mostly learnt of each other what reuse of
+the memory needs, so that it causes no further waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Buffers placed together: one, or a group that rotates. `live` is None for unused memory.
-    small: to wait for its memory would cost more than it saves. alone: it shares none."""
+    small: it shares with what is `FAR` away only, since waits for its memory would cost more than
+    it saves. alone: it shares with nothing."""
 
     buffers: tuple[Buffer, ...]
     nbytes: int

@@ -50,7 +50,7 @@ class FramePlan:
 def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -> FramePlan:
     """Places the locals of `function`, best fit, the largest first.
 
-    Blocks of less than `share_bytes` get memory of their own.
+    Blocks of less than `share_bytes` share only with what is used much earlier or later.
     """
     fixed = tuple(buffer for buffer in function.locals if not buffer.is_sized)
     sized = tuple(buffer for buffer in function.locals if buffer.is_sized)
