@@ -2,7 +2,8 @@
 
 Beside what all random Programs have, there are recurrences over rows, alone, as layers on each
 other, side by side in one loop, or with work around them; loops that only fill lists; `while`
-loops on norms; branches behind a chain of small operators; and recursions with two calls.
+loops on norms, also one for each row; branches behind a chain of small operators; and recursions
+with two calls.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def recurrent_choices(maker: ProgramMaker, depth: int) -> Sequence[Choice]:
     """Outermost there is hardly anything else than control flow. No casts to narrow floats, in
     which rounding shows that order changes."""
     usual = [choice for choice in choices_for(maker, depth) if choice is not cast]
-    own = [layers, layers, beside, tagged, fills, until, late]
+    own = [layers, layers, beside, tagged, fills, until, each, late]
     if depth == maker.features.depth:
         control = [call, call] if maker.helpers else []
         return [*own, *own, *control, branch, for_loop, blend, contract]
@@ -150,6 +151,22 @@ def fills(make: BlockMaker, _: int) -> None:
     body.values.append(item)
     body.fill(0)
     make.values.append(finished(make, body, loop, (), weighted(body, item)))
+
+
+def each(make: BlockMaker, depth: int) -> None:
+    """Control flow for each row, which decides by what the row holds; and perhaps a recurrence
+    behind it."""
+    kind = rows_type(make)
+    rows, count = make.pick(kind), make.draw(st.integers(0, 1))
+    body, loop = over_rows(make, kind, count)
+    start = len(body.values)
+    body.values.append(weighted(body, row(body, rows)))
+    inside = until if make.draw(st.booleans()) else late
+    inside(body, min(depth - 1, 0))
+    found = [value for value in body.values[start:] if value.type == VECTOR]
+    item = make.draw(st.sampled_from(found))
+    states = [cell(body, item, state) for state in body.params[1 : 1 + count]]
+    make.values.append(finished(make, body, loop, states, item))
 
 
 def over_rows(make: BlockMaker, kind: TensorType, states: int) -> tuple[BlockMaker, ForOp]:

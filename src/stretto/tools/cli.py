@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -403,6 +404,9 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the speed-ups into this PNG.")] = None,
     quick: Annotated[bool, typer.Option(help="Few runs: a check, not a measurement.")] = False,
+    prepare_limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to prepare a system; default: 300.")
+    ] = None,
 ) -> None:
     """Time the zoo on stretto and its peers."""
     from stretto.tools.models import zoo_module
@@ -410,6 +414,8 @@ def bench(
     with told():
         measure, report = zoo_module("measure"), zoo_module("report")
         protocol = measure.Protocol.quick() if quick else measure.Protocol()
+        if prepare_limit is not None:
+            protocol = replace(protocol, prepare_limit_s=prepare_limit)
         systems = peers.split(",") if peers else None
         run = _bench_batched if batched else _bench_zoo
         measured = run(models, systems, small)
