@@ -87,7 +87,10 @@ STRETTO_INLINE void tile_step(Vector<T, W> (&c)[MR][NV], const T* a, int64_t am,
   if (am == 1) __builtin_prefetch(a + 64 * MR);
   Vector<T, W> row[NV];
   STRETTO_UNROLL
-  for (int j = 0; j < NV; j++) row[j] = load<T, W>(b + j * W);
+  for (int j = 0; j < NV; j++) {
+    row[j] = load<T, W>(b + j * W);
+    if constexpr (MR > 1) hold<T, W>(row[j]);
+  }
   STRETTO_UNROLL
   for (int i = 0; i < MR; i++) {
     const T left = a[i * am];

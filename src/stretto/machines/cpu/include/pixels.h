@@ -117,7 +117,10 @@ STRETTO_INLINE void pixel_step(Vector<T, W> (&c)[MR][NV], const T* const (&a)[MR
                                const T* b, int last) {
   Vector<T, W> row[NV];
   STRETTO_UNROLL
-  for (int j = 0; j < NV; j++) row[j] = load<T, W>(b + (j == NV - 1 ? last : j * W));
+  for (int j = 0; j < NV; j++) {
+    row[j] = load<T, W>(b + (j == NV - 1 ? last : j * W));
+    if constexpr (MR > 1) hold<T, W>(row[j]);
+  }
   STRETTO_UNROLL
   for (int i = 0; i < MR; i++) {
     const T left = a[i][k];

@@ -225,8 +225,11 @@ STRETTO_INLINE int first_columns(int columns, int most) {
   return (columns / W + parts - 1) / parts * W;
 }
 
-// Rows of a register tile of NV vectors.
-constexpr int filtered_rows(int NV) { return NV == 1 ? 12 : NV <= 3 ? 8 : 6; }
+// Rows of a register tile of NV vectors. With 16 registers, 8 rows of 2 vectors would be done in halves.
+constexpr int filtered_rows(int NV) {
+  if (kVectorRegisters != 32) return NV == 1 ? 12 : 6;
+  return NV == 1 ? 12 : NV <= 3 ? 8 : 6;
+}
 
 // `count` rows of transformed tiles by NV vectors of channels.
 template <class T, int NV>
