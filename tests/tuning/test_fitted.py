@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.machines.cpu.costs import CPU_COSTS
+from stretto.machines.cpu.costs import CPU_COSTS, host_costs
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
@@ -39,7 +39,7 @@ def test_without_measurements_the_source_decides(tmp_path: Path) -> None:
 def test_fitted_parameters_decide(tmp_path: Path) -> None:
     options = _kept(tmp_path, flops=5e10, wait_seconds=1e-6, nonsense=3.0, **{"factor.rows": 2.5})
     tuned = MACHINE.tuned(options)
-    expected = replace(CPU_COSTS, flops=5e10, wait_seconds=1e-6, factors=(("rows", 2.5),))
+    expected = replace(host_costs(), flops=5e10, wait_seconds=1e-6, factors=(("rows", 2.5),))
     assert tuned.costs == expected
     assert tuned.tuned(options) is tuned
     assert MACHINE.tuned(replace(options, tune="off")) is MACHINE

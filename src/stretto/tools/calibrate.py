@@ -23,7 +23,7 @@ from stretto.device.costs import count_applies, count_expensive
 from stretto.device.operator import Kernel, Loops, Operator
 from stretto.entry import Entry
 from stretto.errors import BuildError
-from stretto.machines.cpu.costs import CPU_COSTS, FACTOR, CpuCosts
+from stretto.machines.cpu.costs import FACTOR, CpuCosts, host_costs
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.machine import HOST, TaskEvent
 from stretto.machines.registry import default_machine
@@ -76,7 +76,8 @@ class Timed:
         ]
         if not found:
             raise BuildError(f"the probe {module!r} has no kernel of its own")
-        kernel = max(found, key=lambda k: sum(CPU_COSTS.work(stage.operator) for stage in k.stages))
+        costs = host_costs()
+        kernel = max(found, key=lambda k: sum(costs.work(stage.operator) for stage in k.stages))
         return kernel, self.seconds[kernel.name]
 
 
@@ -89,7 +90,7 @@ def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) ->
         tell("arithmetic and memory on one unit")
         unit = _timed(probes.UnitProbe(), replace(plain, threads=1))
         values = rates(unit)
-        values |= factors(unit, CPU_COSTS.fitted(values))
+        values |= factors(unit, host_costs().fitted(values))
         tell("launches")
         values |= _launches(plain)
         if options.unit_count() > 1:
@@ -100,7 +101,7 @@ def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) ->
 
 
 def _source(name: str) -> float:
-    return 1.0 if name.startswith(FACTOR) else float(getattr(CPU_COSTS, name))
+    return 1.0 if name.startswith(FACTOR) else float(getattr(host_costs(), name))
 
 
 def _timed(probe: probes.UnitProbe | probes.WaitProbe, options: Options) -> Timed:
@@ -149,7 +150,7 @@ def _operators_seconds(unit: Timed, module: str) -> tuple[int, float]:
 
 
 def _points(operator: Operator) -> int:
-    return CPU_COSTS.points((*operator.dims, *operator.reduce))
+    return host_costs().points((*operator.dims, *operator.reduce))
 
 
 def _pointwise(unit: Timed) -> dict[str, float]:

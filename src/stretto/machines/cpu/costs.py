@@ -1,13 +1,15 @@
-"""What an AVX-512 core takes, measured coarsely."""
+"""What a core takes, measured coarsely: with AVX-512, and with AVX2 alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import ClassVar, Self
 
 from stretto.device.costs import CostModel
 from stretto.device.expr import Buffer
+from stretto.runtime.compiler import instruction_sets
 
 FACTOR = "factor."
 PACKED = 4
@@ -19,6 +21,8 @@ pixels."""
 class CpuCosts(CostModel):
     """Rates are of one core."""
 
+    registers: int = 32
+    """Vector registers: how large the tiles are that stay in them."""
     dots_factor: float = 1.3
     """How much longer a product by dot products takes."""
     expensive_seconds: float = 0.12e-9
@@ -72,3 +76,23 @@ class CpuCosts(CostModel):
 
 
 CPU_COSTS = CpuCosts()
+"""A core with AVX-512 (Zen 5), and all others that `host_costs` does not tell apart."""
+
+AVX2_COSTS = CpuCosts(
+    registers=16,
+    flops=90e9,
+    bandwidth=7e10,
+    shared_bandwidth=5e10,
+    cache_bytes=1 << 19,
+    element_seconds=0.2e-9,
+    expensive_seconds=0.6e-9,
+)
+"""A core with AVX2 but no AVX-512 (Zen 3): two multiplications of 8 lanes a cycle, a second-level
+cache of 512 KiB."""
+
+
+@cache
+def host_costs() -> CpuCosts:
+    """The figures of this host, by its instruction sets."""
+    found = instruction_sets()
+    return AVX2_COSTS if "avx2" in found and "avx512f" not in found else CPU_COSTS

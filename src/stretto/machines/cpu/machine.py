@@ -13,7 +13,7 @@ from stretto.device.operator import Template
 from stretto.errors import BuildError
 from stretto.kernels.variants import Chooser
 from stretto.machines.cpu import pool
-from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
+from stretto.machines.cpu.costs import CpuCosts, host_costs
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.measured import MeasuredChooser
@@ -82,7 +82,7 @@ CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
 class CpuMachine(Machine):
     """Native threads of this process."""
 
-    costs: CpuCosts = field(default=CPU_COSTS, kw_only=True)
+    costs: CpuCosts = field(default_factory=host_costs, kw_only=True)
     measured: Database | None = field(default=None, kw_only=True)
     """What was measured on this device, if that is to decide."""
     chooser: Chooser | None = field(default=None, kw_only=True)
@@ -114,13 +114,13 @@ class CpuMachine(Machine):
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
 
     def tuned(self, options: Options, place: torch.device = HOST) -> Machine:
-        if options.tune == "off" or self.costs is not CPU_COSTS or self.measured is not None:
+        if options.tune == "off" or self.costs is not host_costs() or self.measured is not None:
             return self
         database = Database(options.cache_path())
         if not database.path.exists():
             return self
         parameters = database.parameters(this_cpu(options))
-        costs = CPU_COSTS.fitted(parameters) if parameters else CPU_COSTS
+        costs = self.costs.fitted(parameters) if parameters else self.costs
         return replace(self, costs=costs, measured=database)
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:

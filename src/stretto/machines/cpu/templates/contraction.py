@@ -31,8 +31,10 @@ from stretto.machines.terms import Operand, Term, call, filled, variable
 
 ROW, ROW_BLOCK = variable("row"), 240
 """Rows, of an unknown number, that all columns of a task take at once: all heights divide it."""
-HEIGHTS = {64: 6, 32: 12, 16: 12}
-"""Rows of a register tile, by its columns."""
+HEIGHTS = {32: {64: 6, 32: 12, 16: 12}, 16: {16: 6}}
+"""Rows of a register tile, by its columns, for the number of registers. With 16, all panels are of
+two vectors: a tile that skips over the columns of others has its lines in few sets of the
+first-level cache, and reaches 93 of 104 GFLOP/s instead of 99 (Zen 3)."""
 LARGE = 1 << 18
 """From so many products of numbers on, an operator calls a shared instance."""
 LEFT_AGAIN = 8
@@ -179,14 +181,15 @@ def _candidate(request: Request) -> Candidate | None:
         return None
     rows = costs.points(operator.dims[n] for n in found.rows)
     several = rows > 1
-    wanted = Panels(HEIGHTS, lambda panels, height, lanes: Packed(panels, height, lanes, found))
+    heights = HEIGHTS[costs.registers]
+    wanted = Panels(heights, lambda panels, height, lanes: Packed(panels, height, lanes, found))
     packed = packed_candidate(request, found, wanted, request.product_seconds)
     if packed is not None or found.right_depth is None:
         return packed
     _, right = found.operands(operator)
     seconds = request.product_seconds
     if stride(right, found.column) == 1:
-        template = Rows(6 if several else 1, 64, found)
+        template = Rows(6 if several else 1, max(heights), found)
         return Candidate(template, multiples(operator, found, costs.vector), seconds)
     if found.right_depth == 1 and found.left_depth == 1:
         template = Dots(2 if several else 1, 8, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -23,8 +24,9 @@ from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Reques
 from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
-PANELS = (64, 80, 48)
-"""Output channels per panel of packed weights: the first that divides them, or the first."""
+PANELS = {32: (64, 80, 48), 16: (16,)}
+"""Output channels per panel of packed weights, for the number of registers: the first that divides
+them, or the first."""
 WIDEST = 128
 """Up to so many output channels that the first does not divide are one panel."""
 VECTOR = 16
@@ -171,13 +173,13 @@ def known(operator: Operator) -> Convolution:
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     conv = pixel_convolution_of(operator)
-    if conv is None or _is_product(operator, conv):
+    if conv is None or _is_product(operator, conv, PANELS[costs.registers][0]):
         return None
     weight, channel = loads_of(operator)[0], len(operator.dims) - 1
     if constant_layout(operator, weight) is None:
         return None
     pixels = prod(costs.size(extent) for extent in operator.dims[1:-1])
-    kind, step, lanes = _choice(conv, pixels, request.units)
+    kind, step, lanes = _choice(conv, pixels, request.units, PANELS[costs.registers])
     if any(box[channel].offset % step for box in request.member.boxes):
         return None
     size, groups = (conv.per_group, conv.groups) if kind is Pixels else (conv.out_channels, 1)
@@ -202,34 +204,36 @@ def _candidate(request: Request) -> Candidate | None:
     )
 
 
-def _is_product(operator: Operator, conv: Convolution) -> bool:
+def _is_product(operator: Operator, conv: Convolution, panel: int) -> bool:
     """Whether matrices are multiplied, with whole panels of channels: no pointers are needed."""
-    whole = conv.is_pointwise and conv.groups == 1 and conv.out_channels % PANELS[0] == 0
+    whole = conv.is_pointwise and conv.groups == 1 and conv.out_channels % panel == 0
     return whole and contraction_of(operator) is not None
 
 
-def _choice(conv: Convolution, pixels: int, units: int) -> tuple[type[_OnPixels], int, int]:
+def _choice(
+    conv: Convolution, pixels: int, units: int, panels: Sequence[int]
+) -> tuple[type[_OnPixels], int, int]:
     """(the template, what tiles of output channels are multiples of, channels per panel of packed
     weights)."""
     if conv.is_depthwise:
         return DepthwisePixels, VECTOR, conv.out_channels
     if conv.groups == 1:
-        panel = panel_width(conv.out_channels, pixels, units)
-        panels = -(-conv.out_channels // panel)
-        return Pixels, VECTOR if pixels == 1 or panels % units else panel, panel
+        panel = panel_width(conv.out_channels, pixels, units, panels)
+        count = -(-conv.out_channels // panel)
+        return Pixels, VECTOR if pixels == 1 or count % units else panel, panel
     if conv.in_channels == conv.per_group in GROUPED and conv.out_channels % VECTOR == 0:
         return GroupPixels, VECTOR, VECTOR
-    return Pixels, conv.per_group, panel_width(conv.per_group, pixels, 1)
+    return Pixels, conv.per_group, panel_width(conv.per_group, pixels, 1, panels)
 
 
-def panel_width(channels: int, pixels: int, units: int) -> int:
+def panel_width(channels: int, pixels: int, units: int, panels: Sequence[int]) -> int:
     """Output channels per panel, so that few lanes are left over and each unit has whole ones."""
     whole = -(-channels // VECTOR) * VECTOR
-    if whole <= PANELS[0]:
+    if whole <= panels[0]:
         return whole
-    if pixels > 1 and whole <= WIDEST and whole % PANELS[0]:
+    if pixels > 1 and whole <= WIDEST and whole % panels[0]:
         return whole
-    return next((n for n in PANELS if pixels > 1 and whole % (n * units) == 0), PANELS[0])
+    return next((n for n in panels if pixels > 1 and whole % (n * units) == 0), panels[0])
 
 
 FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)

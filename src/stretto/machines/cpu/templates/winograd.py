@@ -7,6 +7,7 @@ finite are computed from the weights as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isqrt, prod
 from typing import ClassVar
@@ -29,8 +30,9 @@ with as many channels of the other side."""
 FEWEST, MOST = 16, 1024
 """Input channels: with fewer, transforming counts for more than multiplying; of more, too few tiles
 are multiplied at once."""
-PANELS = (4, 3, 5, 6, 7, 2, 1)
-"""Vectors of output channels per panel of weights, the better ones first."""
+PANELS = {32: (4, 3, 5, 6, 7, 2, 1), 16: (2, 1)}
+"""Vectors of output channels per panel of weights, the better ones first, for the number of
+registers."""
 UNEVEN = 1 / 8
 """The share of channels that a unit may have more than another for a better panel."""
 REPEATED = 6
@@ -124,7 +126,7 @@ def _candidate(request: Request) -> Candidate | None:
     if best is None:
         return None
     side, computing, reading = best
-    panel, step = _panel(conv, request.units)
+    panel, step = _panel(conv, request.units, PANELS[costs.registers])
     if any(box[3].offset % step for box in request.member.boxes):
         return None
     panels = request.packings.add_filters(weights, panel, side)
@@ -150,14 +152,14 @@ def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, flo
     return seconds, _reading(size, request.costs)
 
 
-def _panel(conv: Convolution, units: int) -> tuple[int, int]:
+def _panel(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, int]:
     """(output channels per panel of transformed weights, what tiles of channels are multiples of):
     each unit has panels, or groups, of its own, of nearly as many channels as any."""
     if conv.groups > 1:
         vectors = conv.per_group // VECTOR
-        return next(n for n in PANELS if vectors % n == 0) * VECTOR, conv.per_group
+        return next(n for n in panels if vectors % n == 0) * VECTOR, conv.per_group
     share = ceil(conv.out_channels / VECTOR / units)
-    width = next(n for n in PANELS if ceil(share / n) * n - share <= share * UNEVEN)
+    width = next(n for n in panels if ceil(share / n) * n - share <= share * UNEVEN)
     return width * VECTOR, ceil(share / width) * width * VECTOR
 
 
