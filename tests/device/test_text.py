@@ -18,10 +18,10 @@ from stretto.device.operator import (
 from stretto.device.printer import print_expr
 from stretto.device.program import Run, Wait
 from stretto.device.text import parse_program, print_program
-from stretto.device.tree import Check, If, Let, Seq, While
+from stretto.device.tree import Check, For, If, Let, Seq, While
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
-from tests.schedule.programs import A, X, chain, device, kernel, leaf, loop, reuse
+from tests.schedule.programs import A, X, chain, device, kernel, leaf, loop, reuse, with_body
 from tests.schedule.trees import F32, at, buffer, load
 
 
@@ -29,6 +29,22 @@ from tests.schedule.trees import F32, at, buffer, load
 def test_round_trip(make) -> None:  # pyright: ignore
     program = make()
     assert parse_program(print_program(program)) == program
+
+
+def test_a_parallel_loop_and_its_private_buffers() -> None:
+    program = loop()
+    assert isinstance(program.tree.main.body, Seq)
+    first, turn, end = program.tree.main.body.children
+    assert isinstance(turn, For)
+    body = Seq((first, replace(turn, parallel=True, rotate=()), end))
+    ((name, frame),) = program.frames
+    copied = tuple((buffer, replace(place, copies=2)) for buffer, place in frame.placements)
+    frames = ((name, replace(frame, placements=copied)),)
+    program = replace(with_body(program, body), frames=frames)
+    text = print_program(program)
+    assert "step 1 parallel {" in text
+    assert "now at 0 size 32 copies 2" in text
+    assert parse_program(text) == program
 
 
 def test_what_it_looks_like() -> None:
