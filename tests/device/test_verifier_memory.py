@@ -349,7 +349,7 @@ def parallel_loop(*kernels: Kernel, copies: int = 2, units: int = 2) -> DevicePr
     """Two units run the kernels in iterations of their own: `a` is private, `out` has rows."""
     items = tuple(Run(k.name, 0, k.tasks) for k in kernels)
     body = leaf(0, *(items,) * units)
-    node = For(I, number(0), number(4), 1, body, parallel=True)
+    node = For(TURN, number(0), number(4), 1, body, parallel=True)
     barrier = leaf(2, *((Signal(1), Wait(0, 1, units)),) * units)
     made = device(Seq((node, barrier)), *kernels, units=units)
     (name, frame), *others = made.frames
@@ -361,8 +361,8 @@ def parallel_loop(*kernels: Kernel, copies: int = 2, units: int = 2) -> DevicePr
     return replace(made, frames=((name, frame), *others))
 
 
-I = Reg("i", DType.I64)
-ROW = Access(OUT, (4, 2), (Index.of(I), Index.of(Var(0))))
+TURN = Reg("i", DType.I64)
+ROW = Access(OUT, (4, 2), (Index.of(TURN), Index.of(Var(0))))
 
 
 def row_kernel(name: str, out: Access, value: Expr) -> Kernel:
@@ -423,7 +423,7 @@ def test_registers_of_an_iteration_are_its_own() -> None:
     counting = replace(node, body=leaf(0, items, items))
     body = Seq((leaf(1, begun, begun), counting, barrier))
     rejected(with_body(made, body), "register count may be used before it is assigned")
-    moved = (Let(I, Position(Index())), *items[1:])
+    moved = (Let(TURN, Position(Index())), *items[1:])
     turned = replace(node, body=leaf(0, moved, moved))
     rejected(with_body(made, Seq((turned, barrier))), "assigns its index")
 
