@@ -8,7 +8,7 @@ import torch
 from stretto.device.forms import Packing
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
-from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
+from stretto.machines.cpu.costs import AVX2_COSTS, CPU_COSTS, CpuCosts
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates.contraction import Packed
 from stretto.runtime.packing import pack
@@ -50,6 +50,14 @@ def test_the_template_follows_from_how_the_right_side_lies(kind: str, template: 
     (stage,) = kernel.stages
     assert stage.template.name == template
     assert bool(packings) == (kind == "constant")
+
+
+@pytest.mark.parametrize(("costs", "columns"), [(CPU_COSTS, 64), (AVX2_COSTS, 16)])
+def test_panels_are_as_wide_as_the_registers_allow(costs: CpuCosts, columns: int) -> None:
+    (kernel,), _ = kernels(product(64, 128, 64, "constant"), costs=costs)
+    (stage,) = kernel.stages
+    assert isinstance(stage.template, Packed)
+    assert (stage.template.rows, stage.template.columns) == (6, columns)
 
 
 @pytest.mark.parametrize("units", [1, 2, 3, 7])
