@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
 import torch
 
 from stretto.device.forms import ProgramInterface
@@ -13,8 +14,10 @@ from stretto.device.verifier import verify
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.lowering.program import lower
+from stretto.machines import registry
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.executable import CpuExecutable
+from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.cpu.printer.program import print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
@@ -38,6 +41,15 @@ TOLERANCE: dict[torch.dtype, tuple[float, float]] = {
     torch.bfloat16: (4e-2, 4e-2),
 }
 """(relative, absolute) per dtype; integers and flags must be equal."""
+
+
+def avx512_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU machine chooses by the figures of a core with AVX-512, whatever this one has."""
+    machines = [
+        replace(machine, costs=CPU_COSTS) if isinstance(machine, CpuMachine) else machine
+        for machine in registry.known_machines().values()
+    ]
+    monkeypatch.setattr(registry, "_machines", lambda: machines)
 
 
 @dataclass(frozen=True, slots=True)

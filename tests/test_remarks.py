@@ -10,6 +10,7 @@ import stretto
 from stretto.errors import SourceLocation
 from stretto.remarks import Remark, Remarks
 from stretto.tools.cli import app
+from tests.backends import avx512_figures
 
 WEIGHT = torch.linspace(-1.0, 1.0, 16).view(4, 4)
 X = torch.linspace(0.0, 1.0, 8).view(2, 4)
@@ -60,7 +61,8 @@ def test_passes_say_what_they_decline() -> None:
     assert batch.reason == "no contraction depends on the index alone"
 
 
-def test_fusion_and_scheduling_say_what_they_decline() -> None:
+def test_fusion_and_scheduling_say_what_they_decline(monkeypatch: pytest.MonkeyPatch) -> None:
+    avx512_figures(monkeypatch)
     found = reasons(chosen, torch.linspace(-1.0, 1.0, 2048).view(512, 4))
     (schedule,) = [remark for remark in found if remark.stage == "schedule"]
     assert schedule.subject == "several units"

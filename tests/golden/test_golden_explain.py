@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stretto
-from stretto.machines import registry
-from stretto.machines.cpu.costs import CPU_COSTS
-from stretto.machines.cpu.machine import CpuMachine
+from tests.backends import avx512_figures
 from tests.tools.masks import mask_times
 from tests.tools.programs import DECAY, decay
 
@@ -24,12 +21,7 @@ def test_explain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mask_times(monkeypatch)
-    # The same text on every host: with the figures of AVX-512.
-    machines = [
-        replace(machine, costs=CPU_COSTS) if isinstance(machine, CpuMachine) else machine
-        for machine in registry.known_machines().values()
-    ]
-    monkeypatch.setattr(registry, "_machines", lambda: machines)
+    avx512_figures(monkeypatch)  # the same text on every host
     options = stretto.Options(threads=2, cache_dir=tmp_path)
     fast = stretto.compile(decay, DECAY, backend=backend, options=options)
     golden(fast.explain(), f"explain-{backend}.txt")
