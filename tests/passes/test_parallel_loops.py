@@ -69,7 +69,7 @@ def tried(function: Callable[..., object], *inputs: Tensor, loops: int = 1) -> P
         inputs=inputs,
     )
     assert len(parallel(after)) == loops
-    backends.check(after, list(inputs), units=(1, 2, 3, 7), native=(2, 3))
+    backends.check(after, list(inputs), units=(1, 2, 7), native=(2,))
     return after
 
 
@@ -149,7 +149,7 @@ def test_rows_of_an_input() -> None:
 
     program = captured(function, X, W)
     after = apply(program, ParallelLoops(always=True), inputs=[X, W])
-    backends.check(after, [X, W], units=(1, 2, 3), native=(2,))
+    backends.check(after, [X, W], units=(2, 3), native=(2,))
 
 
 def test_branches_loops_and_lists_inside() -> None:
@@ -333,7 +333,7 @@ class Samples(nn.Module):
                 return torch.softmax(layer(h), 0)
 
 
-@pytest.mark.parametrize("seed", every(12, range(120)))
+@pytest.mark.parametrize("seed", every(8, range(120)))
 def test_random_samples(seed: int) -> None:
     torch.manual_seed(seed)
     choices = random.Random(seed)
