@@ -78,7 +78,7 @@ def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
         name for loop in loops for name in {n for node in walk(loop) for n in _touched(node)}
     )
     fixed = {buffer.name for buffer in function.locals if not buffer.is_sized}
-    return frozenset(name for name, homes in homes.items() if homes == 1) & fixed - shared
+    return frozenset(name for name, count in homes.items() if count == 1) & (fixed - shared)
 
 
 def _touched(node: Node[LeafPlan]) -> Iterator[str]:

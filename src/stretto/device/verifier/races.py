@@ -131,10 +131,11 @@ class RaceFinder(Facts[Schedule, Pending]):
         self._require_quiet(state, "a parallel loop begins")
         if id(node) not in self._apart:
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
-            for accesses in (a for s in leaves(node.body) for a in self._groups(s)):
-                seen = np.zeros((len(accesses.units), len(node_units(node))), np.bool_)
-                seen[np.arange(len(seen)), accesses.units] = True
-                _keep(pending, _lasting(accesses), seen)
+            for schedule in leaves(node.body):
+                for accesses in self._groups(schedule):
+                    seen = np.zeros((len(accesses.units), len(schedule.units)), np.bool_)
+                    seen[np.arange(len(seen)), accesses.units] = True
+                    _keep(pending, _lasting(accesses), seen)
             self._apart[id(node)] = pending
         return node, self._apart[id(node)]
 
@@ -294,11 +295,6 @@ class RaceFinder(Facts[Schedule, Pending]):
             renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
             self._renamed[key] = accesses, renamed
         return self._renamed[key][1]
-
-
-def node_units(node: Node[Schedule]) -> range:
-    """The units of a program, as its leaves have them."""
-    return range(len(next(leaves(node)).units))
 
 
 def _lasting(accesses: Accesses) -> Accesses:
