@@ -89,6 +89,13 @@ def _outcome(function: Callable[..., Any], y: Tensor, z: Tensor) -> Tensor | Exc
         return error
 
 
+def _equal(wanted: Tensor, found: Tensor) -> bool:
+    """Whether they agree in all but the last bits, in which torch's own functions of contiguous
+    and of strided operands differ (vectors, single elements)."""
+    same = wanted.dtype == found.dtype and wanted.shape == found.shape
+    return same and torch.allclose(wanted, found, rtol=1e-6, atol=0, equal_nan=True)
+
+
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded")
 @pytest.mark.parametrize("write", sampled(WRITES, SAMPLE))
@@ -111,7 +118,7 @@ def test_writes_of_operands_that_share_memory(write: str, kind: str) -> None:
                 if "single memory" in str(wanted):
                     good &= "single memory" in str(found)
             case Tensor(), Tensor():
-                good = torch.equal(wanted, found)
+                good = _equal(wanted, found)
             case _:
                 good = False
         if not good:
