@@ -143,12 +143,12 @@ def arange(*args: Any, **kwargs: Any) -> Any:
     return counted.to(options["dtype"]) if options.get("dtype") is not None else counted
 
 
-def narrow(x: Any, dim: int, start: Any, length: Any) -> Any:
+def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """Tensor.narrow: the part must lie inside of the tensor."""
     if not is_integer(length) and not is_decided(length):
         return NotImplemented
     state = tracer()
-    x = x if isinstance(x, TracedTensor) else state.promote(x)
+    x = input if isinstance(input, TracedTensor) else state.promote(input)
     dim %= x.dim()
     size, length = plain(x.shape[dim]), plain(length)
     start = (
@@ -209,11 +209,19 @@ _SPLIT_NAMES = {
 }
 
 
-def topk(x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def topk(
+    input: Any,
+    k: Any,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+    *,
+    out: Any = None,
+) -> Any:
     """The first elements of the sorted dim, as many as the run tells."""
-    if not is_integer(k) and not is_decided(k):
+    if out is not None or not is_integer(k) and not is_decided(k):
         return NotImplemented
-    k = plain(k)
+    x, k = input, plain(k)
     size = plain(x.shape[dim])
     is_inside = (k >= 0) & (k <= size)
     check(is_inside, "RuntimeError", "selected index k out of range")
@@ -269,10 +277,11 @@ def _at_least_zero(amount: Any) -> Any:
     return max(amount, 0) if isinstance(amount, int) else torch.clamp(amount, min=0)
 
 
-def select(x: Any, dim: Any, index: Any) -> Any:
+def select(input: Any, dim: Any, index: Any) -> Any:
     """Tensor.select at a position that is known in the run."""
     if not isinstance(index, TracedTensor) or not isinstance(dim, int):
         return NotImplemented
+    x = input
     if not -x.dim() <= dim < x.dim():
         return NotImplemented  # the call itself says why
     every = (slice(None),) * (dim % x.dim())

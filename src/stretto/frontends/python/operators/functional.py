@@ -31,6 +31,7 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
         fail(
             f"{func} changes a tensor in place and has no pure form", "use an out-of-place operator"
         )
+    given = kwargs
     if by_out:
         outs = {p.name for p in func._schema.arguments if p.alias_info is not None}
         kwargs = {key: item for key, item in kwargs.items() if key not in outs}
@@ -43,7 +44,11 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
                 f"{list(target.shape)}: eager PyTorch would resize it",
                 "give `out` a tensor of the shape of the result",
             )
-        if not torch.can_cast(new.dtype, target.dtype) and eager_error(func, args, kwargs) is None:
+        if by_out and new.dtype != target.dtype:
+            refused = eager_error(func, args, given)
+            if refused is not None:
+                raise refused
+        if not torch.can_cast(new.dtype, target.dtype) and eager_error(func, args, given) is None:
             new = aten._to_copy.default(new, dtype=target.dtype)  # of no elements
         _check_result(target, new)
         overwrite(target, new)

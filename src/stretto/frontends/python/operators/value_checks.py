@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.operators.eager import eager_error
+from stretto.frontends.python.operators.eager import eager_error, infer
+from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check, require
@@ -101,6 +102,29 @@ def _index_add(x: Any, dim: int, index: Any, source: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """The shape of the values, of which torch's own rule knows nothing, either.
+    Masks select as many elements as the run tells: there the selection checks it."""
+    if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
+        return NotImplemented
+    state = tracer()
+    wanted = infer(state, aten.index.Tensor, (x, indices), {}).shape
+    wanted = (*[1] * (values.dim() - len(wanted)), *wanted)
+    pairs = list(zip(reversed(values.shape), reversed(wanted), strict=False))
+    if all(str(state.dim(size)) in ("1", str(state.dim(other))) for size, other in pairs):
+        return NotImplemented
+    refused = eager_error(aten.index_put.default, (x, indices, values), {"accumulate": accumulate})
+    if refused is not None:
+        raise refused
+    if not all(size == 1 or size == other for size, other in pairs):  # guards of symbolic sizes
+        fail(
+            f"values of shape {list(values.shape)} are assigned to a selection of shape "
+            f"{list(wanted)}",
+            "give as many values as are selected",
+        )
+    return NotImplemented
+
+
 def check_classes(index: Any, classes: int) -> None:
     """What `one_hot` checks."""
     check_all(index >= 0, "RuntimeError", "Class values must be non-negative.")
@@ -116,5 +140,6 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
     aten.index_add.default: _index_add,
+    aten.index_put.default: _index_put,
     aten.binary_cross_entropy.default: _binary_cross_entropy,
 }

@@ -248,6 +248,8 @@ def part_of(
 
 def _narrow(x: TracedTensor, dim: int, start: Any, length: int) -> TracedTensor:
     if isinstance(start, TracedTensor):
+        if start.dim() or start.dtype.is_floating_point or start.dtype == torch.bool:
+            raise RuntimeError("start must be an 0-dim integral Tensor.")
         return narrowed(x, dim % x.dim(), tracer().read(start), length)
     fake = _fake_view(aten.narrow.default, x, dim, start, length)
     start = start % x.shape[dim] if start < 0 else start
