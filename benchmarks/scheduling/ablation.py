@@ -68,7 +68,14 @@ ABLATIONS = {
     "loops": Ablation(LOOPS, _without("skew", "overlap", "unroll", "rotate", "parallel_loops")),
     "branches": Ablation(
         BRANCHES,
-        _without("merge_branches", "share_arms", "if_convert", "speculate", "recursion_levels"),
+        _without(
+            "merge_branches",
+            "share_arms",
+            "if_convert",
+            "speculate",
+            "recursion_levels",
+            "unroll_recursion",
+        ),
     ),
     "kernels": Ablation(
         KERNELS,

@@ -141,6 +141,22 @@ class Decided(nn.Module):
         return y
 
 
+def summed(x: Tensor, left: Tensor, right: Tensor, n: Tensor) -> Tensor:
+    """The sum of the leaves of a tree; nodes whose left child is negative are leaves."""
+    child = left[n]
+    if child < 0:
+        return x[n]
+    return summed(x, left, right, child) + summed(x, left, right, right[n])
+
+
+def tree(leaves: int) -> tuple[Tensor, ...]:
+    """Numbers of the nodes of a complete binary tree, their children, and its root."""
+    nodes = torch.arange(2 * leaves - 1)
+    inner = nodes >= leaves  # node n of them has the children 2 (n - leaves) and the next one
+    left = torch.where(inner, 2 * (nodes - leaves), -1)
+    return torch.randn(len(nodes)), left, left + 1, nodes[-1]
+
+
 def small(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Program]:
     """A model and inputs of these shapes; one without dimensions is a flag that is set."""
 
@@ -180,6 +196,7 @@ BRANCHES: Programs = {
     "projected": small(Projected, (16, 256)),
     "decided": small(Decided, (64,), (32, 96)),
     "rae": zoo("rae"),
+    "summed": lambda: (summed, tree(1000)),
     "blockdrop": zoo("blockdrop"),
 }
 

@@ -122,6 +122,9 @@ class CostModel:
     level_bytes: float = 1 << 18
     """Weights that an activation reads, from which on it pays to compute several at a time."""
 
+    activation_seconds: float = 7e-9
+    """A call of a recursive function, without its body: a frame, arguments, results."""
+
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3
     """A reduction in two steps must be faster than one by this factor."""

@@ -96,9 +96,7 @@ class _Inliner:
         self.function = function
         self.recursive = recursive
         self.left = limit - _size(function.body)
-        self.taken: set[str] = set()
-        for item in program.functions.values():
-            self.taken |= {symbol.name for symbol in symbols_of_block(item.body)}
+        self.copies = Copies(program)
 
     def run(self) -> bool:
         return rewrite_block(self.function.body, self.visit)
@@ -115,20 +113,33 @@ class _Inliner:
             self.program.remarks.decline("inline", f"call @{op.function}", reason, op.location)
             return None
         self.left -= size
+        return self.copies.inlined(callee, op)
+
+
+class Copies:
+    """Copies of functions' bodies for calls, with names of their own for the symbols they bind."""
+
+    def __init__(self, program: Program) -> None:
+        self.taken: set[str] = set()
+        for item in program.functions.values():
+            self.taken |= {symbol.name for symbol in symbols_of_block(item.body)}
+
+    def inlined(self, callee: Block, op: CallOp) -> Replacement:
+        """What replaces the call of a function with the body `callee`."""
         copy = clone_block(callee, {})
-        rename_symbols(copy, self.renaming(callee, op))
+        rename_symbols(copy, self._renaming(callee, op))
         substitute(copy, dict(zip(copy.params, op.arguments, strict=True)))
         return copy.ops, copy.yields
 
-    def renaming(self, callee: Block, op: CallOp) -> Renaming:
+    def _renaming(self, callee: Block, op: CallOp) -> Renaming:
         """What the callee's symbols are called in a copy: as at the call, or else by a new name."""
         known: Renaming = {}
         match_types(_types(callee.params), _types(op.arguments), known)
         match_types(_types(callee.yields), _types(op.results), known)
         unknown = symbols_of_block(callee) - renamed_symbols(known)
-        return known | {Size.of(item): self.fresh(item) for item in sorted(unknown, key=str)}
+        return known | {Size.of(item): self._fresh(item) for item in sorted(unknown, key=str)}
 
-    def fresh(self, known: Symbol) -> Dim:
+    def _fresh(self, known: Symbol) -> Dim:
         """A symbol of the same range that the program does not use."""
         name = next(text for i in count(1) if (text := f"{known}_{i}") not in self.taken)
         self.taken.add(name)

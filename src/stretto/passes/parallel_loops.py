@@ -26,7 +26,7 @@ loop that is no faster apart by the machine's cost model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,9 +52,9 @@ from stretto.ops.properties import stay_reason
 from stretto.passes.analyses.loop_dependence import loop_dependence
 from stretto.passes.analyses.loop_form import normalise
 from stretto.passes.analyses.moving import made_from, names_own_sizes, needed_for, reads
-from stretto.passes.analyses.work import nbytes, seconds, usual
+from stretto.passes.analyses.work import nbytes, run_seconds, usual
 from stretto.passes.distribution_plan import Planner
-from stretto.passes.target import PassCosts, Target
+from stretto.passes.target import Target
 from stretto.remarks import Remarks
 from stretto.text import bytes_text, seconds_text
 
@@ -211,31 +211,6 @@ def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
     made = {value for op in apart for value in op.results}
     wanted = [value for op in loop.body.ops if op not in apart for value in reads(op)]
     return tuple(dict.fromkeys(v for v in (*wanted, *loop.body.yields) if v in made))
-
-
-# ---- what it takes -----------------------------------------------------------------------------
-def run_seconds(ops: Iterable[Op], costs: PassCosts, units: int) -> float:
-    """One run of some ops, each shared out to the units, which wait for each other behind it."""
-    return sum(_op_seconds(op, costs, units) for op in ops)
-
-
-def _op_seconds(op: Op, costs: PassCosts, units: int) -> float:
-    inner = [run_seconds(block.ops, costs, units) for block in op.blocks]
-    match op:
-        case IfOp():
-            return max(inner)
-        case WhileOp():
-            return costs.unknown_trips * sum(inner)
-        case ForOp():
-            trips = op.trips()
-            return (costs.unknown_trips if trips is None else usual(trips)) * sum(inner)
-        case TensorOp():
-            alone = seconds(op, costs, usual)
-            if units == 1 or alone < costs.small_waits * costs.wait_seconds:
-                return alone
-            return seconds(op, costs, usual, units) + costs.wait_seconds
-        case _:
-            return 0.0
 
 
 # ---- the loops ---------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from stretto.passes.split_concat import SplitConcat
 from stretto.passes.strip_mine import StripMine
 from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
+from stretto.passes.unroll_recursion import UnrollRecursion
 
 
 def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
@@ -51,6 +52,7 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
         RecursionLevels(target),
+        UnrollRecursion(target),
         InlineFunctions(),
         Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),

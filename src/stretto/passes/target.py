@@ -43,6 +43,9 @@ class PassCosts(Protocol):
     def level_bytes(self) -> float: ...
 
     @property
+    def activation_seconds(self) -> float: ...
+
+    @property
     def dependent_seconds(self) -> float: ...
 
     @property

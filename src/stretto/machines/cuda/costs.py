@@ -50,6 +50,8 @@ class CudaCosts(CostModel):
     """A step along the depth of a product, however small."""
     level_bytes: float = inf
     """All units read the weights of an activation at once; four dependent steps take longer."""
+    activation_seconds: float = 0.0
+    """Recursions stay as short as they are: what a longer text costs was not measured."""
 
     spread_figures: ClassVar[Mapping[str, float]] = {
         "start_seconds": 1e-12,

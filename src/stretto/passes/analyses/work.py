@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 
 from stretto.ir.core import Op, Value
-from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
+from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.size_bounds import bounds
 from stretto.ir.sizes import usual_value
 from stretto.ir.types import Dim, TensorType
@@ -55,6 +55,30 @@ def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest, units: int = 1)
 
 def seconds_of_all(ops: Iterable[Op], costs: PassCosts, size_of: SizeOf = largest) -> float:
     return sum(seconds(op, costs, size_of) for op in ops)
+
+
+def run_seconds(ops: Iterable[Op], costs: PassCosts, units: int) -> float:
+    """One run of some ops, each shared out to the units, which wait for each other behind it."""
+    return sum(_op_seconds(op, costs, units) for op in ops)
+
+
+def _op_seconds(op: Op, costs: PassCosts, units: int) -> float:
+    inner = [run_seconds(block.ops, costs, units) for block in op.blocks]
+    match op:
+        case IfOp():
+            return max(inner)
+        case WhileOp():
+            return costs.unknown_trips * sum(inner)
+        case ForOp():
+            trips = op.trips()
+            return (costs.unknown_trips if trips is None else usual(trips)) * sum(inner)
+        case TensorOp():
+            alone = seconds(op, costs, usual)
+            if units == 1 or alone < costs.small_waits * costs.wait_seconds:
+                return alone
+            return seconds(op, costs, usual, units) + costs.wait_seconds
+        case _:
+            return 0.0
 
 
 def elements(value: Value, size_of: SizeOf = largest) -> float:

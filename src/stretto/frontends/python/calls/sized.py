@@ -219,7 +219,7 @@ def topk(
     out: Any = None,
 ) -> Any:
     """The first elements of the sorted dim, as many as the run tells."""
-    if out is not None or not is_integer(k) and not is_decided(k):
+    if out is not None or (not is_integer(k) and not is_decided(k)):
         return NotImplemented
     x, k = input, plain(k)
     size = plain(x.shape[dim])
