@@ -1,8 +1,9 @@
 """Cases of which `make test` runs a sample; `make whole` runs all of them.
 
 A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
-cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, so that all of them run
-within some commits. `pytest --sample=TEXT` repeats what the header of a run says.
+cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, and of each other test with
+many cases one in two, so that all of them run within some commits. `pytest --sample=TEXT` repeats
+what the header of a run says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+MANY_CASES = 4
+"""Of a test with so many cases half of them run, other ones for each commit."""
 
 
 def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
@@ -52,8 +56,8 @@ def commit() -> str:
 
 
 def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
-    """Those that `make test` runs: none that is marked `whole`, and of a test that is marked
-    `rotating(n)` one in n of its cases, but at least one."""
+    """Those that `make test` runs: none that is marked `whole`, of a test that is marked
+    `rotating(n)` one in n of its cases, but at least one, and of others with many cases half."""
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if not item.get_closest_marker("whole"):
@@ -63,8 +67,8 @@ def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
 
 def _one_in(cases: list[pytest.Item], sample: str) -> list[pytest.Item]:
     marker = cases[0].get_closest_marker("rotating")
-    if marker is None:
+    if marker is None and len(cases) < MANY_CASES:
         return cases
-    count = -(-len(cases) // marker.args[0])
+    count = -(-len(cases) // (2 if marker is None else marker.args[0]))
     test = cases[0].nodeid.partition("[")[0]
     return random.Random(f"{sample} {test}").sample(cases, count)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sampling import chosen, commit
+from tests.sampling import MANY_CASES, chosen, commit
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,15 @@ def test_what_is_not_rotating_runs_each_time() -> None:
     alone, left_out = Case("a.py::alone", (ROTATING,)), Case("a.py::one[2]", (WHOLE,))
     for sample in "abc":
         assert chosen([one, other, alone, left_out], sample) == {one, other, alone}
+
+
+def test_half_of_many_cases_run() -> None:
+    few = [Case(f"a.py::few[{number}]") for number in range(MANY_CASES - 1)]
+    many = [Case(f"a.py::many[{number}]") for number in range(2 * MANY_CASES)]
+    samples = [chosen([*few, *many], f"commit {number}") for number in range(20)]
+    assert {len(sample) for sample in samples} == {len(few) + MANY_CASES}
+    assert set().union(*samples) == {*few, *many}
+    assert all(sample.issuperset(few) for sample in samples)
 
 
 def test_cases_that_only_the_whole_has_are_not_in_a_sample() -> None:
