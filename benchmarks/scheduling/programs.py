@@ -196,7 +196,7 @@ BRANCHES: Programs = {
     "projected": small(Projected, (16, 256)),
     "decided": small(Decided, (64,), (32, 96)),
     "rae": zoo("rae"),
-    "summed": lambda: (summed, tree(1000)),
+    "summed": lambda: (summed, tree(500)),
     "blockdrop": zoo("blockdrop"),
 }
 

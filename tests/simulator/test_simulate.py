@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from benchmarks.scheduling.programs import summed, tree
 from stretto.device.expr import Reg, Var
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Signal, Wait
@@ -256,6 +257,26 @@ def test_a_run_is_followed_as_far_as_it_fits() -> None:
         microseconds_of()
     with pytest.raises(ScheduleError, match="it never came to if go"):
         microseconds_of(("while x", 1, 0))
+
+
+def test_a_run_that_went_on_does_not_fit() -> None:
+    recorded = Recorded([("if go", 0, 0), ("if go", 1, 0)])
+    simulate(branching(is_known=False), BARE, recorded, EAGER)
+    with pytest.raises(ScheduleError, match="it came to if go more often"):
+        recorded.require_end()
+    Recorded([("while x", 1, 0)]).require_end()  # a loop that this program does not have
+
+
+def test_each_activation_of_a_recursion_is_followed() -> None:
+    """That it is unrolled on the CPU changes nothing for a GPU."""
+
+    def tasks(leaves: int) -> int:
+        model = Model("summed", summed, tree(leaves))
+        return simulate_model(model, "h200", followed=True).result.tasks
+
+    few, more, most = map(tasks, (4, 8, 16))
+    assert few < more
+    assert most - more == 2 * (more - few)
 
 
 def test_decisions_that_registers_make_are_compared() -> None:

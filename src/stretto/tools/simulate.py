@@ -103,6 +103,8 @@ def simulate_model(
     if followed:
         threads = options.threads or 1
         here = replace(options, threads=threads, units=None, launches="auto", control="auto")
+        if device.target:  # whose recursions are not unrolled: they have other branches
+            here = replace(here, skip=(*here.skip, "unroll_recursion"))
         choices = _followed(model, here)
     planned = None
     if device.target and (options.launches, options.control) != ("auto", "auto"):
@@ -111,6 +113,8 @@ def simulate_model(
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
     again = copy.deepcopy(choices)  # a way that is followed can be followed once
     found = simulate(program, device, choices, machine.costs)
+    if isinstance(choices, Recorded):
+        choices.require_end()
     if not device.target:
         return Simulated(model.name, program, found)
     apart = launch_per_kernel(program, device, again, machine.costs)
