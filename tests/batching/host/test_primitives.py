@@ -106,6 +106,10 @@ def check(cases: Sequence[Case], types: Sequence[Type], examples: Sequence[Seque
             assert "complex" in str(result), (cases[number], args, result)
             continue
         assert type(result) is type(expected), (cases[number], args, result, expected)
+        if cases[number] == ("math", "hypot") and math.isfinite(expected):
+            # Python sums squares by itself; the C library's result may differ in the last bit.
+            assert math.isclose(result, expected, rel_tol=2**-52), (args, result, expected)
+            continue
         assert repr(result) == repr(expected), (cases[number], args)
 
 
