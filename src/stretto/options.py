@@ -56,7 +56,8 @@ class Options:
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.
     seed: draws the interleaving in which the emulator runs units, and the moves of a search.
-    max_depth: recursion deeper than this ends in `RunError`.
+    max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
+        computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
     max_signatures_before_warning: compiled signatures of one function after which a warning
         names the dimension that varies.
     timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in

@@ -144,8 +144,8 @@ def test_end_to_end(threads: int, seed: int) -> None:
     x = torch.randint(-9, 9, (40,), generator=torch.Generator().manual_seed(seed)).double()
     compiled = stretto.compile(visited, options=Options(threads=threads))
     for root in (0, 1, 39):
-        given = tree, x, torch.tensor(root)
-        torch.testing.assert_close(compiled(*given), visited(*given))
+        inputs = tree, x, torch.tensor(root)
+        torch.testing.assert_close(compiled(*inputs), visited(*inputs))
 
 
 def test_a_recursion_without_end_is_stopped() -> None:
