@@ -265,6 +265,9 @@ def test_a_run_that_went_on_does_not_fit() -> None:
     with pytest.raises(ScheduleError, match="it came to if go more often"):
         recorded.require_end()
     Recorded([("while x", 1, 0)]).require_end()  # a loop that this program does not have
+    recorded = Recorded([("if go", 0, 0), ("if go", 0, 1)])  # of two units, which decide alike
+    simulate(branching(is_known=False), BARE, recorded, EAGER)
+    recorded.require_end()
 
 
 def test_each_activation_of_a_recursion_is_followed() -> None:

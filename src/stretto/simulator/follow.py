@@ -29,7 +29,7 @@ class Recorded:
             self._decisions[name, unit].append(way)
         self._units = 1 + max((unit for _, unit in self._decisions), default=0)
         self._unit = 0
-        self._met = set[str]()
+        self._met = set[tuple[str, int]]()
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
         return self._next(node)
@@ -46,13 +46,13 @@ class Recorded:
 
     def require_end(self) -> None:
         """Raises ScheduleError where the run went on at a branch or loop that was come to."""
-        for (name, _), ways in self._decisions.items():
-            if ways and name in self._met:
+        for name, unit in self._met:  # other units, whose decisions nobody asked, decided alike
+            if self._decisions[name, unit]:
                 raise _misfit(f"it came to {name} more often")
 
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
         name = title(node)
-        self._met.add(name)
+        self._met.add((name, self._unit))
         if (name, self._unit) not in self._decisions:
             raise _misfit(f"it never came to {name}")
         if not self._decisions[name, self._unit]:
