@@ -32,12 +32,13 @@ def program_of(text: str) -> Program:
     return program
 
 
-def random_inputs(program: Program, seed: int = 0) -> tuple[Datum, ...]:
-    """One datum for each parameter of `main`; symbols and lengths of lists are 1 to 4."""
+def random_inputs(program: Program, seed: int = 0, most: int = 3) -> tuple[Datum, ...]:
+    """One datum for each parameter of `main`. Symbols are their least value or up to `most` more;
+    lists have 1 to 4 items."""
     generator = random.Random(seed)
     types = [value.type for value in program.main.params]
     sizes = {
-        symbol: generator.randint(symbol.low, min(symbol.high or 4, symbol.low + 3))
+        symbol: generator.randint(symbol.low, min(symbol.high or 1 << 30, symbol.low + most))
         for symbol in sorted(symbols_of_types(types), key=str)
     }
     data: list[Datum] = []

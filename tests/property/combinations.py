@@ -33,8 +33,10 @@ from stretto.passes.pipeline import pipeline
 from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
+from stretto.passes.strip_mine import StripMine
 from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
+from stretto.passes.unroll_recursion import UnrollRecursion
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD, assert_close
 from tests.property.recurrences import recurrences
@@ -44,7 +46,16 @@ from tests.support import random_inputs
 Use = Literal["never", "by cost", "always"]
 UNITS = (2, 7, 3, 132, 1)
 """Those that are drawn more often come first."""
-CHANGING = ("skew", "overlap", "unroll", "speculate", "recursion_levels", "parallel_loops")
+CHANGING = (
+    "skew",
+    "overlap",
+    "unroll",
+    "speculate",
+    "recursion_levels",
+    "unroll_recursion",
+    "parallel_loops",
+    "strip_mine",
+)
 """Passes that can be made to change all that they may; the others have no choice."""
 PLAIN = ("rotate", "distribute", "batch_loops", "if_convert", "merge_branches", "share_arms")
 
@@ -55,7 +66,8 @@ EAGER = replace(HOST_COSTS, wait_seconds=1e-15, wake_seconds=0.0, small_waits=1e
 @dataclass(frozen=True, slots=True)
 class Combination:
     """uses: of the passes that are not used by cost. unroll: iterations that become one. rows:
-    activations of a recursion at a time. uniform: as on a GPU. order: draws the interleaving."""
+    activations of a recursion at a time, and iterations of a block. uniform: as on a GPU. order:
+    draws the interleaving."""
 
     policy: str = "auto"
     units: int = 2
@@ -78,7 +90,9 @@ class Combination:
             "unroll": Unroll(factor=self.unroll),
             "speculate": Speculate(Target(EAGER, self.units)),
             "recursion_levels": RecursionLevels(Target(levels, self.units)),
+            "unroll_recursion": UnrollRecursion(depth=1 + self.order % 2),
             "parallel_loops": ParallelLoops(always=True),
+            "strip_mine": StripMine(rows=self.rows),
         }
         used = {name: always[name] for name, use in self.uses if use == "always"}
         return tuple(_replaced(pipeline(Target(costs, self.units)), used))
@@ -139,8 +153,8 @@ def _check(program: Program, how: Combination) -> None:
     verify(device, selected.tree)
     options = Options(threads=how.units, seed=how.order)
     executable = EmulatedExecutable(device, selected.interface, options)
-    for number in (0, 1):
-        inputs = random_inputs(program, number)
+    for number, most in ((0, 3), (1, 3), (2, 13)):
+        inputs = random_inputs(program, number, most)
         assert_close(
             executable([tensor for tensor in inputs if isinstance(tensor, Tensor)]),
             run(program, inputs),

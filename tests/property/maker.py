@@ -55,7 +55,6 @@ class ProgramMaker:
         self.symbols = 0
 
     def program(self) -> Program:
-        """`main` takes one tensor of each type in `TENSORS`."""
         for number in range(self.draw(st.integers(0, self.features.functions))):
             recursive = self.features.recursion and self.draw(st.booleans())
             make = self.recursive_function if recursive else self.function
@@ -63,9 +62,13 @@ class ProgramMaker:
             self.helpers.append(make(f"f{number}", types))
             if recursive:
                 self.recursive.add(f"f{number}")
-        main = self.function("main", TENSORS)
+        main = self.function("main", self.main_types())
         functions = {item.name: item for item in (main, *self.helpers)}
         return Program(functions, self.constants)
+
+    def main_types(self) -> Sequence[Type]:
+        """What `main` takes: one tensor of each type in `TENSORS`."""
+        return TENSORS
 
     def types(self, low: int, high: int, *, lists: bool = True) -> tuple[Type, ...]:
         choices: tuple[Type, ...] = TENSORS + (LISTS if lists and self.features.lists else ())
@@ -177,9 +180,11 @@ class BlockMaker:
         return tuple(self.pick(type) for type in types)
 
     def pick(self, type: Type) -> Value:
-        """A value of the type: one that is there, most of the time, or a new one."""
+        """A value of the type: one that is there, most of the time, or a new one; of a type whose
+        size the call decides always one that is there."""
         found = [value for value in self.values if value.type == type]
-        if found and self.draw(st.integers(0, 4)) < 4:
+        is_sized = isinstance(type, TensorType) and not type.is_static
+        if found and (is_sized or self.draw(st.integers(0, 4)) < 4):
             return found[-1 - self.draw(st.integers(0, len(found) - 1))]
         value = self.new(type)
         self.values.append(value)

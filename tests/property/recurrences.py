@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, ForOp, IfOp, ListNewOp, ListPushOp, ListStackOp, WhileOp
+from stretto.ir.sizes import symbol
 from stretto.ir.types import INDEX, DType, ListType, TensorType, Type
 from stretto.ops.infer import tensor_op
 from tests.property.choices import blend, branch, call, cast, choices_for, contract, for_loop
 from tests.property.maker import (
     MATRIX,
     SCALAR,
+    TENSORS,
     VECTOR,
     BlockMaker,
     Choice,
@@ -29,17 +31,22 @@ from tests.property.maker import (
 )
 
 WEIGHT = TensorType(DType.F32, (3, 3))
+SIZED = tuple(TensorType(DType.F32, (symbol("rows", least), 3)) for least in (0, 3))
 STATES = ListType(VECTOR)
 
 
 @st.composite
 def recurrences(draw: st.DrawFn) -> Program:
-    """Programs whose `main` takes one tensor of each type in `maker.TENSORS`."""
+    """Programs whose `main` takes one tensor of each type in `maker.TENSORS`, and most of
+    them one of SIZED."""
     return RecurrenceMaker(draw, Features(ops=4), recurrent_choices).program()
 
 
 class RecurrenceMaker(ProgramMaker):
     """Some of whose recursive functions call themselves twice."""
+
+    def main_types(self) -> Sequence[Type]:
+        return (*TENSORS, *self.draw(st.sampled_from([(kind,) for kind in SIZED] + [()])))
 
     def recursive_function(self, name: str, types: Sequence[Type]) -> Function:
         if self.draw(st.booleans()):
@@ -78,7 +85,9 @@ def recurrent_choices(maker: ProgramMaker, depth: int) -> Sequence[Choice]:
 
 
 def rows_type(make: BlockMaker) -> TensorType:
-    return TensorType(DType.F32, (make.draw(st.sampled_from((1, 2, 5))), 3))
+    fixed = [TensorType(DType.F32, (count, 3)) for count in (1, 2, 5)]
+    sized = [kind for kind in SIZED if any(value.type == kind for value in make.values)]
+    return make.draw(st.sampled_from([*sized, *fixed]))
 
 
 def weighted(make: BlockMaker, vector: Value) -> Value:
@@ -176,7 +185,7 @@ def over_rows(make: BlockMaker, kind: TensorType, states: int) -> tuple[BlockMak
     inits = (*make.pick_all((VECTOR,) * states), empty)
     body = make.nested((Value(INDEX), *(Value(value.type) for value in inits)))
     results = tuple(Value(value.type) for value in inits)
-    loop = ForOp(0, kind.static_shape()[0], 1, inits, body.block, results=results)
+    loop = ForOp(0, kind.shape[0], 1, inits, body.block, results=results)
     return body, loop
 
 
@@ -185,9 +194,9 @@ def row(body: BlockMaker, rows: Value) -> Value:
     index: Value | int = body.params[0]
     match body.draw(st.integers(0, 5)):
         case 0:
-            last = body.literal(rows.tensor.static_shape()[0] - 1, INDEX)
-            index = body.tensor("aten.sub.Tensor", last, index)
-        case 1:
+            back = body.tensor("aten.neg.default", index)
+            index = body.tensor("aten.add.Tensor", back, rows.tensor.shape[0] - 1)
+        case 1 if rows.tensor.is_static:
             index = 0
         case _:
             pass
@@ -202,9 +211,10 @@ def finished(
     body.block.yields = (*states, pushed)
     make.add(loop)
     make.values.extend(loop.results)
-    trips = loop.trip_count()
+    trips = loop.trips()
     assert trips is not None
-    make.lengths[loop.results[-1]] = Length(trips, is_exact=True)
+    if isinstance(trips, int):
+        make.lengths[loop.results[-1]] = Length(trips, is_exact=True)
     rows = Value(TensorType(DType.F32, (trips, 3)))
     make.add(ListStackOp(loop.results[-1], results=(rows,)))
     make.values.append(rows)
