@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from stretto.frontends.python import capture
 from stretto.ir.core import Program
 from stretto.ir.ops import ForOp
 from stretto.machines.cpu.costs import CPU_COSTS
+from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.forward_lists import ForwardLists
@@ -24,6 +26,7 @@ from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import apply, check, loops_of, targets
 from tests.sampling import every
+from tests.support import program_of
 
 NAMES = [step.name for step in pipeline()]
 TIDY = pipeline()[: NAMES.index("fold_tables")]
@@ -201,20 +204,114 @@ def test_more_units_than_iterations() -> None:
     tried(each, X[:2], W)
 
 
-# ---- what stays --------------------------------------------------------------------------------
-def test_what_may_stop_the_run_stays() -> None:
+# ---- iterations that stop the run --------------------------------------------------------------
+def picked(x: Tensor, ids: Tensor) -> Tensor:
+    """The fixed points of the rows that are asked for."""
+    out = []
+    for t in range(5):
+        h = x[ids[t]]
+        while h.norm() > 0.5:
+            h = torch.tanh(h * 1.3) * 0.6
+        out.append(h)
+    return torch.stack(out)
+
+
+def refused(x: Tensor, ids: Tensor) -> Tensor:
+    """Raises for a row that begins with 0, and halves others until they are small."""
+    out = []
+    for t in range(6):
+        h = x[ids[t]]
+        if h[0] == 0.0:
+            raise ValueError("a row begins with 0")
+        while h.norm() > 0.5:
+            h = h * 0.5
+        out.append(h)
+    return torch.stack(out)
+
+
+def stopped_alike(program: Program, function: Callable[..., object], *inputs: Tensor) -> None:
+    """All machines raise what eager raises."""
+    with pytest.raises((IndexError, ValueError)) as eager:
+        function(*inputs)
+    for units in (2, 3, 7):
+        built = backends.built(program, units)
+        machines = [built.emulator(seed) for seed in (0, 1)]
+        for machine in (*machines, built.cpu()) if units == 2 else machines:
+            with pytest.raises(type(eager.value)) as found:
+                machine(list(inputs))
+            assert str(eager.value) in str(found.value)
+
+
+def test_the_first_of_several_positions_that_are_out_of_range_stops_the_run() -> None:
+    after = tried(picked, X, torch.tensor([4, 0, 2, 2, 1]))
+    (loop,) = parallel(after)
+    assert any("index" in target or "select" in target for target in targets(loop.body))
+    for bad in ([4, 0, 2, 5, 9], [0, 7, 8, 9, 6], [1, 1, 1, 1, -6], [8, 1, 1, 1, 9]):
+        stopped_alike(after, picked, X, torch.tensor(bad))
+
+
+def test_the_first_iteration_that_raises_is_told_of() -> None:
+    x = torch.rand(6, 4) + 1.0
+    after = tried(refused, x, torch.arange(6))
+    x[2, 0] = 0.0
+    stopped_alike(after, refused, x, torch.arange(6))
+    stopped_alike(after, refused, x, torch.tensor([0, 1, 2, 6, 7, 8]))
+    stopped_alike(after, refused, x, torch.tensor([0, 1, 6, 2, 2, 2]))
+
+
+def test_what_is_left_may_not_stop_the_run_too() -> None:
+    """An iteration that is left would have stopped it before those behind it are computed."""
+
     def function(x: Tensor, ids: Tensor) -> Tensor:
-        out = []
-        for t in range(x.shape[0]):
-            out.append(torch.tanh(x[ids[t]]))
-        return torch.stack(out)
+        total = torch.zeros(6)
+        for t in range(5):
+            h = x[ids[t]]
+            while h.norm() > 0.5:
+                h = torch.tanh(h * 1.3) * 0.6
+            total = torch.tanh(total + h)
+            if total[0] > 0.9:
+                raise ValueError("too much")
+        return total
 
     ids = torch.arange(5)
-    after = apply(captured(function, X, ids), ParallelLoops(always=True), inputs=[X, ids])
-    (loop,) = parallel(after)
-    assert not any("index" in target for target in targets(loop.body))
+    program = captured(function, X, ids)
+    ParallelLoops(always=True).apply(program)
+    assert not any("index" in target for loop in parallel(program) for target in targets(loop.body))
+    stopped_alike(program, function, X, torch.tensor([0, 1, 2, 3, 5]))
 
 
+def test_a_machine_that_cannot_run_them_in_turn_leaves_them() -> None:
+    ids = torch.arange(5)
+    program = captured(picked, X, ids)
+    ParallelLoops(Target(replace(CUDA_COSTS, wait_seconds=1.0), 5)).apply(program)
+    assert not parallel(program)
+
+
+def test_a_call_that_stops_the_run_in_a_user_s_program() -> None:
+    """Where the inputs are right again, so is the next call."""
+    x = torch.randn(16, 48)
+
+    def function(x: Tensor, ids: Tensor, w: Tensor) -> Tensor:
+        out = []
+        for t in range(16):
+            h = x[ids[t]]
+            while h.norm() > 0.5:
+                h = torch.tanh(h @ w) * 0.8
+            out.append(h)
+        return torch.stack(out)
+
+    w = torch.randn(48, 48) / 12
+    fast = stretto.compile(function, options=Options(threads=2))
+    right, wrong = torch.arange(16), torch.arange(16)
+    wrong[[5, 9, 14]] = torch.tensor([16, 17, -17])
+    for _ in range(2):
+        torch.testing.assert_close(fast(x, right, w), function(x, right, w))
+        with pytest.raises(IndexError, match="index 16 is out of bounds"):
+            fast(x, wrong, w)
+    assert "dealt to 2 units" in fast.explain()
+
+
+# ---- what stays --------------------------------------------------------------------------------
 def test_a_recurrence_stays() -> None:
     def function(x: Tensor, w: Tensor) -> Tensor:
         h = x[0]
@@ -234,6 +331,33 @@ def test_draws_of_random_numbers_stay() -> None:
         return torch.stack(out)
 
     assert "draw" in declined(captured(function, X))[0]
+
+
+def test_a_loop_that_only_calls_a_function_that_may_not_end_stays() -> None:
+    program = program_of(
+        """
+        func @main(%n: i64[]) -> () {
+          for %t in (0, 2, 1) carry () {
+            %m = call @f(%n) : i64[]
+            yield
+          }
+          return
+        }
+        func @f(%n: i64[]) -> (i64[]) {
+          %flag = aten.gt.Scalar(%n, 0) : bool[]
+          %r = if %flag {
+            %less = aten.sub.Tensor(%n, 1) : i64[]
+            %m = call @f(%less) : i64[]
+            yield %m
+          } else {
+            yield %n
+          } : i64[]
+          return %r
+        }
+        """
+    )
+    run_passes(program, (ParallelLoops(always=True),))
+    assert not parallel(program)
 
 
 def test_one_unit_has_no_use_for_it() -> None:

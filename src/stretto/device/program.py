@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from stretto.device.expr import Buffer, input_symbols, known_size
 from stretto.device.operator import Kernel
-from stretto.device.tree import Check, Let, Tree
+from stretto.device.tree import Check, Let, Tree, is_parallel, walk
 from stretto.ir.sizes import Size, Symbol, ceil_div
 
 FRAME_ALIGNMENT = 64
@@ -203,3 +203,9 @@ class DeviceProgram:
 
     def frame(self, function: str) -> FrameLayout:
         return dict(self.frames)[function]
+
+
+def has_parallel(program: DeviceProgram) -> bool:
+    """Whether units run iterations of their own somewhere in the program."""
+    nodes = (node for function in program.tree.functions for node in walk(function.body))
+    return program.units > 1 and any(map(is_parallel, nodes))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg, loads
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Operator
-from stretto.device.tree import Call, CheckCode, For, If, Let, Node, Seq, While, leaves, walk
+from stretto.device.tree import Call, Check, CheckCode, For, If, Let, Node, Seq, While, leaves, walk
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.size_bounds import at_most
@@ -222,12 +222,12 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
 
 
 def _runs_apart(body: Node[Items], made: Sequence[Buffer]) -> bool:
-    """Whether a unit can run an iteration by itself: nothing in it stops the run or calls a
-    library, and what it makes lies in memory of its own."""
+    """Whether a unit can run an iteration by itself: nothing in it calls a library, and what it
+    makes lies in memory of its own."""
     items = [item for leaf in leaves(body) for item in leaf]
     used = {b for item in items for b in _named(item)}
     return (
-        all(isinstance(item, Operator | Let) for item in items)
+        all(isinstance(item, Operator | Let | Check) for item in items)
         and not any(isinstance(node, Call) for node in walk(body))
         and not any(buffer.is_sized for buffer in made)
         and not any(buffer.kind == "list" for buffer in used)
@@ -239,8 +239,8 @@ def _named(item: LeafItem) -> Iterator[Buffer]:
         case Operator():
             yield item.out.buffer
             yield from (load.access.buffer for load in item.reads())
-        case Let():
-            yield from (load.access.buffer for load in loads(item.value))
+        case Let() | Check():
+            yield from (load.access.buffer for expr in item.exprs for load in loads(expr))
         case _:
             pass
 

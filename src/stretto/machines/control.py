@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -14,10 +14,14 @@ from stretto.device.expr import (
     Index,
     Position,
     Reg,
+    checks,
+    index_parts,
     limit_register,
+    parts,
     size_register,
 )
-from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Run, Schedule
 from stretto.device.tree import (
     Call,
     Check,
@@ -31,6 +35,7 @@ from stretto.device.tree import (
     Seq,
     TreeFunction,
     While,
+    leaves,
     walk,
 )
 from stretto.errors import CodegenError
@@ -66,6 +71,23 @@ class ProgramParts:
 
     def place(self, buffer: Buffer) -> int:
         return self.arguments.setdefault(buffer, len(self.arguments))
+
+
+def is_checked(kernel: Kernel) -> bool:
+    """Whether tasks of the kernel look at positions, and may stop the run."""
+    operators = [stage.operator for stage in kernel.stages]
+    exprs = [expr for one in operators for expr in parts(one.value)]
+    exprs += [expr for one in operators for at in one.out.index for expr in index_parts(at)]
+    return bool(checks(exprs))
+
+
+def may_stop(node: Node[Schedule], kernels: Mapping[str, Kernel]) -> bool:
+    """Whether what is in a node, without what it calls, may stop the run."""
+    return any(
+        isinstance(item, Check) or (isinstance(item, Run) and is_checked(kernels[item.kernel]))
+        for schedule in leaves(node)
+        for item in dict.fromkeys(item for items in schedule.units for item in items)
+    )
 
 
 Parts = TypeVar("Parts", bound=ProgramParts)
@@ -124,19 +146,22 @@ class ControlPrinter(ABC, Generic[Parts]):
         at, stop = self.fresh("at"), self.fresh("stop")
         self.declare(at, node.start)
         self.declare(stop, node.stop)
-        step = node.step
-        if node.parallel:
-            self.out.assign(at, self.unit * step, operator="+=")
-            step *= self.parts.program.units
+        step = self.dealt(node, at, stop) if node.parallel else node.step
         with self.inside() as body:
             self.decided(node, 1)
             self.out.assign(self.reg(node.index), at)
             self.node(node.body)
             self.rotate(node.rotate)
-            self.advance(at, stop, step)
-        goes_on = infix(at, "<" if step > 0 else ">", stop)
+            self.advance(at, stop, step, node.step > 0)
+        goes_on = infix(at, "<" if node.step > 0 else ">", stop)
         self.out.add(code.Loop(self.ok & goes_on if self.ok else goes_on, body=tuple(body)))
         self.decided(node, 0)
+
+    def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
+        """Moves the number of a parallel loop to the unit's first iteration; gives the step to the
+        next one."""
+        self.out.assign(at, self.unit * node.step, operator="+=")
+        return node.step * self.parts.program.units
 
     def while_loop(self, node: While[Schedule]) -> None:
         flag = self.fresh("going") if self.ok else None
@@ -200,8 +225,8 @@ class ControlPrinter(ABC, Generic[Parts]):
     ) -> None: ...
 
     @abstractmethod
-    def advance(self, at: Term, stop: Term, step: int) -> None:
-        """The next number of a loop."""
+    def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
+        """The next number of a loop. grows: whether the step is larger than 0."""
 
     @abstractmethod
     def require(self, condition: Term, failure: Status, detail: Term) -> None:

@@ -20,8 +20,9 @@ and Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6
 
 Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies. Needs:
 loops batched, so that what is left cannot be. Guarantees: every op runs as often and on the same
-values as before. What may stop the run or draws random numbers stays where it is, and so does a
-loop that is no faster apart by the machine's cost model.
+values as before. What draws random numbers stays where it is, and so does a loop that is no faster
+apart by the machine's cost model. What may stop the run is taken out where nothing that is left may
+stop it too: of several iterations that fail, the machine finds the first one (`Context.in_turn`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import (
+    CheckOp,
     ConstantOp,
     ForOp,
     IfOp,
@@ -46,9 +48,9 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import TensorType
 from stretto.ir.verifier import updates_its_row
-from stretto.ops.effects import has_effect
+from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
-from stretto.ops.properties import stay_reason
+from stretto.ops.properties import stop_reason
 from stretto.passes.analyses.loop_dependence import loop_dependence
 from stretto.passes.analyses.loop_form import normalise
 from stretto.passes.analyses.moving import made_from, names_own_sizes, needed_for, reads
@@ -97,7 +99,7 @@ class ParallelLoops:
         if reason is not None:
             return reason
         normalise(loop)
-        parts = Parts.of(loop)
+        parts = Parts.of(loop, may_stop=self.target is None or self.target.costs.in_turn)
         apart = parts.apart
         sent = handed_over(loop, apart)
         if parts.are_parallel_already(loop):
@@ -126,8 +128,8 @@ class ParallelLoops:
             return "it runs less than twice"
         if loop.parallel or loop.independent:
             return "its iterations are independent already"
-        if has_effect(loop):
-            return "it has a check or a draw, which runs between the ops of its iteration"
+        if any(map(is_draw, loop.body.walk())):
+            return "it draws random numbers, iteration by iteration"
         return None
 
     def _why_stays(self, loop: ForOp, apart: set[Op], sent: Sequence[Value]) -> str | None:
@@ -162,15 +164,20 @@ class Parts:
     rest: tuple[Op, ...]
 
     @classmethod
-    def of(cls, loop: ForOp) -> Parts:
+    def of(cls, loop: ForOp, *, may_stop: bool) -> Parts:
+        """may_stop: what is apart may stop the run, where what is left cannot: then the first that
+        does is the first of all."""
         planner = Planner(loop, loop_dependence(loop))
         planner.find_repeated()
         ops = loop.body.ops
         repeated = {op for op in ops if op in planner.repeated}
-        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop)]
+        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop, may_stop)]
         late = made_from(ops, [*loop.carried, *(value for op in stay for value in op.results)])
         rest = tuple(op for op in ops if op in late or op in stay)
-        return cls({*ops} - repeated - {*rest}, repeated, rest)
+        parts = cls({*ops} - repeated - {*rest}, repeated, rest)
+        if may_stop and any(map(_stops, parts.apart)) and not all(map(_is_sure, rest)):
+            return cls.of(loop, may_stop=False)
+        return parts
 
     def are_parallel_already(self, loop: ForOp) -> bool:
         """Whether all that an iteration does to what it carries is to update a row of its own."""
@@ -179,31 +186,51 @@ class Parts:
         return (
             all(updates_its_row(loop, number) for number in range(len(loop.inits)))
             and all(at_most(trips, carried.tensor.shape[0]) for carried in loop.carried)
-            and all(ends.issuperset(op.results) for op in self.rest)
+            and all(op.results and ends.issuperset(op.results) for op in self.rest)
         )
 
 
-def _may_run_apart(op: Op, loop: ForOp) -> bool:
-    """Whether an op and what is inside of it may run on one unit, earlier than what it follows."""
+def _may_run_apart(op: Op, loop: ForOp, may_stop: bool) -> bool:
+    """Whether an op and what is inside of it may run on one unit, earlier than what it follows. It
+    may run for ever: then so would the loop."""
     if names_own_sizes(op, [loop.body]):
         return False
-    return all(_is_quiet(item) for item in (op, *(i for b in op.blocks for i in b.walk())))
+    return all(_is_local(item) for item in _with_inner(op)) and (may_stop or not _stops(op))
 
 
-def _is_quiet(op: Op) -> bool:
-    """It does not stop the run, and draws no random numbers. It may run for ever: then so would
-    the loop."""
+def _is_local(op: Op) -> bool:
+    """It needs no other unit, and draws no random numbers."""
     match op:
         case ConstantOp() | LiteralOp() | IfOp() | WhileOp() | ListNewOp() | ListPushOp():
+            return True
+        case CheckOp():
             return True
         case ListStackOp():
             return isinstance(op.result.type, TensorType) and op.result.type.is_static
         case ForOp():
             return not op.parallel
         case TensorOp():
-            return stay_reason(op) is None
+            return not is_draw(op)
         case _:
             return False
+
+
+def _stops(op: Op) -> bool:
+    """Whether an op, or what is inside of it, may stop the run."""
+    return any(
+        is_check(item) or (isinstance(item, TensorOp) and stop_reason(item) is not None)
+        for item in _with_inner(op)
+    )
+
+
+def _is_sure(op: Op) -> bool:
+    """Whether an op surely ends, and does not stop the run."""
+    inner = _with_inner(op)
+    return not _stops(op) and all(_is_local(i) and not isinstance(i, WhileOp) for i in inner)
+
+
+def _with_inner(op: Op) -> list[Op]:
+    return [op, *(item for block in op.blocks for item in block.walk())]
 
 
 def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
@@ -222,14 +249,18 @@ def taken_apart(loop: ForOp, parts: Parts, sent: Sequence[Value]) -> list[Op]:
         tensor_op("aten.zeros.default", (trips, *v.tensor.shape), dtype=v.tensor.dtype.torch)
         for v in sent
     ]
-    first = _parallel_loop(loop, sent, [op.result for op in zeros])
+    first = _parallel_loop(loop, parts.apart, sent, [op.result for op in zeros])
     return [*zeros, first, _rest_loop(loop, parts, dict(zip(sent, first.results, strict=True)))]
 
 
-def _parallel_loop(loop: ForOp, sent: Sequence[Value], inits: Sequence[Value]) -> ForOp:
+def _parallel_loop(
+    loop: ForOp, apart: set[Op], sent: Sequence[Value], inits: Sequence[Value]
+) -> ForOp:
     index = Value(loop.index.type, loop.index.hint)
     mapping = {loop.index: index}
-    needed = needed_for(loop.body.ops, sent)
+    stopping = [op for op in loop.body.ops if op in apart and _stops(op)]
+    needed = needed_for(loop.body.ops, [*sent, *(value for op in stopping for value in reads(op))])
+    needed.update(stopping)
     ops = [clone_op(op, mapping) for op in loop.body.ops if op in needed]
     carried = [Value(init.type, value.hint) for init, value in zip(inits, sent, strict=True)]
     yields: list[Value] = []

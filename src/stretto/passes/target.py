@@ -46,6 +46,9 @@ class PassCosts(Protocol):
     def activation_seconds(self) -> float: ...
 
     @property
+    def in_turn(self) -> bool: ...
+
+    @property
     def dependent_seconds(self) -> float: ...
 
     @property

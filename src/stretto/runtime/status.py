@@ -23,3 +23,8 @@ class Status(IntEnum):
     TIMEOUT = 11
     CROWDED = 12
     NO_MEMORY = 13
+
+
+DECIDED_BY_ORDER = frozenset({Status.ASSERTION, Status.INDEX, Status.TOO_DEEP, Status.STACK_FULL})
+"""Of iterations that run on units of their own, another one may stop the run so than the first one
+that would in eager."""

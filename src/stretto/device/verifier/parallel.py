@@ -19,7 +19,6 @@ from stretto.device.operator import Kernel
 from stretto.device.program import FrameLayout, Run, Schedule
 from stretto.device.tree import (
     Call,
-    Check,
     For,
     Leaf,
     Let,
@@ -83,8 +82,6 @@ def _check_leaf(schedule: Schedule, touched: Touched) -> None:
     if schedule.steps:
         raise VerifyError("a leaf of a parallel loop publishes steps, which units count apart")
     for item in schedule.units[0]:
-        if isinstance(item, Check):
-            raise VerifyError("a parallel iteration may stop the run")
         if isinstance(item, Run) and touched.kernels[item.kernel].call is not None:
             raise VerifyError(f"a parallel iteration calls {item.kernel}, of a library")
 

@@ -13,7 +13,7 @@ import torch
 from stretto.deadline import Deadline
 from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
-from stretto.device.program import DeviceProgram
+from stretto.device.program import DeviceProgram, has_parallel
 from stretto.ir.failure import unpacked_detail
 from stretto.machines.cpu.native import Interface, NativeProgram
 from stretto.machines.cpu.pool import HEADERS
@@ -38,7 +38,7 @@ from stretto.runtime.results import (
     result,
 )
 from stretto.runtime.sizes import Formulas, InputSizes, Values
-from stretto.runtime.status import Status
+from stretto.runtime.status import DECIDED_BY_ORDER, Status
 from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 MOST_ARENA = 1 << 34
@@ -163,6 +163,7 @@ class CpuExecutable(Executable):
             library=table if source.library else None,
             draws=table.draws if table.draws.generators else None,
         )
+        self.runs_in_turn = has_parallel(program) and not self.native.interface.once
 
     def needs(self, program: DeviceProgram, options: Options) -> Interface:
         frames = {name: frame.nbytes for name, frame in program.frames}
@@ -184,12 +185,17 @@ class CpuExecutable(Executable):
         """Runs once. `inputs`: contiguous tensors in the order of main's params."""
         deadline = 0 if self.timeout is None else Deadline.after(self.timeout).nanoseconds
         known = self.sizes.bound(inputs) if sizes is None and self.is_sized else sizes or ()
+        in_turn = False
         while True:
             capacities = dict(self.capacities)
             memory = self.allocate(inputs, capacities, known)
+            words, limits = self.arguments(memory, capacities, known)
             try:
-                scalars = self.native.run(*self.arguments(memory, capacities, known), deadline)
+                scalars = self.native.run(words, limits, deadline, in_turn=in_turn)
             except ProgramStopped as stop:
+                if self.runs_in_turn and not in_turn and stop.status in DECIDED_BY_ORDER:
+                    in_turn = True  # another iteration may have stopped it before in eager
+                    continue
                 self.grow(stop, capacities, known)
                 continue
             return self.shaped(memory, scalars, known)

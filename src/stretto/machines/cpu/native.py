@@ -75,6 +75,7 @@ class _Context(ctypes.Structure):
         ("has_core", ctypes.c_void_p),
         ("is_small", ctypes.c_void_p),
         ("once", ctypes.c_int64),
+        ("in_turn", ctypes.c_int64),
         ("next_poll", ctypes.c_int64),
         ("deadline", ctypes.c_int64),
         ("max_depth", ctypes.c_int64),
@@ -194,13 +195,21 @@ class NativeProgram:
         """Tells that a run is about to come: threads that sleep wake up meanwhile."""
         self._expect(self.interface.units)
 
-    def run(self, words: Sequence[int], limits: Sequence[int] = (), deadline: int = 0) -> list[int]:
+    def run(
+        self,
+        words: Sequence[int],
+        limits: Sequence[int] = (),
+        deadline: int = 0,
+        *,
+        in_turn: bool = False,
+    ) -> list[int]:
         """Runs the program once; the GIL is released meanwhile.
 
         words: Context.sizes, and behind them an address for every entry of Context.buffers but the
             constants; the caller keeps the memory alive.
         limits: capacities of the lists.
         deadline: when it is to end, in nanoseconds of the monotonic clock; 0 is never.
+        in_turn: one unit runs the iterations of parallel loops, in their order.
         Returns Context.results.
         Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
         raises, such as KeyboardInterrupt.
@@ -211,9 +220,13 @@ class NativeProgram:
             frame = self._new_frame()
         if deadline != frame.deadline:
             frame.deadline = frame.context.deadline = deadline
+        if in_turn:
+            frame.context.in_turn = 1
         try:
             return self._run(frame, words, limits)
         finally:
+            if in_turn:
+                frame.context.in_turn = 0
             self._idle.append(frame)
 
     def profile(

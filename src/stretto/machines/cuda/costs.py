@@ -52,6 +52,7 @@ class CudaCosts(CostModel):
     """All units read the weights of an activation at once; four dependent steps take longer."""
     activation_seconds: float = 0.0
     """Recursions stay as short as they are: what a longer text costs was not measured."""
+    in_turn: bool = False
 
     spread_figures: ClassVar[Mapping[str, float]] = {
         "start_seconds": 1e-12,

@@ -10,7 +10,7 @@ import torch
 from stretto.deadline import Deadline
 from stretto.device.expr import Buffer
 from stretto.device.forms import ProgramInterface
-from stretto.device.program import DeviceProgram
+from stretto.device.program import DeviceProgram, has_parallel
 from stretto.machines.emulator.run import EmulatedRun, Emulator
 from stretto.machines.machine import Executable
 from stretto.ops.generators import restore
@@ -19,6 +19,7 @@ from stretto.runtime.constants import ConstantTable
 from stretto.runtime.library import Draws
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
 from stretto.runtime.sizes import InputSizes, Values
+from stretto.runtime.status import DECIDED_BY_ORDER
 from stretto.runtime.stops import ProgramStopped, explained, stopped
 
 
@@ -72,9 +73,16 @@ class EmulatedExecutable(Executable):
     def run(
         self, memory: dict[int, torch.Tensor], sizes: Mapping[str, int], deadline: Deadline
     ) -> EmulatedRun:
-        emulator = self.emulator
+        """Where iterations on units of their own may have stopped the run, it is run again with
+        these in turn, for another one may be the first that does."""
+        emulator, capacities = self.emulator, dict(self.capacities)
         try:
-            return emulator.run(memory, dict(self.capacities), deadline, sizes)
+            try:
+                return emulator.run(memory, capacities, deadline, sizes)
+            except ProgramStopped as stop:
+                if stop.status not in DECIDED_BY_ORDER or not has_parallel(self.program):
+                    raise
+                return emulator.run(memory, capacities, deadline, sizes, in_turn=True)
         except ProgramStopped as stop:
             limits = emulator.max_depth, emulator.arena_limit
             shown = stopped(stop.status, stop.detail, *limits)

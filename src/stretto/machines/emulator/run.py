@@ -72,14 +72,17 @@ class Emulator:
         limits: Mapping[int, int] | None = None,
         deadline: Deadline = NO_DEADLINE,
         sizes: Mapping[str, int] = NO_SIZES,
+        *,
+        in_turn: bool = False,
     ) -> EmulatedRun:
         """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities;
-        `sizes`: what the symbols of main are, by `size_name`.
+        `sizes`: what the symbols of main are, by `size_name`; `in_turn`: one unit runs the
+        iterations of parallel loops, in their order.
 
         Raises RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
         ProgramStopped for what stops a run other than a list that is full.
         """
-        machine = _Machine(self, limits or {}, sizes)
+        machine = _Machine(self, limits or {}, sizes, in_turn)
         machine.memory.bind(buffers)
         units = [_Unit(machine, number) for number in range(self.program.units)]
         order = random.Random(self.seed)
@@ -114,8 +117,13 @@ class _Machine:
     """What the units share."""
 
     def __init__(
-        self, emulator: Emulator, limits: Mapping[int, int], sizes: Mapping[str, int]
+        self,
+        emulator: Emulator,
+        limits: Mapping[int, int],
+        sizes: Mapping[str, int],
+        in_turn: bool,
     ) -> None:
+        self.in_turn = in_turn
         self.program = emulator.program
         self.kernels = {kernel.name: as_executed(kernel) for kernel in self.program.kernels}
         self.functions = {f.name: f for f in self.program.tree.functions}
@@ -239,8 +247,7 @@ class _Unit:
             case For():
                 at.memory.begin("bounds of a loop")
                 trips = range(int(at.value(node.start)), int(at.value(node.stop)), node.step)
-                own = trips[self.number :: self.machine.program.units] if node.parallel else trips
-                for position in own:
+                for position in self._own(trips) if node.parallel else trips:
                     at.registers[node.index.name] = position
                     yield self._node(node.body, at)
                     self._rotate(node.rotate, at)
@@ -254,6 +261,12 @@ class _Unit:
                 yield self._node(then if at.registers[condition.name] else orelse, at)
             case Call():
                 yield self._call(node, at)
+
+    def _own(self, trips: range) -> range:
+        """This unit's iterations of a parallel loop."""
+        if self.machine.in_turn:
+            return trips if self.number == 0 else trips[:0]
+        return trips[self.number :: self.machine.program.units]
 
     def _rotate(self, pairs: tuple[tuple[Buffer, Buffer], ...], at: _Activation) -> None:
         for a, b in pairs:

@@ -76,6 +76,9 @@ struct Context {
     // Of the program: is this call too small to wake threads for its units? Null: no call is.
     int32_t (*is_small)(Context* ctx);
     int64_t once;  // nonzero: it changes its inputs, so that a launch must not be given up (CROWDED)
+    // Nonzero: unit 0 runs all iterations of parallel loops, one after the other, so that the first
+    // one that stops the run is the one that is told of.
+    int64_t in_turn;
     int64_t next_poll;              // ns; unit 0 only
     int64_t deadline;               // ns; the run ends in TIMEOUT after it; 0: never
     int64_t max_depth;
@@ -218,6 +221,15 @@ inline bool back_edge(Context* ctx, int self, uint32_t& counter) {
     if (stopped(ctx)) return false;
     if (STRETTO_UNLIKELY((++counter & 31u) == 0)) return go_on(ctx, self);
     return true;
+}
+
+// The iterations of a parallel loop that are this unit's: from `first` on, `step` apart.
+inline int64_t parallel_step(const Context* ctx, int64_t step) {
+    return ctx->in_turn != 0 ? step : step * ctx->units;
+}
+inline int64_t parallel_first(const Context* ctx, int self, int64_t start, int64_t stop, int64_t step) {
+    if (ctx->in_turn != 0) return self == 0 ? start : stop;
+    return start + self * step;
 }
 
 // At the entry of each recursive function that uses the native stack. False: stopped (STACK_FULL).

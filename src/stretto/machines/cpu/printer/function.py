@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer, Expr, Index, Reg
-from stretto.device.operator import Kernel, LibraryCall
+from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.tree import Check, If, Let, Loop, Rotation, TreeFunction, title
+from stretto.device.tree import Check, For, If, Let, Loop, Rotation, TreeFunction, title
 from stretto.ir.sizes import Size
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter, ProgramParts
+from stretto.machines.control import ControlPrinter, ProgramParts, is_checked
 from stretto.machines.cpu.printer.expr import (
     MEMORY_TYPES,
     VALUE_TYPES,
@@ -19,7 +19,6 @@ from stretto.machines.cpu.printer.expr import (
     identifier,
 )
 from stretto.machines.cpu.printer.kernel import TASK, KernelText, task_count
-from stretto.machines.cpu.printer.nest import applies
 from stretto.machines.terms import (
     Term,
     call,
@@ -212,14 +211,24 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         super().rotate(pairs)
         self.guard("back_edge", EDGES)  # interrupts are let in
 
-    def advance(self, at: Term, stop: Term, step: int) -> None:
-        if abs(step) == 1:
+    def dealt(self, node: For[Schedule], at: Term, stop: Term) -> Term:
+        """The first unit has all iterations where they run in turn."""
+        step = self.fresh("step")
+        self.out.assign(step, call("stretto::parallel_step", CONTEXT, node.step), "int64_t")
+        first = call("stretto::parallel_first", CONTEXT, UNIT, at, stop, node.step)
+        self.out.assign(at, first)
+        return step
+
+    def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
+        if isinstance(step, int) and abs(step) == 1:
             self.out.assign(at, step, operator="+=")
             return
         # Without overflow behind the largest number.
-        far, near = (stop, at) if step > 0 else (at, stop)
+        far, near = (stop, at) if grows else (at, stop)
+        size = step if grows else prefix("-", step) if isinstance(step, Term) else -step
         left = call("uint64_t", far) - near
-        self.out.assign(at, filled("{} > {} ? {} : {}", left, abs(step), at + step, stop))
+        size = call("uint64_t", size)
+        self.out.assign(at, filled("{} > {} ? {} : {}", left, size, at + step, stop))
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         frame = FRAME + self.position(self.parts.program.frame(self.function.name).end)
@@ -296,16 +305,13 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                 self.guard("go_on")
         if not is_long and kernel.seconds * (item.count or 1) >= LONG_SECONDS:
             self.guard("go_on")
-        elif self.checks(kernel):
+        elif is_checked(kernel):
             self.out.add(code.If(call("stretto::stopped", CONTEXT), (FALSE,)))
 
     def start(self, buffer: Buffer, base: Index | None) -> Term:
         """Where in a buffer a kernel begins."""
         start = self.buffer(buffer)
         return start if base is None else start + self.position(base)
-
-    def checks(self, kernel: Kernel) -> bool:
-        return any(a.function == "checked" for s in kernel.stages for a in applies(s.operator))
 
     def library_call(self, library: LibraryCall) -> None:
         number = self.parts.library.index(library)

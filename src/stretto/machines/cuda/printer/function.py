@@ -16,10 +16,11 @@ from stretto.device.expr import Buffer, Expr, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call, Check, If, Let, TreeFunction, rotating
+from stretto.device.tree import Call, Check, For, If, Let, TreeFunction, rotating
+from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.control import ControlPrinter
+from stretto.machines.control import ControlPrinter, may_stop
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
@@ -167,7 +168,16 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.out.add(code.Call(function, arguments, results))
         self.clean = False
 
-    def advance(self, at: Term, stop: Term, step: int) -> None:
+    def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
+        if may_stop(node, self.parts.kernels):
+            raise CodegenError(
+                "on GPUs iterations that may stop the run do not run on units of their own",
+                remedy="leave the pass out: Options(skip=('parallel_loops',))",
+            )
+        return super().dealt(node, at, stop)
+
+    def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
+        assert isinstance(step, int)
         self.out.assign(at, literal(step), operator="+=")
 
     # ---- leaves ------------------------------------------------------------------------------
