@@ -163,14 +163,14 @@ def fills(make: BlockMaker, _: int) -> None:
 
 
 def each(make: BlockMaker, depth: int) -> None:
-    """Control flow for each row, which decides by what the row holds; and perhaps a recurrence
-    behind it."""
+    """Control flow or a call for each row, which decides by what the row holds; and perhaps a
+    recurrence behind it."""
     kind = rows_type(make)
     rows, count = make.pick(kind), make.draw(st.integers(0, 1))
     body, loop = over_rows(make, kind, count)
     start = len(body.values)
     body.values.append(weighted(body, row(body, rows)))
-    inside = until if make.draw(st.booleans()) else late
+    inside = make.draw(st.sampled_from([until, late, *[call] * bool(make.maker.helpers)]))
     inside(body, min(depth - 1, 0))
     found = [value for value in body.values[start:] if value.type == VECTOR]
     item = make.draw(st.sampled_from(found))

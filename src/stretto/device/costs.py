@@ -125,8 +125,9 @@ class CostModel:
     activation_seconds: float = 7e-9
     """A call of a recursive function, without its body: a frame, arguments, results."""
     in_turn: bool = True
-    """Whether the machine runs parallel iterations again, one after the other, where one has
-    stopped the run, to find the first that does."""
+    """Whether iterations of parallel loops may call functions, for which each unit has frames of
+    its own, and stop the run: the machine then runs them again, one after the other, to find the
+    first that does."""
 
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3

@@ -133,12 +133,17 @@ class FrameLayout:
     `nbytes` is what the buffers of fixed size take. Behind them lie `slots`, one after the other,
     of as many bytes as the call decides, with the buffers that are `sized`: a slot is as large as
     the largest of its buffers.
+
+    copies: of a function that units call each for itself, from parallel loops, a frame for each
+    unit, one behind the other. All functions that are called so have frames of one size: then
+    those of a unit lie apart from those of others, whatever each of them calls.
     """
 
     nbytes: int
     placements: tuple[tuple[str, Placement], ...]
     slots: tuple[int | Size, ...] = ()
     sized: tuple[tuple[str, SizedPlacement], ...] = ()
+    copies: int = 1
 
     @property
     def starts(self) -> tuple[int | Size, ...]:
@@ -147,14 +152,16 @@ class FrameLayout:
 
     @property
     def end(self) -> int | Size:
-        """The bytes of the whole frame."""
-        return sum(map(Size.of, self.slots), start=Size.of(self.nbytes)).dim
+        """The bytes of the whole frame, of all units."""
+        return sum(map(Size.of, self.slots), start=Size.of(self.nbytes * self.copies)).dim
 
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]
 
     def stride(self, name: str) -> int:
         """The bytes from one unit's copy of a buffer to the next one's; 0 where all share it."""
+        if self.copies > 1:
+            return self.nbytes
         place = dict(self.placements).get(name)
         return 0 if place is None or place.copies == 1 else place.stride
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stretto.device.tree import Call, If, Node, Tree, children, iterations, walk
+from stretto.device.tree import Call, If, Node, Tree, children, is_parallel, iterations, walk
 
 L = TypeVar("L")
 
@@ -66,6 +66,14 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
         seen |= new
         waiting.extend(new)
     return seen
+
+
+def apart_functions(tree: Tree[L]) -> frozenset[str]:
+    """Functions that iterations of parallel loops come to: each unit runs them by itself."""
+    callees = {function.name: called(function.body) for function in tree.functions}
+    nodes = (node for function in tree.functions for node in walk(function.body))
+    names = {name for node in nodes if is_parallel(node) for name in called(node)}
+    return frozenset(names.union(*(reached(name, callees) for name in names)))
 
 
 def recursive_functions(tree: Tree[L]) -> set[str]:

@@ -27,6 +27,7 @@ from stretto.device.program import (
     sized_bytes,
 )
 from stretto.device.regions import Body, Statement
+from stretto.device.runs import apart_functions
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -50,9 +51,11 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
     for kernel in tree_kernels(tree):
         if kernels.setdefault(kernel.name, kernel) != kernel:
             others.append(kernel)
+    apart = apart_functions(tree)
+    functions = tuple(f.with_body(_body(f.body, f.name in apart)) for f in tree.functions)
     return DeviceProgram(
         1,
-        Tree(tuple(f.with_body(_node(f.body)) for f in tree.functions), tree.externals),
+        Tree(functions, tree.externals),
         (*kernels.values(), *others),
         tuple((function.name, _frame(function)) for function in tree.functions),
         tuple(buffer for buffer in tree.externals if buffer.kind == "list"),
@@ -84,6 +87,11 @@ def single_kernels(tree: Tree[Items]) -> Tree[Body]:
                 return item
 
     return map_tree(tree, lambda items: tuple(map(kernel, items)))
+
+
+def _body(body: Node[Body], is_apart: bool) -> Node[Schedule]:
+    """is_apart: a function that parallel loops call."""
+    return map_leaves(body, lambda items: _schedule(items, 0)) if is_apart else _node(body)
 
 
 def _node(node: Node[Body]) -> Node[Schedule]:

@@ -267,7 +267,7 @@ FRAME = pair(
     NAME,
     record(
         FrameLayout,
-        "{nbytes} {placements}[ slots {slots} {sized}]",
+        "{nbytes} {placements}[ slots {slots} {sized}][ copies {copies}]",
         placements=block(pair("{left} at {right}", NAME, PLACEMENT)),
         slots=items(SIZE),
         sized=block(pair("{left} at {right}", NAME, SIZED_PLACEMENT)),

@@ -7,9 +7,9 @@ checked against torch's own shape rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from stretto.errors import VerifyError
 from stretto.ir.core import Block, Function, Op, Program, Value
@@ -280,16 +280,60 @@ def for_independent(_: Program, op: ForOp) -> str | None:
     return None if carries or not op.independent else "what iterations share are tensors with dims"
 
 
-def for_parallel(_: Program, op: ForOp) -> str | None:
+def for_parallel(program: Program, op: ForOp) -> str | None:
     if not op.parallel:
         return None
-    if any(isinstance(inner, CallOp) for inner in op.body.walk()):
-        return "parallel iterations have no calls"
+    if reason := _calls_apart(program, op):
+        return reason
     if any(isinstance(inner, ForOp) and inner.parallel for inner in op.body.walk()):
         return "a parallel loop has no other one inside"
     if all(updates_its_row(op, number) for number in range(len(op.inits))):
         return None
     return "all that a parallel iteration does to a carried tensor is to update its own row"
+
+
+def _calls_apart(program: Program, op: ForOp) -> str | None:
+    """What parallel iterations call is run by each unit for itself, so nothing else calls it."""
+    apart = called_from(program, op)
+    for name in apart & program.functions.keys():
+        if any(isinstance(inner, ForOp) and inner.parallel for inner in _ops(program, name)):
+            return f"@{name} has a parallel loop, and is called in another one"
+    for name in program.functions.keys() - apart:
+        calls = {op.function for op in outside_parallel(program.functions[name].body)}
+        if both := sorted(calls & apart):
+            return f"@{both[0]} is called in parallel iterations and by @{name}"
+    return None
+
+
+def _ops(program: Program, name: str) -> Iterator[Op]:
+    return program.functions[name].body.walk()
+
+
+def called_from(program: Program, op: Op) -> set[str]:
+    """The functions that an op or its blocks call, and those that these come to."""
+    found: set[str] = set()
+    inner = (item for block in op.blocks for item in block.walk())
+    waiting = {call.function for call in (op, *inner) if _is_call(call)}
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        ops = _ops(program, name) if name in program.functions else ()
+        waiting |= {op.function for op in ops if _is_call(op)} - found
+    return found
+
+
+def _is_call(op: Op) -> TypeGuard[CallOp]:
+    return isinstance(op, CallOp)
+
+
+def outside_parallel(block: Block) -> Iterator[CallOp]:
+    """The calls in a block that are in no parallel loop."""
+    for op in block.ops:
+        if isinstance(op, CallOp):
+            yield op
+        if not (isinstance(op, ForOp) and op.parallel):
+            for inner in op.blocks:
+                yield from outside_parallel(inner)
 
 
 def updates_its_row(op: ForOp, number: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg, loads
 from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Operator
-from stretto.device.tree import Call, Check, CheckCode, For, If, Let, Node, Seq, While, leaves, walk
+from stretto.device.tree import Check, CheckCode, For, If, Let, Node, Seq, While, leaves
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import CallOp, CheckOp, ForOp, IfOp, WhileOp
 from stretto.ir.size_bounds import at_most
@@ -228,7 +228,6 @@ def _runs_apart(body: Node[Items], made: Sequence[Buffer]) -> bool:
     used = {b for item in items for b in _named(item)}
     return (
         all(isinstance(item, Operator | Let | Check) for item in items)
-        and not any(isinstance(node, Call) for node in walk(body))
         and not any(buffer.is_sized for buffer in made)
         and not any(buffer.kind == "list" for buffer in used)
     )

@@ -34,6 +34,7 @@ from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, SizeOp, Tens
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
+from stretto.lowering.apart import settle_parallel
 from stretto.lowering.bases import pass_bases
 from stretto.lowering.calls import Passed, passed, size_parameters
 from stretto.lowering.control import lower_control
@@ -109,7 +110,8 @@ def lower(
         low = _lowering(program, program.functions[name], externals, slots, costs, languages)
         functions.append(_lower_function(low))
         stacks[name] = low.bases
-    tree = Tree(pass_bases(functions, stacks), tuple(externals.buffers))
+    settled = settle_parallel(functions)
+    tree = Tree(pass_bases(settled, stacks), tuple(externals.buffers))
     made = frozenset(
         slot
         for slot, tensor in externals.tensors.items()

@@ -185,7 +185,11 @@ def _is_free(op: Op) -> bool:
     """Constants, views, and arithmetic on single numbers."""
     if isinstance(op, (ConstantOp, LiteralOp, ListGetOp)):
         return True
-    return isinstance(op, TensorOp) and (is_view(op) or op.results[0].type == INDEX)
+    return (
+        isinstance(op, TensorOp)
+        and bool(op.results)
+        and (is_view(op) or op.results[0].type == INDEX)
+    )
 
 
 def _can_be_item(value: Value) -> bool:

@@ -18,7 +18,8 @@ and Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6
                                                 yield %n
                                               }
 
-Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies. Needs:
+Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies; functions
+that their iterations call get a copy of their own, which each unit runs by itself. Needs:
 loops batched, so that what is left cannot be. Guarantees: every op runs as often and on the same
 values as before. What draws random numbers stays where it is, and so does a loop that is no faster
 apart by the machine's cost model. What may stop the run is taken out where nothing that is left may
@@ -27,12 +28,13 @@ stop it too: of several iterations that fail, the machine finds the first one (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import (
+    CallOp,
     CheckOp,
     ConstantOp,
     ForOp,
@@ -44,10 +46,10 @@ from stretto.ir.ops import (
     TensorOp,
     WhileOp,
 )
-from stretto.ir.rewrite import clone_op
+from stretto.ir.rewrite import clone_block, clone_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import TensorType
-from stretto.ir.verifier import updates_its_row
+from stretto.ir.verifier import called_from, outside_parallel, updates_its_row
 from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import stop_reason
@@ -57,7 +59,6 @@ from stretto.passes.analyses.moving import made_from, names_own_sizes, needed_fo
 from stretto.passes.analyses.work import nbytes, run_seconds, usual
 from stretto.passes.distribution_plan import Planner
 from stretto.passes.target import Target
-from stretto.remarks import Remarks
 from stretto.text import bytes_text, seconds_text
 
 GAIN = 1.25
@@ -76,37 +77,41 @@ class ParallelLoops:
 
     def apply(self, program: Program) -> bool:
         changed = False
-        for function in program.functions.values():
-            changed |= self._in_block(function.body, program.remarks)
+        apart = _functions_apart(program)
+        for name in program.functions.keys() - apart:
+            changed |= self._in_block(program.functions[name].body, program)
+        if changed:
+            copy_functions(program)
         return changed
 
-    def _in_block(self, block: Block, remarks: Remarks) -> bool:
+    def _in_block(self, block: Block, program: Program) -> bool:
         changed = False
         for op in list(block.ops):
             if isinstance(op, ForOp):
-                reason = self._loop(op, block)
+                reason = self._loop(op, block, program)
                 if reason is None:
                     changed = True
                     continue
-                remarks.decline(self.name, "for", reason, op.location)
+                program.remarks.decline(self.name, "for", reason, op.location)
             for inner in op.blocks:
-                changed |= self._in_block(inner, remarks)
+                changed |= self._in_block(inner, program)
         return changed
 
-    def _loop(self, loop: ForOp, block: Block) -> str | None:
+    def _loop(self, loop: ForOp, block: Block, program: Program) -> str | None:
         """Takes a loop apart; or says why it stays as it is."""
         reason = self._why_not(loop)
         if reason is not None:
             return reason
         normalise(loop)
-        parts = Parts.of(loop, may_stop=self.target is None or self.target.costs.in_turn)
+        goes_alone = self.target is None or self.target.costs.in_turn
+        parts = Parts.of(loop, callable_apart(program) if goes_alone else None)
         apart = parts.apart
         sent = handed_over(loop, apart)
         if parts.are_parallel_already(loop):
             sent = ()
         elif not sent:
             return "its iterations need each other for all that they compute"
-        reason = self._why_stays(loop, apart, sent)
+        reason = self._why_stays(loop, apart, sent, program)
         if reason is not None:
             return reason
         if not sent:
@@ -132,7 +137,9 @@ class ParallelLoops:
             return "it draws random numbers, iteration by iteration"
         return None
 
-    def _why_stays(self, loop: ForOp, apart: set[Op], sent: Sequence[Value]) -> str | None:
+    def _why_stays(
+        self, loop: ForOp, apart: set[Op], sent: Sequence[Value], program: Program
+    ) -> str | None:
         if any(not isinstance(v.type, TensorType) or not v.type.is_static for v in sent):
             return "an iteration would hand over a list, or what has no fixed size"
         trips = usual(loop.trips() or 0)
@@ -143,8 +150,12 @@ class ParallelLoops:
             return None
         assert self.target is not None
         costs, units = self.target.costs, self.target.units
-        before = trips * run_seconds(apart, costs, units)
-        after = -(-trips // units) * run_seconds(apart, costs, 1) + 2 * costs.wait_seconds
+        bodies = called_bodies(program, apart) * costs.unknown_trips
+        ops = [*apart, *(op for body in bodies for op in body.ops)]
+        calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
+        before = trips * (run_seconds(ops, costs, units) + calls)
+        after = -(-trips // units) * (run_seconds(ops, costs, 1) + calls)
+        after += 2 * costs.wait_seconds
         after += moved * costs.element_seconds / 2  # four bytes, written and read
         if GAIN * after < before:
             return None
@@ -164,20 +175,19 @@ class Parts:
     rest: tuple[Op, ...]
 
     @classmethod
-    def of(cls, loop: ForOp, *, may_stop: bool) -> Parts:
-        """may_stop: what is apart may stop the run, where what is left cannot: then the first that
-        does is the first of all."""
+    def of(cls, loop: ForOp, functions: frozenset[str] | None) -> Parts:
+        """functions: those that a unit may run by itself, where what is apart may also stop the
+        run. It does where what is left cannot: then the first that does is the first of all."""
         planner = Planner(loop, loop_dependence(loop))
         planner.find_repeated()
         ops = loop.body.ops
         repeated = {op for op in ops if op in planner.repeated}
-        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop, may_stop)]
+        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop, functions)]
         late = made_from(ops, [*loop.carried, *(value for op in stay for value in op.results)])
         rest = tuple(op for op in ops if op in late or op in stay)
         parts = cls({*ops} - repeated - {*rest}, repeated, rest)
-        if may_stop and any(map(_stops, parts.apart)) and not all(map(_is_sure, rest)):
-            return cls.of(loop, may_stop=False)
-        return parts
+        stops = functions is not None and any(map(_stops, parts.apart))
+        return cls.of(loop, None) if stops and not all(map(_is_sure, rest)) else parts
 
     def are_parallel_already(self, loop: ForOp) -> bool:
         """Whether all that an iteration does to what it carries is to update a row of its own."""
@@ -190,17 +200,22 @@ class Parts:
         )
 
 
-def _may_run_apart(op: Op, loop: ForOp, may_stop: bool) -> bool:
+def _may_run_apart(op: Op, loop: ForOp, functions: frozenset[str] | None) -> bool:
     """Whether an op and what is inside of it may run on one unit, earlier than what it follows. It
     may run for ever: then so would the loop."""
     if names_own_sizes(op, [loop.body]):
         return False
-    return all(_is_local(item) for item in _with_inner(op)) and (may_stop or not _stops(op))
+    known = functions or frozenset()
+    return all(_is_local(item, known) for item in _with_inner(op)) and (
+        functions is not None or not _stops(op)
+    )
 
 
-def _is_local(op: Op) -> bool:
+def _is_local(op: Op, functions: frozenset[str]) -> bool:
     """It needs no other unit, and draws no random numbers."""
     match op:
+        case CallOp(function=name):
+            return name in functions
         case ConstantOp() | LiteralOp() | IfOp() | WhileOp() | ListNewOp() | ListPushOp():
             return True
         case CheckOp():
@@ -218,7 +233,9 @@ def _is_local(op: Op) -> bool:
 def _stops(op: Op) -> bool:
     """Whether an op, or what is inside of it, may stop the run."""
     return any(
-        is_check(item) or (isinstance(item, TensorOp) and stop_reason(item) is not None)
+        isinstance(item, CallOp)
+        or is_check(item)
+        or (isinstance(item, TensorOp) and stop_reason(item) is not None)
         for item in _with_inner(op)
     )
 
@@ -226,11 +243,79 @@ def _stops(op: Op) -> bool:
 def _is_sure(op: Op) -> bool:
     """Whether an op surely ends, and does not stop the run."""
     inner = _with_inner(op)
-    return not _stops(op) and all(_is_local(i) and not isinstance(i, WhileOp) for i in inner)
+    none = frozenset[str]()
+    return not _stops(op) and all(_is_local(i, none) and not isinstance(i, WhileOp) for i in inner)
 
 
 def _with_inner(op: Op) -> list[Op]:
     return [op, *(item for block in op.blocks for item in block.walk())]
+
+
+# ---- functions ---------------------------------------------------------------------------------
+def callable_apart(program: Program) -> frozenset[str]:
+    """The functions that a unit may run by itself: they, and what they call, have tensors of fixed
+    sizes only, no lists, and neither loops that are parallel nor draws."""
+    callees = {name: _callees(function.body) for name, function in program.functions.items()}
+    sure = {name for name, one in program.functions.items() if _is_simple(one)} - {"main"}
+    while unsure := {name for name in sure if not callees[name] <= sure}:
+        sure -= unsure
+    return frozenset(sure)
+
+
+def _is_simple(function: Function) -> bool:
+    ops = list(function.body.walk())
+    values = [*function.params, *(value for op in ops for value in (*op.results, *_params(op)))]
+    fixed = all(isinstance(value.type, TensorType) and value.type.is_static for value in values)
+    names = frozenset(op.function for op in ops if isinstance(op, CallOp))
+    return fixed and all(_is_local(op, names) for op in ops)
+
+
+def _params(op: Op) -> list[Value]:
+    return [value for block in op.blocks for value in block.params]
+
+
+def _callees(block: Block) -> set[str]:
+    return {op.function for op in block.walk() if isinstance(op, CallOp)}
+
+
+def _functions_apart(program: Program) -> set[str]:
+    """Those that parallel loops come to already."""
+    loops = (op for one in program.functions.values() for op in one.body.walk())
+    found = [called_from(program, op) for op in loops if isinstance(op, ForOp) and op.parallel]
+    return set[str]().union(*found)
+
+
+def called_bodies(program: Program, ops: Iterable[Op]) -> list[Block]:
+    """The bodies of the functions that some ops come to."""
+    names = set[str]().union(*(called_from(program, op) for op in ops))
+    return [program.functions[name].body for name in sorted(names)]
+
+
+def copy_functions(program: Program) -> None:
+    """What parallel loops call, and others do too, becomes a copy for them."""
+    apart = _functions_apart(program)
+    others = (program.functions[name].body for name in program.functions.keys() - apart)
+    calls = [op for body in others for op in outside_parallel(body)]
+    shared = apart & {op.function for op in calls}.union(*(called_from(program, o) for o in calls))
+    copies = {name: _fresh_name(f"{name}_apart", program) for name in sorted(shared)}
+    for name, own in copies.items():
+        program.functions[own] = Function(own, clone_block(program.functions[name].body, {}))
+    for name in {*copies.values(), *(apart - shared)}:
+        _redirect(program.functions[name].body, copies)
+    for function in program.functions.values():
+        for op in function.body.walk():
+            if isinstance(op, ForOp) and op.parallel:
+                _redirect(op.body, copies)
+
+
+def _fresh_name(name: str, program: Program) -> str:
+    return name if name not in program.functions else _fresh_name(f"{name}_", program)
+
+
+def _redirect(block: Block, names: dict[str, str]) -> None:
+    for op in block.walk():
+        if isinstance(op, CallOp):
+            op.function = names.get(op.function, op.function)
 
 
 def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:

@@ -12,7 +12,7 @@ blocks of which one is done with before the next begins, and is as large as the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -65,6 +65,24 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
     slots = _slots(_blocks(sized, live, share_bytes))
     frame = _with_slots(_frame(fixed, placed, private, units), sized, slots)
     return FramePlan(frame, _with_sized(_layout(placed), slots), separate)
+
+
+def frames_side_by_side(
+    names: Sequence[str], plans: Sequence[FramePlan], apart: Collection[str], units: int
+) -> list[FramePlan]:
+    """The frames of functions, where those that each unit runs by itself have one for each unit,
+    all of one size."""
+    own = [plan.frame.nbytes for name, plan in zip(names, plans, strict=True) if name in apart]
+    if units == 1 or not own:
+        return list(plans)
+    nbytes = max(FRAME_ALIGNMENT, *map(_aligned, own))
+
+    def copied(plan: FramePlan) -> FramePlan:
+        frame = replace(plan.frame, nbytes=nbytes, copies=units)
+        return replace(plan, frame=frame, separate=plan.separate * units)
+
+    pairs = zip(names, plans, strict=True)
+    return [copied(plan) if name in apart else plan for name, plan in pairs]
 
 
 def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Wait
 from stretto.device.regions import Body
+from stretto.device.runs import apart_functions
 from stretto.device.tree import (
     Call,
     Leaf,
@@ -31,7 +32,7 @@ from stretto.ir.sizes import Size
 from stretto.remarks import Remarks
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
-from stretto.schedule.memory import FramePlan, plan_frame
+from stretto.schedule.memory import FramePlan, frames_side_by_side, plan_frame
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import (
     FunctionPlanner,
@@ -118,7 +119,7 @@ def schedule_with_report(
         waves=sum(leaf.steps for leaf in schedules),
         waits=sum(isinstance(item, Wait) for item in items),
         signals=sum(isinstance(item, Signal) for item in items),
-        frame_bytes=sum(memory.frame.nbytes for memory in frames),
+        frame_bytes=sum(memory.frame.nbytes * memory.frame.copies for memory in frames),
         separate_bytes=sum(memory.separate for memory in frames),
         sized_bytes=_sized_bytes(memory.frame for memory in frames),
         slots=sum(len(memory.frame.slots) for memory in frames),
@@ -197,12 +198,14 @@ def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[f
 def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> ProgramPlan:
     footprints = Footprints(units)
     alone = policy.planner(1, costs, Footprints(1))
-    functions = tuple(
-        function.with_body(
-            _planned(function.body, policy.planner(units, costs, footprints), alone, units)
-        )
-        for function in tree.functions
-    )
+    apart = apart_functions(tree)
+
+    def planned(function: TreeFunction[Body]) -> Node[LeafPlan]:
+        if function.name in apart:
+            return map_leaves(function.body, lambda body: _by_each(alone.plan(body), units))
+        return _planned(function.body, policy.planner(units, costs, footprints), alone, units)
+
+    functions = tuple(function.with_body(planned(function)) for function in tree.functions)
     seconds = tree_seconds(functions, lambda plan: plan.seconds, costs, units)
     return ProgramPlan(policy, units, functions, seconds, footprints)
 
@@ -245,13 +248,16 @@ def _realised(
     share_bytes = sys.maxsize if ranges else costs.share_bytes
     functions: list[TreeFunction[Schedule]] = []
     frames: list[FramePlan] = []
+    apart = apart_functions(tree)
     for function in plan.functions:
         memory = plan_frame(function, plan.units, share_bytes)
         setting = SyncSetting(plan.units, plan.footprints, memory.map, ranges)
         walker = Synchronizer(function.name == "main", setting, ordered(function.name))
-        functions.append(function.with_body(walker.function(function.body)))
+        walked = walker.apart if function.name in apart else walker.function
+        functions.append(function.with_body(walked(function.body)))
         frames.append(memory)
     names = [function.name for function in functions]
+    frames = frames_side_by_side(names, frames, apart, plan.units)
     program = DeviceProgram(
         plan.units,
         Tree(tuple(functions), tree.externals),

@@ -69,6 +69,10 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         made, _ = self._ended(items, {}, None if self._is_main else _everything)
         return _scheduled(joined(made))
 
+    def apart(self, body: Node[LeafPlan]) -> Node[Schedule]:
+        """The body of a function that each unit runs by itself."""
+        return _scheduled(map_leaves(body, self._apart))
+
     def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
         made, state = self._ended(children, state, None)
         return joined(made), state
@@ -161,7 +165,7 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return leaf
 
     def _apart(self, body: LeafPlan) -> LeafWaits:
-        """A leaf of a parallel loop."""
+        """A leaf that each unit runs by itself."""
         leaf = LeafWaits(NO_LEAF, {}, self._setting, lambda name: False, publishes=False)
         for placed in body.placed:
             leaf.append(placed, ())

@@ -1,7 +1,8 @@
 """Where each loop, branch and call of a scheduled program is decided, and why there.
 
 A unit that decides for itself reads what decides from its registers; where another unit has written
-that, it waits for it. In an iteration of a parallel loop a unit decides alone. The host decides
+that, it waits for it. In an iteration of a parallel loop, and what that calls, a unit decides
+alone. The host decides
 between launches where the machine has cut the program there. What each way takes is the cost
 model's.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from stretto.device.expr import LIMIT, SIZE, Buffer, Expr, Reg, expr_regs, loads
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.runs import Runs, function_runs, inside, recursive_functions
+from stretto.device.runs import Runs, apart_functions, function_runs, inside, recursive_functions
 from stretto.device.tree import (
     Call,
     For,
@@ -58,6 +59,7 @@ def decided(
     runs = function_runs(program.tree)
     recursive = recursive_functions(program.tree)
     rows: list[Decided] = []
+    alone = apart_functions(program.tree)
     for function in program.tree.functions:
         sources = _Sources(function)
         loops = [node for node in walk(function.body) if is_parallel(node)]
@@ -67,10 +69,12 @@ def decided(
             if (reason := hosted.get(name)) is not None:
                 who, why = "on the host, between launches", reason
             elif isinstance(node, Call):
-                who, why = UNITS, _why_call(node, recursive)
+                is_apart = node.function in alone and program.units > 1
+                who = APART if is_apart else UNITS
+                why = _why_call(node, recursive, is_apart)
             elif is_parallel(node) and program.units > 1:
                 who, why = UNITS, f"its iterations are dealt to {program.units} units"
-            elif id(node) in apart:
+            elif id(node) in apart or function.name in alone:
                 who = APART if program.units > 1 else UNITS
                 _, why = sources.of(node, 1, wait_seconds)
             else:
@@ -87,7 +91,9 @@ def _control(node: Node[Schedule], runs: Runs) -> Iterator[tuple[Node[Schedule],
         yield from _control(child, runs if isinstance(node, Seq) else below)
 
 
-def _why_call(node: Call[Schedule], recursive: frozenset[str] | set[str]) -> str:
+def _why_call(node: Call[Schedule], recursive: frozenset[str] | set[str], is_apart: bool) -> str:
+    if is_apart:
+        return "each unit has registers and frames of its own"
     if node.function in recursive:
         return "all units go down together; each has its own registers, and all share the frame"
     return "all units run the function together"

@@ -25,6 +25,7 @@ from stretto.device.normalize import normalize
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
+from stretto.device.runs import apart_functions
 from stretto.device.sequential import sequential, single_kernels, tree_kernels
 from stretto.device.tree import Tree, leaves
 from stretto.device.verifier.aliases import check_aliases
@@ -36,7 +37,7 @@ from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.parallel import check_parallel
+from stretto.device.verifier.parallel import check_apart, check_parallel
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
 from stretto.device.verifier.proof import Proof
@@ -95,6 +96,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     check_symbols(program)
     functions = program.tree.functions
     touched = Touched({kernel.name: kernel for kernel in program.kernels})
+    check_apart(program, touched)
     orders = Orders()
     places: dict[str, Places] = {}
     accesses: Counter[bool] = Counter()
@@ -103,7 +105,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
         for schedule in leaves(function.body):
             orders(schedule)
         check_registers(function, program.tree.externals, touched)
-        check_parallel(function, program.frame(function.name), program.units, touched)
+        check_parallel(function, program, touched, orders)
         check_bounds(function, touched)
         check_sized_bounds(function, touched, accesses)
     check_aliases(program, places, touched)
@@ -112,7 +114,10 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
         found = origins(program, normalize(source), touched)
     if program.units > 1:
         relevant = relevance(program.tree, program.kernels)
+        alone = apart_functions(program.tree)  # of which each unit runs all by itself
         for function in functions:
+            if function.name in alone:
+                continue
             finder = RaceFinder(places[function.name], relevant(function), orders, touched, found)
             finder.check(function.body, function.name)
     check_initialisation(program, places, orders, touched)

@@ -67,9 +67,9 @@ def check_form(program: DeviceProgram) -> None:
     _check_frames(program)
     buffers = {name: frozenset(kernel_buffers(kernel)) for name, kernel in kernels.items()}
     check_kernels(program.kernels)
+    apart = apart_schedules(program.tree)
     for function in program.tree.functions:
         scope = _scope(function, program.tree.externals)
-        apart = apart_schedules(function.body)
         for node in walk(function.body):
             _check_control(node)
             _check_rotation(node, scope, function)

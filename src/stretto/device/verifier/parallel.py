@@ -7,43 +7,110 @@ one parallel loop accesses. Of everything else that the loop writes, each
 access has the index of the loop, plus a number, as one of its indices, always the same one: two
 iterations then have different elements. Registers that an iteration assigns are looked at where
 assignments are (`assignment`).
+
+Functions that iterations call are called by nothing else, so that each unit runs them by itself, in
+frames of its own. They write to what a call gives them and to nothing else that others see. The
+units meet right behind such a loop, for nobody else knows what they called.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import prod
 
-from stretto.device.expr import Access, Index, Reg, loads
+from stretto.device.expr import Access, Buffer, Index, Reg, loads
 from stretto.device.operator import Kernel
-from stretto.device.program import FrameLayout, Run, Schedule
+from stretto.device.program import (
+    DeviceProgram,
+    FrameLayout,
+    Run,
+    Schedule,
+    Signal,
+    Wait,
+)
+from stretto.device.runs import apart_functions, called, reached
 from stretto.device.tree import (
     Call,
     For,
     Leaf,
     Let,
     Node,
+    Seq,
+    Tree,
     TreeFunction,
     assigns,
+    children,
     is_parallel,
     leaves,
     rotation,
     walk,
 )
+from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 
 
-def apart_schedules(body: Node[Schedule]) -> dict[int, Schedule]:
-    """The leaves of parallel loops, by their identity."""
-    loops = (node for node in walk(body) if is_parallel(node))
-    return {id(schedule): schedule for loop in loops for schedule in leaves(loop.body)}
+def apart_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
+    """The leaves of parallel loops, and of the functions that these come to, by their identity."""
+    apart = apart_functions(tree)
+    bodies = [function.body for function in tree.functions if function.name in apart]
+    nodes = (node for function in tree.functions for node in walk(function.body))
+    bodies += [node.body for node in nodes if is_parallel(node)]
+    return {id(schedule): schedule for body in bodies for schedule in leaves(body)}
+
+
+def check_apart(program: DeviceProgram, touched: Touched) -> None:
+    """Raises VerifyError for functions that units call by themselves, and which they may not."""
+    apart = apart_functions(program.tree)
+    for function in program.tree.functions:
+        name, frame = function.name, program.frame(function.name)
+        if frame.copies != (program.units if name in apart else 1):
+            raise VerifyError(f"function {name} has {frame.copies} frames side by side")
+        if name in apart:
+            _check_function(function, frame, touched)
+        elif found := apart & {*_called_outside(function.body)}:
+            raise VerifyError(f"function {min(found)} is called in parallel loops and by {name}")
+    sizes = {program.frame(name).nbytes for name in apart}
+    if program.units > 1 and len(sizes) > 1:
+        raise VerifyError("functions that units call by themselves have frames of different sizes")
+
+
+def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touched: Touched) -> None:
+    name = function.name
+    if name == "main":
+        raise VerifyError("a parallel loop calls main")
+    if frame.slots:
+        raise VerifyError(f"function {name} has buffers of sizes that units do not agree on")
+    for node in walk(function.body):
+        if is_parallel(node):
+            raise VerifyError(f"function {name} has a parallel loop, and is called in another one")
+        if isinstance(node, Leaf):
+            _check_leaf(node.body, touched)
+    for buffer, _, writes in _accesses(function.body, None, {}, touched):
+        if writes and buffer.kind not in ("local", "items", "param"):
+            raise VerifyError(f"function {name} writes {buffer.name}, and units run it apart")
+
+
+def _called_outside(node: Node[Schedule]) -> Iterator[str]:
+    """The functions that a node calls, but for those that its parallel loops call."""
+    if isinstance(node, Call):
+        yield node.function
+    if not is_parallel(node):
+        for child in children(node):
+            yield from _called_outside(child)
 
 
 def check_parallel(
-    function: TreeFunction[Schedule], frame: FrameLayout, units: int, touched: Touched
+    function: TreeFunction[Schedule],
+    program: DeviceProgram,
+    touched: Touched,
+    orders: Orders,
 ) -> None:
     """Raises VerifyError for a parallel loop whose iterations may disturb each other."""
+    frame, units = program.frame(function.name), program.units
+    functions = {one.name: one for one in program.tree.functions}
     loops = [node for node in walk(function.body) if is_parallel(node)]
     copied = {name for name, place in frame.placements if place.copies != 1}
     for name in sorted(copied):
@@ -59,7 +126,9 @@ def check_parallel(
         raise VerifyError(f"buffer {name} is private to a loop, but accessed outside of it")
     private = copied if units > 1 else {buffer.name for buffer in function.locals} - shared
     for loop in loops:
-        _check_memory(loop, private, touched)
+        _check_memory(loop, private, functions, touched)
+    if units > 1:
+        _check_meetings(function.body, orders)
 
 
 def _check_form(loop: For[Schedule], touched: Touched) -> None:
@@ -68,8 +137,6 @@ def _check_form(loop: For[Schedule], touched: Touched) -> None:
     for node in walk(loop.body):
         if is_parallel(node):
             raise VerifyError("a parallel loop has another one inside")
-        if isinstance(node, Call):
-            raise VerifyError(f"a parallel loop calls {node.function}")
         if isinstance(node, Leaf):
             _check_leaf(node.body, touched)
     statements = (item for schedule in leaves(loop.body) for item in schedule.statements)
@@ -86,19 +153,50 @@ def _check_leaf(schedule: Schedule, touched: Touched) -> None:
             raise VerifyError(f"a parallel iteration calls {item.kernel}, of a library")
 
 
-def _check_memory(loop: For[Schedule], private: set[str], touched: Touched) -> None:
-    accesses = list(_accesses(loop, touched))
-    written = {a.buffer.name for a, write in accesses if write} - private
+def _check_meetings(body: Node[Schedule], orders: Orders) -> None:
+    """Behind a parallel loop with calls stands a leaf, in which all units wait for all others
+    before they do anything else."""
+    calling = {id(node) for node in walk(body) if is_parallel(node) and called(node)}
+    for node in walk(body):
+        items = children(node) if isinstance(node, Seq) else ()
+        for loop, behind in pairwise(items):
+            if id(loop) in calling and isinstance(behind, Leaf) and _meets(behind.body, orders):
+                calling.remove(id(loop))
+    if calling:
+        raise VerifyError("the units do not meet behind a parallel loop that calls functions")
+
+
+def _meets(schedule: Schedule, orders: Orders) -> bool:
+    order = orders(schedule)
+    for unit, items in enumerate(schedule.units):
+        first = (n for n, item in enumerate(items) if not isinstance(item, Wait | Signal))
+        known = [order.before[unit][n] for n in first]
+        if not (known[0] if known else order.end[unit]).start.all():
+            return False
+    return True
+
+
+Functions = Mapping[str, TreeFunction[Schedule]]
+Rows = frozenset[tuple[object, int, int]]
+"""The dims of an access, with the shape, in which its position is the loop's index and a number."""
+
+
+def _check_memory(
+    loop: For[Schedule], private: set[str], functions: Functions, touched: Touched
+) -> None:
+    accesses = list(_accesses(loop.body, loop.index, functions, touched))
+    written = {buffer.name for buffer, _, writes in accesses if writes} - private
     for name in sorted(written):
-        rows = [_rows(a, loop.index) for a, _ in accesses if a.buffer.name == name]
+        rows = [found for buffer, found, _ in accesses if buffer.name == name]
         if not frozenset.intersection(*rows):
             raise VerifyError(
                 f"iterations of a parallel loop may access what others write to {name}"
             )
 
 
-def _rows(access: Access, index: Reg) -> frozenset[tuple[object, int, int]]:
-    """The dims, with the shape, in which the position is the loop's index and a number."""
+def _rows(access: Access, index: Reg | None) -> Rows:
+    if index is None:
+        return frozenset()
     return frozenset(
         (access.shape, dim, position.const)
         for dim, position in enumerate(access.index)
@@ -106,13 +204,42 @@ def _rows(access: Access, index: Reg) -> frozenset[tuple[object, int, int]]:
     )
 
 
-def _accesses(loop: For[Schedule], touched: Touched) -> Iterator[tuple[Access, bool]]:
-    """All accesses of the loop; is each a write?"""
-    for schedule in leaves(loop.body):
+def _accesses(
+    body: Node[Schedule], index: Reg | None, functions: Functions, touched: Touched
+) -> Iterator[tuple[Buffer, Rows, bool]]:
+    """What a node accesses, which rows of it, and whether it writes there. functions: those that it
+    calls, of which external buffers are looked at; index: the register that rows are told by."""
+    for schedule in leaves(body):
         for name in schedule.kernels:
-            yield from _of_kernel(touched.kernels[name])
-        for item in schedule.statements:
-            yield from ((load.access, False) for expr in item.exprs for load in loads(expr))
+            for access, writes in _of_kernel(touched.kernels[name]):
+                yield access.buffer, _rows(access, index), writes
+        for access in _of_statements(schedule):
+            yield access.buffer, _rows(access, index), False
+    callees = {name: called(function.body) for name, function in functions.items()}
+    names = called(body) & functions.keys()
+    for call in (node for node in walk(body) if isinstance(node, Call)):
+        written = functions[call.function].written if call.function in functions else ()
+        for param, access in call.tensors:
+            rows = _rows(access, index) if _is_one_row(param, access) else frozenset()
+            yield access.buffer, rows, param in written
+    for name in names.union(*(reached(name, callees) for name in names)):
+        for buffer, _, writes in _accesses(functions[name].body, None, {}, touched):
+            if buffer.kind not in ("local", "items", "param"):
+                yield buffer, frozenset(), writes
+
+
+def _is_one_row(param: Buffer, access: Access) -> bool:
+    """Whether what a call gives a param is in one row of dim 0."""
+    row = access.shape[1:]
+    is_start = all(position == Index() for position in access.index[1:])
+    numbers = [dim for dim in (*param.shape, *row) if isinstance(dim, int)]
+    is_known = len(numbers) == len(param.shape) + len(row)
+    return is_start and is_known and param.elements <= prod(n for n in row if isinstance(n, int))
+
+
+def _of_statements(schedule: Schedule) -> Iterator[Access]:
+    for item in schedule.statements:
+        yield from (load.access for expr in item.exprs for load in loads(expr))
 
 
 def _of_kernel(kernel: Kernel) -> Iterator[tuple[Access, bool]]:
@@ -122,7 +249,7 @@ def _of_kernel(kernel: Kernel) -> Iterator[tuple[Access, bool]]:
 
 
 def _names(loop: For[Schedule], touched: Touched) -> Iterator[str]:
-    yield from (access.buffer.name for access, _ in _accesses(loop, touched))
+    yield from (buffer.name for buffer, _, _ in _accesses(loop.body, None, {}, touched))
     for node in walk(loop.body):
         yield from (buffer.name for pair in rotation(node) for buffer in pair)
 

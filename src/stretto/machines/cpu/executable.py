@@ -166,7 +166,7 @@ class CpuExecutable(Executable):
         self.runs_in_turn = has_parallel(program) and not self.native.interface.once
 
     def needs(self, program: DeviceProgram, options: Options) -> Interface:
-        frames = {name: frame.nbytes for name, frame in program.frames}
+        frames = {name: frame.nbytes * frame.copies for name, frame in program.frames}
         deeper = sum(size for name, size in frames.items() if name != "main") * FIRST_FRAMES
         return Interface(
             units=program.units,

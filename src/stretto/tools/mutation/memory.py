@@ -31,7 +31,10 @@ def _frames(program: DeviceProgram, source: Tree[Body], rng: random.Random) -> M
     name, frame = program.frames[number]
     placed = list(frame.placements)
     text = f"the frame of {name} "
-    if not placed or rng.random() < 0.15:
+    if rng.random() < 0.1:
+        made = replace(frame, copies=program.units if frame.copies == 1 else 1)
+        text += f"has {made.copies} copies"
+    elif not placed or rng.random() < 0.15:
         size = rng.choice([0, frame.nbytes - 64, frame.nbytes + 64, frame.nbytes + 1])
         made = replace(frame, nbytes=size)
         text += f"has {size} bytes"

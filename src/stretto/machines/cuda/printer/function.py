@@ -16,6 +16,7 @@ from stretto.device.expr import Buffer, Expr, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import statement_regions
+from stretto.device.runs import called
 from stretto.device.tree import Call, Check, For, If, Let, TreeFunction, rotating
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
@@ -169,9 +170,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.clean = False
 
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
-        if may_stop(node, self.parts.kernels):
+        if may_stop(node, self.parts.kernels) or called(node):
             raise CodegenError(
-                "on GPUs iterations that may stop the run do not run on units of their own",
+                "on GPUs iterations that may stop the run, or call functions, do not run on units "
+                "of their own",
                 remedy="leave the pass out: Options(skip=('parallel_loops',))",
             )
         return super().dealt(node, at, stop)
