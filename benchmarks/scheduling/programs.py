@@ -59,6 +59,26 @@ def converging(x: Tensor, w: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+class Forest(nn.Module):
+    """Trees one by one, each by recursion over arrays, in which a node without children has -1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(128, 64)
+
+    def encode(self, n: Tensor, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        child = left[n]
+        if child < 0:
+            return x[n]
+        first = self.encode(child, x, left, right)
+        second = self.encode(right[n], x, left, right)
+        return torch.tanh(self.cell(torch.cat([first, second])))
+
+    def forward(self, roots: Tensor, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        trees = [self.encode(roots[t], x, left, right) for t in range(roots.shape[0])]
+        return torch.stack(trees)
+
+
 class Adapters(nn.Module):
     """Eight layers; each adds an adapter where the call asks for them."""
 
@@ -157,6 +177,16 @@ def tree(leaves: int) -> tuple[Tensor, ...]:
     return torch.randn(len(nodes)), left, left + 1, nodes[-1]
 
 
+def forest(leaves: int) -> Program:
+    """Eight sub-trees of a complete binary tree."""
+    torch.manual_seed(0)
+    _, left, right, root = tree(leaves)
+    roots = root
+    for _ in range(3):
+        roots = torch.stack([left[roots], right[roots]], -1)
+    return Forest().eval(), (roots.reshape(8), torch.randn(2 * leaves - 1, 64), left, right)
+
+
 def small(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[], Program]:
     """A model and inputs of these shapes; one without dimensions is a flag that is set."""
 
@@ -186,6 +216,7 @@ LOOPS: Programs = {
     "tagger": small(Tagger, (64, 128)),
     "fixed point": lambda: (fixed_point, (torch.randn(16, 64), torch.randn(64, 64) / 9)),
     "converging": lambda: (converging, (torch.randn(64, 96) * 3, torch.randn(96, 96) / 11)),
+    "forest": lambda: forest(160),
     "samples": lambda: (samples, (torch.randn(32, 1, 8, 8, 8), torch.rand(32, 1, 8, 8, 2))),
 }
 
