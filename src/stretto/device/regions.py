@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, starmap
+from itertools import chain, pairwise, starmap
 from math import prod
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from stretto.device.expr import (
     Access,
@@ -36,6 +36,7 @@ from stretto.device.expr import (
 from stretto.device.operator import (
     Kernel,
     LibraryCall,
+    Operator,
     Piece,
     Span,
     Stage,
@@ -61,6 +62,9 @@ Ranges = tuple[Interval | None, ...]
 Kind = tuple[str, tuple[Extent, ...], bool, tuple[TileDim | None, ...]]
 """What regions have in common that are compared by numbers: the buffer, its shape, whether it is
 written, and how its dims are cut."""
+
+_Item = TypeVar("_Item")
+_Said = TypeVar("_Said")
 
 NOTHING: Mapping[Reg, Interval] = {}
 """No register has a known range."""
@@ -122,31 +126,28 @@ def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Reg
         yield merged(_stage_regions(stage, tile))
 
 
-class _Remembered:
+class _Remembered(Generic[_Item, _Said]):
     """What a function said of items, which never change; by identity, since to compare two kernels
     takes longer than to ask again. Policies, waits and verifiers ask about the same ones."""
 
-    def __init__(self, most: int = 16384) -> None:
+    def __init__(self, compute: Callable[[_Item], _Said], most: int = 16384) -> None:
+        self._compute = compute
         self._most = most
-        self._known: dict[int, tuple[Statement, tuple[Region, ...]]] = {}
+        self._known: dict[int, tuple[_Item, _Said]] = {}
         """With the items, so that identities stay theirs."""
 
-    def of(self, item: _Item, compute: Callable[[_Item], tuple[Region, ...]]) -> tuple[Region, ...]:
+    def __call__(self, item: _Item) -> _Said:
         found = self._known.get(id(item))
         if found is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            found = self._known[id(item)] = item, compute(item)
+            found = self._known[id(item)] = item, self._compute(item)
         return found[1]
-
-
-_Item = TypeVar("_Item", Kernel, Let | Check)
-_REMEMBERED = _Remembered()
 
 
 def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     """What all tasks together touch."""
-    return _REMEMBERED.of(kernel, _kernel_regions)
+    return _KERNEL_REGIONS(kernel)
 
 
 def _kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
@@ -155,23 +156,27 @@ def _kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
     return tile_regions(kernel, whole_tile(kernel))
 
 
+_KERNEL_REGIONS = _Remembered(_kernel_regions)
+
+
 def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
     """What the tasks first .. first + count - 1 touch."""
-    if kernel.call is not None or not kernel.is_static:
+    if kernel.call is not None or not kernel.is_static or (first == 0 and count == kernel.tasks):
         return kernel_regions(kernel)
     tiles = tuple(dim.tiles for dim in kernel.grid)
-    found: list[Region] = []
+    found: list[tuple[Region, ...]] = []
     for block in _blocks(tiles, first, first + count):
         ranges = tuple(
             tile_range(dim, low, high) for (low, high), dim in zip(block, kernel.grid, strict=True)
         )
-        found.extend(tile_regions(kernel, ranges))
-    return merged(found)
+        found.append(tile_regions(kernel, ranges))
+    # What is merged already stays as it is.
+    return found[0] if len(found) == 1 else merged(chain(*found))
 
 
 def tile_regions(kernel: Kernel, tile: Tile) -> tuple[Region, ...]:
     """What the stages touch for the given range of each grid dim."""
-    return merged(region for stage in kernel.stages for region in _stage_regions(stage, tile))
+    return merged(chain(*(_stage_regions(stage, tile) for stage in kernel.stages)))
 
 
 def expr_regions(expr: Expr) -> tuple[Region, ...]:
@@ -211,11 +216,14 @@ def item_regions(item: Statement) -> tuple[Region, ...]:
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
     """What a register statement reads."""
-    return _REMEMBERED.of(item, _statement_regions)
+    return _STATEMENT_REGIONS(item)
 
 
 def _statement_regions(item: Let | Check) -> tuple[Region, ...]:
     return tuple(region for expr in item.exprs for region in expr_regions(expr))
+
+
+_STATEMENT_REGIONS = _Remembered(_statement_regions)
 
 
 def statement_reads(item: Let | Check) -> set[Reg]:
@@ -286,21 +294,32 @@ def _touched(kernel: Kernel) -> Iterator[Region]:
             yield whole(stage.operator.out.buffer, write=False)
 
 
-def _stage_regions(stage: Stage, tile: Tile) -> Iterator[Region]:
+def _stage_regions(stage: Stage, tile: Tile) -> list[Region]:
     operator = stage.operator
-    box = tuple(span_range(span, tile) for span in stage.box)
-    if any(isinstance(part, tuple) and part[0] >= part[1] for part in box):
-        return
-    depths = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.reduce)
+    box = [span_range(span, tile) for span in stage.box]
+    for part in box:
+        if isinstance(part, tuple) and part[0] >= part[1]:
+            return []
+    depths = [(0, extent) if isinstance(extent, int) else None for extent in operator.reduce]
     ranges = (*box, *depths)
-    yield from _read_regions(operator.value, ranges)
+    found = (_access_region(access, ranges, write) for access, write in _ACCESSES(operator))
+    return [region for region in found if region is not None]
+
+
+def _accesses(operator: Operator) -> tuple[tuple[Access, bool], ...]:
+    """What an operator reads, then what it writes; each time, is it written?"""
+    found = [(load.access, False) for load in loads(operator.value)]
     for index in operator.out.index:
         for atom in index.atoms():
             if isinstance(atom, Dynamic):
-                yield from _read_regions(atom.value, ranges)
-    yield from _access_region(operator.out, ranges, write=True)
+                found += [(load.access, False) for load in loads(atom.value)]
+    found.append((operator.out, True))
     if operator.accumulate:
-        yield from _access_region(operator.out, ranges, write=False)
+        found.append((operator.out, False))
+    return tuple(found)
+
+
+_ACCESSES = _Remembered(_accesses)
 
 
 def span_range(span: Span, tile: Box) -> Part:
@@ -319,11 +338,13 @@ def span_range(span: Span, tile: Box) -> Part:
 
 def _read_regions(expr: Expr, ranges: Box) -> Iterator[Region]:
     for load in loads(expr):
-        yield from _access_region(load.access, ranges, write=False)
+        region = _access_region(load.access, ranges, write=False)
+        if region is not None:
+            yield region
 
 
-def _access_region(access: Access, ranges: Box, write: bool) -> Iterator[Region]:
-    """One region, or none when every index is out of range (as in padding that is masked off)."""
+def _access_region(access: Access, ranges: Box, write: bool) -> Region | None:
+    """A region; None when every index is out of range (as in padding that is masked off)."""
     box: list[Part] = []
     for index, extent in zip(access.index, access.shape, strict=True):
         if (piece := _piece(index, extent, ranges)) is not None:
@@ -333,18 +354,18 @@ def _access_region(access: Access, ranges: Box, write: bool) -> Iterator[Region]
         if interval is not None and isinstance(extent, int):
             interval = max(interval[0], 0), min(interval[1], extent)
             if interval[0] >= interval[1]:
-                return
+                return None
             if interval == (0, extent):
                 interval = None
         box.append(interval)
-    yield Region(access.buffer, *_as_the_buffer(access, box), write)
+    return Region(access.buffer, *_as_the_buffer(access, box), write)
 
 
 def _as_the_buffer(access: Access, box: Sequence[Part]) -> tuple[tuple[Extent, ...], Box]:
     """The dims that a sized buffer is seen with, and a box of these; the buffer's own dims where
     they differ in dims of size 1 only."""
     own, shape = access.buffer.shape, access.shape
-    if access.buffer.is_sized and shape != own and without_units(shape) == without_units(own):
+    if shape != own and access.buffer.is_sized and without_units(shape) == without_units(own):
         parts = iter([part for part, dim in zip(box, shape, strict=True) if dim != 1])
         return own, tuple(None if dim == 1 else next(parts) for dim in own)
     return shape, tuple(box)
