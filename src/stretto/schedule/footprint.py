@@ -84,6 +84,7 @@ class Footprints:
     def __init__(self, units: int) -> None:
         self._units = units
         self._tasks: dict[str, Groups] = {}
+        self._cut: dict[tuple[str, tuple[tuple[int, int | None, int], ...]], Groups] = {}
         self._parts: dict[tuple[str, int, int], tuple[Region, ...]] = {}
         self._made: dict[tuple[str, Parts], tuple[Footprint, ...]] = {}
         # The footprints are kept with the answer, for their `id` to stay theirs.
@@ -100,9 +101,17 @@ class Footprints:
         key = item.name, parts
         if key not in self._made:
             by_task = _has_known_tasks(item) and all(part.stride != 1 for part in parts)
-            groups = self._dealt(item, parts) if by_task else grouped(self._kernel(item, parts))
+            groups = self._dealt(item, parts) if by_task else self._owned(item, parts)
             self._made[key] = self._combined(groups)
         return self._made[key]
+
+    def cut(self, kernel: Kernel, parts: Parts) -> Groups:
+        """What the parts touch; rows have the numbers of the parts. It is remembered, for it is the
+        same whichever units have the parts."""
+        key = kernel.name, tuple([(part.first, part.count, part.stride) for part in parts])
+        if key not in self._cut:
+            self._cut[key] = grouped(self._kernel(kernel, parts))
+        return self._cut[key]
 
     def lasting(self, footprint: Footprint) -> Footprint:
         """What a footprint says behind its leaf, where registers may have changed; the same object
@@ -159,14 +168,19 @@ class Footprints:
             self._parts[key] = block_regions(kernel, part.first, part.count)
         return self._parts[key]
 
+    def _owned(self, kernel: Kernel, parts: Parts) -> Groups:
+        units = np.array([part.unit for part in parts], np.int64)
+        return [(boxes, units[numbers]) for boxes, numbers in self.cut(kernel, parts)]
+
     def _kernel(self, kernel: Kernel, parts: Parts) -> Iterator[tuple[int, Region]]:
+        """The regions of each part, with its number."""
         by_task = _has_known_tasks(kernel)
-        for part in parts:
+        for number, part in enumerate(parts):
             if part.stride == 1 or not by_task:
-                yield from ((part.unit, region) for region in self.regions(kernel, part))
+                yield from ((number, region) for region in self.regions(kernel, part))
                 continue
             for task in range(part.first, kernel.tasks, part.stride)[: part.count]:
-                yield from ((part.unit, region) for region in task_regions(kernel, task))
+                yield from ((number, region) for region in task_regions(kernel, task))
 
     def _dealt(self, kernel: Kernel, parts: Parts) -> Groups:
         """The regions of all tasks, each of which one part has: they are the same however tasks are

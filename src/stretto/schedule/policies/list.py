@@ -10,6 +10,7 @@ units compute included. All on one unit instead where that is no later.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -18,7 +19,6 @@ from math import inf
 
 import numpy as np
 
-from stretto.device.boxes import grouped
 from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
@@ -133,22 +133,16 @@ class ListPlanner:
     def _ready(self, kernel: Kernel, blocks: Parts, node: Node, timeline: Timeline) -> Times:
         """[b, u]: when all that a block needs is over, as unit u learns of it."""
         over = np.full((len(blocks), self._units), -inf)
-        regions = (
-            (number, region)
-            for number, part in enumerate(blocks)
-            for region in self._footprints.regions(kernel, part)
-        )
         begun = np.zeros(self._units)
-        for boxes, rows in grouped(regions):
-            before: list[tuple[Footprint, Times]] = []
-            for index in node.before:
-                if (step := timeline.steps.get(index)) is not None:
-                    before += ((footprint, step.finish) for footprint in step.footprints)
-            if not boxes.write:
-                before += ((one, begun) for one in timeline.writers.of(boxes.buffer.name))
-            for footprint, finish in before:
-                if footprint.buffer.name != boxes.buffer.name:
-                    continue
+        before: dict[str, list[tuple[Footprint, Times]]] = defaultdict(list)
+        for index in node.before:
+            if (step := timeline.steps.get(index)) is not None:
+                for footprint in step.footprints:
+                    before[footprint.buffer.name].append((footprint, step.finish))
+        for boxes, rows in self._footprints.cut(kernel, blocks):
+            name = boxes.buffer.name
+            earlier = () if boxes.write else timeline.writers.of(name)
+            for footprint, finish in (*before[name], *((one, begun) for one in earlier)):
                 if not (footprint.write or boxes.write):
                     continue
                 for other, units in footprint.pieces:
