@@ -117,6 +117,42 @@ def test_groups_of_few_channels(dtype: torch.dtype) -> None:
     ops.check(scale=4)
 
 
+@pytest.mark.parametrize("each", [1, 4, 8])
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 7), (2, 5), (1, 1), (4, 3)])
+def test_groups_in_all_geometries(each: int, kernel: tuple[int, int]) -> None:
+    ops, choose = Operators(), random.Random(each * 100 + kernel[0] * 10 + kernel[1])
+    for width in (1, 2, 3, 5, 6, 7, 8, 11, 15, 30, 61):
+        step, dilation = choose.choice(((1, 1), (2, 2), (1, 2), (3, 3))), choose.choice((1, 1, 2))
+        padding = tuple(choose.choice((0, dilation * (n // 2), n)) for n in kernel)
+        channels = choose.choice((5, 24, 35)) if each == 1 else 16 * choose.choice((1, 3))
+        height = choose.choice((1, 4, 9))
+        reach = [dilation * (n - 1) - 2 * p for n, p in zip(kernel, padding, strict=True)]
+        shape = max(height, reach[0] + 1), max(width, reach[1] + 1)
+        y = ops("relu.default", hidden(ops, ops.x(2, 3, *shape), ops.w(channels, 3, 1, 1)))
+        taps = ops.w(channels, each, *kernel, scale=0.3)
+        z = hidden(ops, y, taps, step, padding, (dilation, dilation), groups=channels // each)
+        last = hidden(ops, ops("relu.default", z), ops.w(5, channels, 1, 1))
+        ops.keep(f"{channels} channels, {shape}, {step}, {padding}, {dilation}", last)
+    ops.check(scale=8)
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_taps_far_apart_and_channels_beyond_the_zeros_at_hand(each: int) -> None:
+    ops = Operators()
+    for channels, size, kernel, padding, dilation in (
+        (16, (3, 700), (1, 23), (0, 90), (1, 30)),
+        (16, (90, 31), (5, 3), (40, 1), (20, 1)),
+        (16, (2, 900), (3, 40), (1, 20), (1, 1)),
+        (2080, (2, 3), (3, 3), (1, 1), (1, 1)),
+    ):
+        y = ops("relu.default", hidden(ops, ops.x(1, 3, *size), ops.w(channels, 3, 1, 1)))
+        taps = ops.w(channels, each, *kernel, scale=0.3)
+        z = hidden(ops, y, taps, (1, 1), padding, dilation, groups=channels // each)
+        last = hidden(ops, ops("relu.default", z), ops.w(3, channels, 1, 1, scale=0.1))
+        ops.keep(f"{channels} channels, {size}, {kernel}", last)
+    ops.check(scale=16)
+
+
 def test_numbers_of_channels_that_are_no_whole_vectors() -> None:
     ops = Operators()
     for size, channels in ((1, 200), (2, 72), (5, 112), (7, 160), (4, 81), (3, 8), (11, 24)):

@@ -376,89 +376,35 @@ STRETTO_SHARED void conv_pixels(Pixels s, const T* x, const T* weights, T* out, 
   WHERE template void stretto::conv_pixels<T>(stretto::Pixels, const T*, const T*, T*,     \
                                               int64_t, int64_t, int64_t, int);
 
-// ---- depthwise -----------------------------------------------------------------------------
-
-// Every channel has taps of its own: MR pixels by NV vectors of channels. The last vector overlaps
-// what is done.
-template <class T, int MR, int NV, int W>
-__attribute__((noinline)) static void depthwise_tile(const T* const* pointers, int64_t apart,
-                                                     const T* taps, int64_t ldw, int count, int c,
-                                                     T* out, int64_t ldc) {
-  Vector<T, W> sum[MR][NV] = {};
-  for (int n = 0; n < count; n++, pointers += apart, taps += ldw) {
-    Vector<T, W> tap[NV];
-    STRETTO_UNROLL
-    for (int j = 0; j < NV; j++) tap[j] = load<T, W>(taps + j * W);
-    STRETTO_UNROLL
-    for (int i = 0; i < MR; i++) {
-      const T* from = pointers[i] + c;
-      STRETTO_UNROLL
-      for (int j = 0; j < NV; j++) sum[i][j] += load<T, W>(from + j * W) * tap[j];
-    }
-  }
-  STRETTO_UNROLL
-  for (int i = 0; i < MR; i++) {
-    STRETTO_UNROLL
-    for (int j = 0; j < NV; j++) store<T, W>(out + i * ldc + j * W, sum[i][j]);
-  }
-}
-
-// All pixels of a block by NV vectors of channels from c on; the last tile overlaps the one before.
-template <class T, int NV, int W, int MR = kVectorRegisters != 32 ? 4 : NV == 4 ? 6 : 8>
-STRETTO_INLINE void depthwise_columns(Runs<T> runs, const T* weights, int64_t ldw, int count, int c,
-                                      T* out, int64_t ldc) {
-  const int pixels = int(runs.pixels);
-  if constexpr (MR > 1)
-    if (pixels < MR)
-      return depthwise_columns<T, NV, W, MR / 2>(runs, weights, ldw, count, c, out, ldc);
-  for (int next = 0; next < pixels; next += MR) {
-    const int p = next < pixels - MR ? next : pixels - MR;
-    depthwise_tile<T, MR, NV, W>(runs.pointers + p, pixels, weights + c, ldw, count, c,
-                                 out + p * ldc + c, ldc);
-  }
-}
-
-template <class T, int W = kLanes<T>>
-STRETTO_INLINE void depthwise_block(Runs<T> runs, const T* weights, int64_t ldw, int count, T* out,
-                                    int64_t ldc, int channels) {
-  if (channels >= W) {
-    int c = 0;
-    if constexpr (kVectorRegisters == 32)
-      for (; c + 4 * W <= channels; c += 4 * W)
-        depthwise_columns<T, 4, W>(runs, weights, ldw, count, c, out, ldc);
-    for (; c + 2 * W <= channels; c += 2 * W)
-      depthwise_columns<T, 2, W>(runs, weights, ldw, count, c, out, ldc);
-    for (; c + W <= channels; c += W)
-      depthwise_columns<T, 1, W>(runs, weights, ldw, count, c, out, ldc);
-    if (c < channels)
-      depthwise_columns<T, 1, W>(runs, weights, ldw, count, channels - W, out, ldc);
-  } else if constexpr (W > 1) {
-    depthwise_block<T, W / 2>(runs, weights, ldw, count, out, ldc, channels);
-  }
-}
-
-// Depthwise: every channel has taps of its own. `weights` are [KH * KW][s.channels] from the first
-// channel on.
-template <class T>
-STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* out, int64_t first,
-                                     int64_t last, int channels) {
-  alignas(64) static const T zeros[kZeros] = {};
-  const T* pointers[kPointers];
-  const int taps = s.KH * s.KW;
-  const int most = kPointers / taps < kBlockPixels ? kPointers / taps : kBlockPixels;
-  for (int c = 0; c < channels; c += kZeros)
-    for (int64_t p = first; p < last; p += most) {
-      const int count = last - p < most ? int(last - p) : most;
-      find_taps<T>(s, x + c, p, count, {0, s.KH}, zeros, pointers);
-      depthwise_block<T>({pointers, count, 0}, weights + c, s.channels, taps, out + p * s.ldc + c,
-                         s.ldc, channels - c < kZeros ? channels - c : kZeros);
-    }
-}
-#define STRETTO_SHARED_DEPTHWISE(WHERE, T)                                                    \
-  WHERE template void stretto::depthwise_pixels<T>(stretto::Pixels, const T*, const T*, T*,   \
-                                                   int64_t, int64_t, int);
-
 // ---- groups of few channels ----------------------------------------------------------------
+
+// Groups of C input and C output channels, of which a vector of W lanes holds one or several;
+// C = 1 is a depthwise convolution. Lanes are output channels, and those of the input lie beside
+// each other in the image, so that a pixel is one load for the lanes of all groups. A register tile
+// is some pixels of a row of the result by one vector. Where the taps of a row lie beside each
+// other, it reads each pixel of the image once for all of them: 8 pixels and 3 taps make 10 loads
+// for 24 multiplications.
+
+// Some rows of the result, `count` pixels of each. The pixel of the image that tap (ky, kx) of pixel
+// i of row r reads is at[r * next + ky * row + kx * tap + i * step]. inside: the rows of taps that
+// are inside of the image for some pixel of row r.
+template <class T>
+struct GroupBlock {
+  const T* const* at;
+  int next, row, tap, step, count, rows;
+  TapRows inside[kBlockPixels];
+};
+
+// `count` vectors of channels that lie beside each other: taps [ky][width][e][panel] of the first,
+// which begins at lane `lane` of its panel, a panel having `all` rows; `channel` in the image; `out` for the first pixel, ldc apart.
+template <class T>
+struct GroupVectors {
+  const T* taps;
+  int width, all, panel, lane, count;
+  int64_t channel;
+  T* out;
+  int64_t ldc;
+};
 
 // Each group of C lanes becomes C times its lane `e`.
 template <class T, int W, int C, int e, int... i>
@@ -471,46 +417,196 @@ STRETTO_INLINE Vector<T, W> spread_lane(const Vector<T, W>& v, Indices<i...>) {
 #endif
 }
 
-template <class T, int MR, int C, int W, int e = 0>
-STRETTO_INLINE void group_step(Vector<T, W> (&c)[MR], const Vector<T, W> (&x)[MR], const T* b,
-                               int panel) {
-  const Vector<T, W> row = load<T, W>(b + e * panel);
-  STRETTO_UNROLL
-  for (int i = 0; i < MR; i++)
-    c[i] += spread_lane<T, W, C, e>(x[i], typename IndicesUpTo<W>::type()) * row;
-  if constexpr (e + 1 < C) group_step<T, MR, C, W, e + 1>(c, x, b, panel);
+// Input channel `e` of the group of each lane; a scalar where all lanes have the same.
+template <class T, int W, int C, int e>
+STRETTO_INLINE auto group_lanes(const T* pixel) {
+  if constexpr (C == 1) return load<T, W>(pixel);
+  else if constexpr (C == W) return pixel[e];
+  else return spread_lane<T, W, C, e>(load<T, W>(pixel), typename IndicesUpTo<W>::type());
 }
 
-// MR pixels by a vector of output channels from `channel` on, which are those of W / C groups of C
-// channels each.
-template <class T, int MR, int C>
-__attribute__((noinline)) static void group_tile(Runs<T> runs, int64_t pixel, const T* b, int panel,
-                                                 int taps, int64_t channel, T* out, int64_t ldc) {
-  constexpr int W = C < kLanes<T> ? kLanes<T> : C;
-  Vector<T, W> c[MR] = {};
-  const T* const* pointers = runs.pointers + pixel;
-  for (int n = 0; n < taps; n++, pointers += runs.pixels, b += C * panel) {
-    Vector<T, W> x[MR];
-    STRETTO_UNROLL
-    for (int i = 0; i < MR; i++) x[i] = load<T, W>(pointers[i] + channel);
-    group_step<T, MR, C, W>(c, x, b, panel);
+// KW taps of a row: pixel i and tap k read x[i * S + k]. S is 0 where the step is known at run time
+// only; then KW is 1.
+template <class T, int W, int C, int MR, int KW, int S, int e = 0>
+STRETTO_INLINE void group_step(Vector<T, W> (&c)[MR], const T* const* x, int64_t step,
+                               int64_t channel, const T* b, int64_t panel) {
+  static_assert(S > 0 || KW == 1);
+  constexpr int apart = S > 0 ? S : 1;
+  Vector<T, W> tap[KW];
+  STRETTO_UNROLL
+  for (int k = 0; k < KW; k++) {
+    tap[k] = load<T, W>(b + (k * C + e) * panel);
+    if constexpr (MR > 1) hold<T, W>(tap[k]);
   }
   STRETTO_UNROLL
-  for (int i = 0; i < MR; i++) store<T, W>(out + (pixel + i) * ldc, c[i]);
+  for (int n = 0; n < (MR - 1) * apart + KW; n++) {
+    const auto from = group_lanes<T, W, C, e>(x[S == 0 ? n * step : n] + channel);
+    STRETTO_UNROLL
+    for (int k = 0; k < KW; k++)
+      if (const int i = (n - k) / apart; n >= k && (n - k) % apart == 0 && i < MR)
+        c[i] += from * tap[k];
+  }
+  if constexpr (e + 1 < C) {
+    if constexpr (C != W) asm volatile("" ::: "memory");  // pixels kept for the next e would spill
+    group_step<T, W, C, MR, KW, S, e + 1>(c, x, step, channel, b, panel);
+  }
 }
 
-// All pixels of a block; the last tile overlaps the one before.
-template <class T, int C, int MR = 8>
-STRETTO_INLINE void group_columns(Runs<T> runs, const T* b, int panel, int taps, int64_t channel,
-                                  T* out, int64_t ldc) {
-  const int pixels = int(runs.pixels);
-  if constexpr (MR > 1)
-    if (pixels < MR)
-      return group_columns<T, C, MR / 2>(runs, b, panel, taps, channel, out, ldc);
-  for (int next = 0; next < pixels; next += MR)
-    group_tile<T, MR, C>(runs, next < pixels - MR ? next : pixels - MR, b, panel, taps, channel,
-                         out, ldc);
+// One tile: the taps of the rows top .. bottom - 1. `x`: pointers of the first pixel, the rows
+// block.row apart.
+template <class T, int W, int C, int MR, int KW, int S>
+STRETTO_INLINE void group_tile(const GroupBlock<T>& block, TapRows rows, const T* const* x,
+                               int64_t channel, const T* taps, int64_t width, int64_t panel, T* out,
+                               int64_t ldc) {
+  Vector<T, W> c[MR] = {};
+  taps += rows.top * width * C * panel, x += rows.top * block.row;
+  for (int ky = rows.top; ky < rows.bottom; ky++, x += block.row, taps += width * C * panel) {
+    if constexpr (KW > 1) {
+      group_step<T, W, C, MR, KW, S>(c, x, S, channel, taps, panel);
+    } else {
+      const T* const* from = x;
+      for (int64_t kx = 0; kx < width; kx++, from += block.tap)
+        group_step<T, W, C, MR, 1, S>(c, from, block.step, channel, taps + kx * C * panel, panel);
+    }
+  }
+  STRETTO_UNROLL
+  for (int i = 0; i < MR; i++) store<T, W>(out + i * ldc, c[i]);
 }
+
+// The tiles of MR pixels of all rows of a block, for all vectors while their pixels are in the
+// first-level cache; the last tile of a row overlaps the one before.
+template <class T, int W, int C, int MR, int KW, int S>
+__attribute__((noinline)) static void group_tiles(const GroupBlock<T>& block,
+                                                  const GroupVectors<T>& v) {
+  const int64_t panel = v.panel, width = KW > 1 ? KW : v.width;
+  const T* const* pointers = block.at;
+  T* out = v.out;
+  for (int r = 0; r < block.rows; r++, pointers += block.next, out += block.count * v.ldc)
+    for (int next = 0; next < block.count; next += MR) {
+      const int p = next < block.count - MR ? next : block.count - MR;
+      const T* taps = v.taps;
+      int lane = v.lane;
+      for (int n = 0; n < v.count; n++) {
+        group_tile<T, W, C, MR, KW, S>(block, block.inside[r], pointers + p * block.step,
+                                       v.channel + n * W, taps, width, panel,
+                                       out + p * v.ldc + n * W, v.ldc);
+        taps += W, lane += W;
+        if (lane == v.panel) taps += (v.all - 1) * panel, lane = 0;
+      }
+    }
+}
+
+// The same by tiles of at most MR pixels, in as few as there must be and as low as they can be.
+template <class T, int W, int C, int KW, int S, int MR = 8>
+STRETTO_INLINE void group_rows(const GroupBlock<T>& block, const GroupVectors<T>& v) {
+  constexpr int lower = MR == 8 ? 7 : MR == 7 ? 4 : 1;
+  if constexpr (MR > 1)
+    if (block.count < MR || block.count <= (block.count + MR - 1) / MR * lower)
+      return group_rows<T, W, C, KW, S, lower>(block, v);
+  group_tiles<T, W, C, MR, KW, S>(block, v);
+}
+
+// The same where the pixels lie S apart, with all taps of a row at once where they are three, or up
+// to seven of a depthwise convolution.
+template <class T, int W, int C, int S>
+STRETTO_INLINE void group_widths(const GroupBlock<T>& block, const GroupVectors<T>& v) {
+  const int width = block.tap == 1 ? v.width : 1;
+  if (width == 3) return group_rows<T, W, C, 3, S>(block, v);
+  if constexpr (C == 1) {
+    if (width == 5) return group_rows<T, W, C, 5, S>(block, v);
+    if (width == 7) return group_rows<T, W, C, 7, S>(block, v);
+  }
+  group_rows<T, W, C, 1, S>(block, v);
+}
+
+template <class T, int W, int C>
+STRETTO_INLINE void group_vectors(const GroupBlock<T>& block, const GroupVectors<T>& v) {
+  if constexpr (W >= kLanes<T>) {  // there are few narrower vectors
+    if (block.step == 1) return group_widths<T, W, C, 1>(block, v);
+    if (block.step == 2) return group_widths<T, W, C, 2>(block, v);
+  }
+  group_rows<T, W, C, 1, 0>(block, v);
+}
+
+// Pointers to `columns` pixels from column `left` on of `rows` rows from row `top` on.
+template <class T>
+static void find_pixels(const Pixels& s, const T* x, int64_t top, int64_t left, int rows,
+                        int columns, const T* zeros, const T** pointers) {
+  const Inside inside = pixels_inside(left, 1, s.W, columns);
+  for (int64_t y = top; y < top + rows; y++, pointers += columns) {
+    const bool outside = y < 0 || y >= s.H;
+    const T* at = x + (y * s.W + left) * s.channels;
+    const int from = outside ? columns : inside.from, till = outside ? columns : inside.till;
+    for (int i = 0; i < from; i++) pointers[i] = zeros;
+    for (int i = from; i < till; i++) pointers[i] = at + i * s.channels;
+    for (int i = till; i < columns; i++) pointers[i] = zeros;
+  }
+}
+
+// Calls body(block, p) for blocks of the pixels first .. last - 1, p being the first one of a block.
+template <class T, class Body>
+STRETTO_INLINE void group_blocks(const Pixels& s, const T* x, int64_t first, int64_t last,
+                                 const T* zeros, const Body& body) {
+  const T* pointers[kPointers];
+  GroupBlock<T> block;
+  const int64_t height = (s.KH - 1) * int64_t(s.DH) + 1, width = (s.KW - 1) * int64_t(s.DW) + 1;
+  // Pointers to all pixels that a row of the result reads or, where they are too many, to those of
+  // each tap.
+  const bool shared = height * (width + 7 * s.SW) <= kPointers;
+  const int64_t most = shared ? (kPointers / height - width) / s.SW + 1 : kPointers / (s.KH * s.KW);
+  for (int64_t p = first; p < last; p += block.rows * block.count) {
+    const int64_t oy = p / s.OW, ox = p % s.OW;
+    int64_t count = s.OW - ox < last - p ? s.OW - ox : last - p;
+    if (count > most) count = most;
+    const int columns = shared ? int((count - 1) * s.SW + width) : 0;
+    int rows = 1;
+    if (shared && count == s.OW)
+      while ((rows + 1) * count <= kBlockPixels && (rows + 1) * count <= last - p &&
+             (rows * s.SH + height) * columns <= kPointers)
+        rows++;
+    block.at = pointers, block.count = int(count), block.rows = rows;
+    for (int r = 0; r < rows; r++) block.inside[r] = taps_inside(s, p + r * s.OW, int(count));
+    if (shared) {
+      find_pixels<T>(s, x, oy * s.SH - s.PH, ox * s.SW - s.PW, int((rows - 1) * s.SH + height),
+                     columns, zeros, pointers);
+      block.next = s.SH * columns, block.row = s.DH * columns, block.tap = s.DW, block.step = s.SW;
+    } else {
+      find_taps<T>(s, x, p, int(count), {0, s.KH}, zeros, pointers);
+      block.next = 0, block.row = s.KW * int(count), block.tap = int(count), block.step = 1;
+    }
+    body(block, p);
+  }
+}
+
+template <class T, int W = kLanes<T>>
+STRETTO_INLINE void depthwise_vectors(const GroupBlock<T>& block, GroupVectors<T> v, int channels) {
+  if (channels >= W) {
+    v.count = channels / W;
+    group_vectors<T, W, 1>(block, v);
+    if (const int rest = channels - W; channels % W) {  // a vector that overlaps the one before
+      v.taps += rest, v.channel += rest, v.out += rest, v.count = 1;
+      group_vectors<T, W, 1>(block, v);
+    }
+  } else if constexpr (W > 1) {
+    depthwise_vectors<T, W / 2>(block, v, channels);
+  }
+}
+
+// Depthwise: every channel has taps of its own. `weights` are [KH * KW][s.panel] from the first
+// channel on.
+template <class T>
+STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* out, int64_t first,
+                                     int64_t last, int channels) {
+  alignas(64) static const T zeros[kZeros] = {};
+  for (int c = 0; c < channels; c += kZeros)
+    group_blocks<T>(s, x + c, first, last, zeros, [&](const GroupBlock<T>& block, int64_t p) {
+      depthwise_vectors<T>(block, {weights + c, s.KW, s.KH * s.KW, s.panel, 0, 0, 0, out + p * s.ldc + c, s.ldc},
+                           channels - c < kZeros ? channels - c : kZeros);
+    });
+}
+#define STRETTO_SHARED_DEPTHWISE(WHERE, T)                                                    \
+  WHERE template void stretto::depthwise_pixels<T>(stretto::Pixels, const T*, const T*, T*,   \
+                                                   int64_t, int64_t, int);
 
 // As conv_pixels where groups have C input and C output channels, of which vectors hold several.
 // `channel` and `channels` are multiples of the panel, which is one of the lanes and of C.
@@ -519,17 +615,17 @@ STRETTO_SHARED void group_pixels(Pixels s, const T* x, const T* weights, T* out,
                                  int64_t last, int64_t channel, int channels) {
   alignas(64) static const T zeros[kZeros] = {};
   constexpr int W = C < kLanes<T> ? kLanes<T> : C;
-  const T* pointers[kPointers];
-  const int taps = s.KH * s.KW;
-  const int block = kPointers / taps < kBlockPixels ? kPointers / taps : kBlockPixels;
-  for (int64_t p = first; p < last; p += block) {
-    const int count = last - p < block ? int(last - p) : block;
-    find_taps<T>(s, x, p, count, {0, s.KH}, zeros, pointers);
-    for (int c = 0; c < channels; c += W) {
-      const int64_t at = channel + c, inside = at % s.panel;
-      const T* b = weights + (at - inside) * taps * C + inside;
-      group_columns<T, C>({pointers, count, 0}, b, s.panel, taps, at, out + p * s.ldc + c, s.ldc);
-    }
+  for (int begin = 0; begin < channels; begin += kZeros) {
+    const int end = channels - begin < kZeros ? channels : begin + kZeros;
+    const int64_t first_lane = channel + begin;
+    const int rows = s.KH * s.KW * C, lane = int(first_lane % s.panel);
+    group_blocks<T>(s, x + channel + begin, first, last, zeros,
+                    [&](const GroupBlock<T>& block, int64_t p) {
+                      const GroupVectors<T> v = {weights + (first_lane - lane) * rows + lane,
+                                                 s.KW, rows, s.panel, lane, (end - begin) / W, 0,
+                                                 out + p * s.ldc + begin, s.ldc};
+                      group_vectors<T, W, C>(block, v);
+                    });
   }
 }
 #define STRETTO_SHARED_GROUPS(WHERE, T, C)                                                  \
