@@ -30,7 +30,7 @@ class Shared(nn.Module):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("first", "second"), [(4, 16), (8, 8), (5, 15)])
+@pytest.mark.parametrize(("first", "second"), [(4, 16), (8, 8), (5, 15), (44, 44), (24, 48)])
 def test_convolutions_that_share_their_input(first: int, second: int, threads: int) -> None:
     torch.manual_seed(0)
     check(Shared(first, second), torch.randn(1, 8, 9, 9), threads)

@@ -8,6 +8,7 @@ from stretto.device.text import parse_program, print_program
 from stretto.errors import ScheduleError
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
+from stretto.machines.cpu.templates.pixels import common_panel
 from stretto.schedule.scheduler import schedule
 from tests.lowering.programs import lowered
 from tests.machines.cpu.test_select import product
@@ -66,3 +67,8 @@ def test_a_template_that_cannot_compute_its_operator_is_a_mistake(
     assert old in text
     with pytest.raises(ScheduleError, match=reason):
         parse_program(text.replace(old, new), TEMPLATES)
+
+
+@pytest.mark.parametrize(("channels", "panel"), [(44, 44), (88, 88), (256, 128), (132, 66), (7, 7)])
+def test_panels_of_joined_convolutions_divide_their_channels(channels: int, panel: int) -> None:
+    assert common_panel(channels) == panel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import ClassVar
 
 from stretto.device.expr import Access, Index, Var
@@ -172,16 +172,21 @@ def known(operator: Operator) -> Convolution:
 
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
-    conv = pixel_convolution_of(operator)
-    if conv is None or _is_product(operator, conv, PANELS[costs.registers][0]):
+    conv, channel = pixel_convolution_of(operator), len(operator.dims) - 1
+    offsets = [box[channel].offset for box in request.member.boxes]
+    if conv is None or _is_product(operator, conv, PANELS[costs.registers][0], offsets):
         return None
-    weight, channel = loads_of(operator)[0], len(operator.dims) - 1
+    weight = loads_of(operator)[0]
     if constant_layout(operator, weight) is None:
         return None
     pixels = prod(costs.size(extent) for extent in operator.dims[1:-1])
     kind, step, lanes = _choice(conv, pixels, request.units, PANELS[costs.registers])
-    if any(box[channel].offset % step for box in request.member.boxes):
-        return None
+    if any(offset % step for offset in offsets):
+        if kind is not Pixels or conv.groups > 1:
+            return None
+        step = lanes = common_panel(gcd(conv.out_channels, *offsets))
+        if lanes < VECTOR:
+            return None
     size, groups = (conv.per_group, conv.groups) if kind is Pixels else (conv.out_channels, 1)
     apart = static(stride(weight, channel))
     outer = ((groups, size * apart),) if groups > 1 else ()
@@ -204,10 +209,12 @@ def _candidate(request: Request) -> Candidate | None:
     )
 
 
-def _is_product(operator: Operator, conv: Convolution, panel: int) -> bool:
-    """Whether matrices are multiplied, with whole panels of channels: no pointers are needed."""
-    whole = conv.is_pointwise and conv.groups == 1 and conv.out_channels % panel == 0
-    return whole and contraction_of(operator) is not None
+def _is_product(operator: Operator, conv: Convolution, panel: int, offsets: Sequence[int]) -> bool:
+    """Whether matrices are multiplied, with whole panels of channels for each box of the result,
+    which begin at `offsets`: no pointers are needed."""
+    whole = not any(size % panel for size in (conv.out_channels, *offsets))
+    pointwise = conv.is_pointwise and conv.groups == 1
+    return whole and pointwise and contraction_of(operator) is not None
 
 
 def _choice(
@@ -234,6 +241,12 @@ def panel_width(channels: int, pixels: int, units: int, panels: Sequence[int]) -
     if pixels > 1 and whole <= WIDEST and whole % panels[0]:
         return whole
     return next((n for n in panels if pixels > 1 and whole % (n * units) == 0), panels[0])
+
+
+def common_panel(channels: int) -> int:
+    """Output channels per panel where convolutions of so many channels each are joined to one: the
+    most that divide them, up to the widest panel."""
+    return next(n for n in range(min(channels, WIDEST), 0, -1) if channels % n == 0)
 
 
 FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
