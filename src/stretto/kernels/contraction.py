@@ -17,6 +17,7 @@ from stretto.device.expr import (
     Load,
     Reg,
     Var,
+    constant,
     is_known,
     known_size,
 )
@@ -237,14 +238,30 @@ def narrow_load(expr: Expr) -> Load | None:
 
 
 def image_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe of a padded image: 0 outside of it."""
+    """The load that a factor is, maybe of a padded image: 0 outside of it. None where it is outside
+    for every element: where an image has one row, its index does not say which row is meant."""
     if isinstance(expr, Load):
         return expr
     if isinstance(expr, Apply) and expr.function == "where":
-        _, taken, other = expr.args
-        if isinstance(taken, Load) and isinstance(other, Const) and other.value == 0:
+        condition, taken, other = expr.args
+        is_padded = isinstance(other, Const) and other.value == 0
+        if isinstance(taken, Load) and is_padded and not _never_holds(condition):
             return taken
     return None
+
+
+def _never_holds(condition: Expr) -> bool:
+    """Whether a part of a condition compares numbers, and does not hold."""
+    match condition:
+        case Apply("and", (one, other)):
+            return _never_holds(one) or _never_holds(other)
+        case Apply("ge" | "lt" as compared, (one, other)):
+            left, right = constant(one), constant(other)
+            if left is None or right is None:
+                return False
+            return left < right if compared == "ge" else left >= right
+        case _:
+            return False
 
 
 def _geometry(operator: Operator, image: Access, fixed: list[int]) -> Convolution | None:

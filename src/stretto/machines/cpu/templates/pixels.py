@@ -173,8 +173,10 @@ def known(operator: Operator) -> Convolution:
 def _candidate(request: Request) -> Candidate | None:
     operator, costs = request.operator, request.costs
     conv, channel = pixel_convolution_of(operator), len(operator.dims) - 1
+    if conv is None:
+        return None
     offsets = [box[channel].offset for box in request.member.boxes]
-    if conv is None or _is_product(operator, conv, PANELS[costs.registers][0], offsets):
+    if _is_product(operator, conv, PANELS[costs.registers][0], offsets):
         return None
     weight = loads_of(operator)[0]
     if constant_layout(operator, weight) is None:
