@@ -15,9 +15,9 @@ from stretto.device.expr import (
     Extent,
     Index,
     Load,
+    Position,
     Reg,
     Var,
-    constant,
     is_known,
     known_size,
 )
@@ -238,28 +238,26 @@ def narrow_load(expr: Expr) -> Load | None:
 
 
 def image_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe of a padded image: 0 outside of it. None where it is outside
-    for every element: where an image has one row, its index does not say which row is meant."""
+    """The load that a factor is, maybe of a padded image: 0 outside of it. None where what is
+    compared with the size of a dim is no index of the load: of an image with one row the index does
+    not say which row is meant."""
     if isinstance(expr, Load):
         return expr
     if isinstance(expr, Apply) and expr.function == "where":
         condition, taken, other = expr.args
         is_padded = isinstance(other, Const) and other.value == 0
-        if isinstance(taken, Load) and is_padded and not _never_holds(condition):
+        if isinstance(taken, Load) and is_padded and _compares(condition, taken.access.index):
             return taken
     return None
 
 
-def _never_holds(condition: Expr) -> bool:
-    """Whether a part of a condition compares numbers, and does not hold."""
+def _compares(condition: Expr, known: tuple[Index, ...]) -> bool:
+    """Whether a condition compares these indices alone with the ends of dims."""
     match condition:
         case Apply("and", (one, other)):
-            return _never_holds(one) or _never_holds(other)
-        case Apply("ge" | "lt" as compared, (one, other)):
-            left, right = constant(one), constant(other)
-            if left is None or right is None:
-                return False
-            return left < right if compared == "ge" else left >= right
+            return _compares(one, known) and _compares(other, known)
+        case Apply("ge" | "lt", (Position(index), _)):
+            return index in known
         case _:
             return False
 
