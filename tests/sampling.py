@@ -2,8 +2,8 @@
 
 A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
 cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, and of each other test one
-in two, of many one in three, so that all of them run within some commits. `pytest --sample=TEXT`
-repeats what the header of a run says.
+in three, so that all of them run within some commits. `pytest --sample=TEXT` repeats what the
+header of a run says.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-MANY_CASES = 6
-"""Of a test with so many cases a third of them run, of one with fewer half, other ones for each
-commit."""
+ONE_IN = 3
+"""Of the cases of a test one in so many runs, other ones for each commit."""
 
 
 def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
@@ -58,7 +57,7 @@ def commit() -> str:
 
 def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
     """Those that `make test` runs: none that is marked `whole`, of a test that is marked
-    `rotating(n)` one in n of its cases, and of others half or a third; of each test at least one.
+    `rotating(n)` one in n of its cases, and of others one in `ONE_IN`; of each test at least one.
     """
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
@@ -69,7 +68,6 @@ def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
 
 def _one_in(cases: list[pytest.Item], sample: str) -> list[pytest.Item]:
     marker = cases[0].get_closest_marker("rotating")
-    one_in = marker.args[0] if marker else 2 if len(cases) < MANY_CASES else 3
-    count = -(-len(cases) // one_in)
+    count = -(-len(cases) // (marker.args[0] if marker else ONE_IN))
     test = cases[0].nodeid.partition("[")[0]
     return random.Random(f"{sample} {test}").sample(cases, count)
