@@ -75,7 +75,9 @@ class Forest(nn.Module):
         return torch.tanh(self.cell(torch.cat([first, second])))
 
     def forward(self, roots: Tensor, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        trees = [self.encode(roots[t], x, left, right) for t in range(roots.shape[0])]
+        trees: list[Tensor] = []
+        for t in range(roots.shape[0]):
+            trees.append(self.encode(roots[t], x, left, right))
         return torch.stack(trees)
 
 
