@@ -57,6 +57,15 @@ def called(node: Node[L]) -> set[str]:
     return {item.function for item in walk(node) if isinstance(item, Call)}
 
 
+def called_outside(node: Node[L]) -> set[str]:
+    """The functions that a node calls, but for those that its parallel loops call."""
+    if is_parallel(node):
+        return set()
+    if isinstance(node, Call):
+        return {node.function}
+    return set[str]().union(*map(called_outside, children(node)))
+
+
 def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
     """The functions that a call of `name` can come to; itself among them if it is recursive."""
     seen: set[str] = set()

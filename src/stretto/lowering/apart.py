@@ -6,12 +6,12 @@ makes nothing of a size that the call decides, and is called by nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stretto.device.forms import Items
 from stretto.device.operator import Operator
-from stretto.device.runs import called, reached
+from stretto.device.runs import called, called_outside, reached
 from stretto.device.tree import (
     Call,
     Check,
@@ -61,16 +61,8 @@ def _called_outside(functions: Sequence[TreeFunction[Items]]) -> set[str]:
     while waiting:
         name = waiting.pop()
         found.add(name)
-        waiting += {call.function for call in _calls_outside(bodies[name])} - found
+        waiting += called_outside(bodies[name]) - found
     return found
-
-
-def _calls_outside(node: Node[Items]) -> Iterator[Call[Items]]:
-    if isinstance(node, Call):
-        yield node
-    if not is_parallel(node):
-        for child in children(node):
-            yield from _calls_outside(child)
 
 
 def _settled(node: Node[Items], shared: set[str], callees: dict[str, set[str]]) -> Node[Items]:

@@ -28,7 +28,7 @@ stop it too: of several iterations that fail, the machine finds the first one (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,8 +78,9 @@ class ParallelLoops:
     def apply(self, program: Program) -> bool:
         changed = False
         apart = _functions_apart(program)
-        for name in program.functions.keys() - apart:
-            changed |= self._in_block(program.functions[name].body, program)
+        for name, function in program.functions.items():
+            if name not in apart:
+                changed |= self._in_block(function.body, program)
         if changed:
             copy_functions(program)
         return changed
@@ -103,8 +104,7 @@ class ParallelLoops:
         if reason is not None:
             return reason
         normalise(loop)
-        goes_alone = self.target is None or self.target.costs.in_turn
-        parts = Parts.of(loop, callable_apart(program) if goes_alone else None)
+        parts = self._parts(loop, program)
         apart = parts.apart
         sent = handed_over(loop, apart)
         if parts.are_parallel_already(loop):
@@ -120,6 +120,17 @@ class ParallelLoops:
         place = block.ops.index(loop)
         block.ops[place : place + 1] = taken_apart(loop, parts, sent)
         return None
+
+    def _parts(self, loop: ForOp, program: Program) -> Parts:
+        """What is apart runs before all that is left. So it may stop the run or run for ever as far
+        as what is left would then not have stopped it before."""
+        if self.target is None or self.target.costs.in_turn:
+            functions = callable_apart(program)
+            parts = Parts.of(loop, lambda op: _is_local(op, functions))
+            if all(map(_is_sure, parts.computed(loop))):
+                return parts
+        parts = Parts.of(loop, lambda op: _is_local(op) and not _stops(op))
+        return Parts.of(loop, _is_sure) if any(map(_stops, parts.computed(loop))) else parts
 
     def _why_not(self, loop: ForOp) -> str | None:
         if self.target is None and not self.always:
@@ -175,44 +186,51 @@ class Parts:
     rest: tuple[Op, ...]
 
     @classmethod
-    def of(cls, loop: ForOp, functions: frozenset[str] | None) -> Parts:
-        """functions: those that a unit may run by itself, where what is apart may also stop the
-        run. It does where what is left cannot: then the first that does is the first of all."""
+    def of(cls, loop: ForOp, may_run_apart: Callable[[Op], bool]) -> Parts:
+        """may_run_apart: whether an op may run on one unit, earlier than what it follows."""
         planner = Planner(loop, loop_dependence(loop))
         planner.find_repeated()
         ops = loop.body.ops
         repeated = {op for op in ops if op in planner.repeated}
-        stay = [op for op in ops if op not in repeated and not _may_run_apart(op, loop, functions)]
+        own = {op for op in ops if names_own_sizes(op, [loop.body]) or not may_run_apart(op)}
+        stay = [op for op in ops if op in own and op not in repeated]
         late = made_from(ops, [*loop.carried, *(value for op in stay for value in op.results)])
         rest = tuple(op for op in ops if op in late or op in stay)
-        parts = cls({*ops} - repeated - {*rest}, repeated, rest)
-        stops = functions is not None and any(map(_stops, parts.apart))
-        return cls.of(loop, None) if stops and not all(map(_is_sure, rest)) else parts
+        return cls({*ops} - repeated - {*rest}, repeated, rest)
+
+    def computed(self, loop: ForOp) -> list[Op]:
+        """The rest without updates of a row that has the index as its number."""
+        trips = loop.trips()
+        assert trips is not None
+        rows = {
+            loop.body.yields[number]
+            for number, carried in enumerate(loop.carried)
+            if updates_its_row(loop, number) and at_most(trips, carried.tensor.shape[0])
+        }
+        return [op for op in self.rest if not (op.results and rows.issuperset(op.results))]
 
     def are_parallel_already(self, loop: ForOp) -> bool:
         """Whether all that an iteration does to what it carries is to update a row of its own."""
-        trips, ends = loop.trips(), set(loop.body.yields)
+        trips = loop.trips()
         assert trips is not None
         return (
             all(updates_its_row(loop, number) for number in range(len(loop.inits)))
             and all(at_most(trips, carried.tensor.shape[0]) for carried in loop.carried)
-            and all(op.results and ends.issuperset(op.results) for op in self.rest)
+            and not self.computed(loop)
         )
 
 
-def _may_run_apart(op: Op, loop: ForOp, functions: frozenset[str] | None) -> bool:
-    """Whether an op and what is inside of it may run on one unit, earlier than what it follows. It
-    may run for ever: then so would the loop."""
-    if names_own_sizes(op, [loop.body]):
-        return False
-    known = functions or frozenset()
-    return all(_is_local(item, known) for item in _with_inner(op)) and (
-        functions is not None or not _stops(op)
-    )
+NO_FUNCTIONS = frozenset[str]()
 
 
-def _is_local(op: Op, functions: frozenset[str]) -> bool:
-    """It needs no other unit, and draws no random numbers."""
+def _is_local(op: Op, functions: frozenset[str] = NO_FUNCTIONS) -> bool:
+    """Whether an op and what is inside of it need no other unit, call these functions at most, and
+    draw no random numbers."""
+    return all(_is_local_alone(item, functions) for item in _with_inner(op))
+
+
+def _is_local_alone(op: Op, functions: frozenset[str]) -> bool:
+    """The same of the op itself."""
     match op:
         case CallOp(function=name):
             return name in functions
@@ -241,10 +259,9 @@ def _stops(op: Op) -> bool:
 
 
 def _is_sure(op: Op) -> bool:
-    """Whether an op surely ends, and does not stop the run."""
-    inner = _with_inner(op)
-    none = frozenset[str]()
-    return not _stops(op) and all(_is_local(i, none) and not isinstance(i, WhileOp) for i in inner)
+    """Whether an op is local, surely ends, and does not stop the run."""
+    endless = any(isinstance(item, WhileOp) for item in _with_inner(op))
+    return _is_local(op) and not _stops(op) and not endless
 
 
 def _with_inner(op: Op) -> list[Op]:
@@ -267,7 +284,7 @@ def _is_simple(function: Function) -> bool:
     values = [*function.params, *(value for op in ops for value in (*op.results, *_params(op)))]
     fixed = all(isinstance(value.type, TensorType) and value.type.is_static for value in values)
     names = frozenset(op.function for op in ops if isinstance(op, CallOp))
-    return fixed and all(_is_local(op, names) for op in ops)
+    return fixed and all(_is_local_alone(op, names) for op in ops)
 
 
 def _params(op: Op) -> list[Value]:

@@ -2,9 +2,8 @@
 
 A unit that decides for itself reads what decides from its registers; where another unit has written
 that, it waits for it. In an iteration of a parallel loop, and what that calls, a unit decides
-alone. The host decides
-between launches where the machine has cut the program there. What each way takes is the cost
-model's.
+alone. The host decides between launches where the machine has cut the program there. What each way
+takes is the cost model's.
 """
 
 from __future__ import annotations

@@ -22,15 +22,8 @@ from math import prod
 
 from stretto.device.expr import Access, Buffer, Index, Reg, loads
 from stretto.device.operator import Kernel
-from stretto.device.program import (
-    DeviceProgram,
-    FrameLayout,
-    Run,
-    Schedule,
-    Signal,
-    Wait,
-)
-from stretto.device.runs import apart_functions, called, reached
+from stretto.device.program import DeviceProgram, FrameLayout, Run, Schedule, Signal, Wait
+from stretto.device.runs import apart_functions, called, called_outside, reached
 from stretto.device.tree import (
     Call,
     For,
@@ -70,7 +63,7 @@ def check_apart(program: DeviceProgram, touched: Touched) -> None:
             raise VerifyError(f"function {name} has {frame.copies} frames side by side")
         if name in apart:
             _check_function(function, frame, touched)
-        elif found := apart & {*_called_outside(function.body)}:
+        elif found := apart & called_outside(function.body):
             raise VerifyError(f"function {min(found)} is called in parallel loops and by {name}")
     sizes = {program.frame(name).nbytes for name in apart}
     if program.units > 1 and len(sizes) > 1:
@@ -91,15 +84,6 @@ def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touche
     for buffer, _, writes in _accesses(function.body, None, {}, touched):
         if writes and buffer.kind not in ("local", "items", "param"):
             raise VerifyError(f"function {name} writes {buffer.name}, and units run it apart")
-
-
-def _called_outside(node: Node[Schedule]) -> Iterator[str]:
-    """The functions that a node calls, but for those that its parallel loops call."""
-    if isinstance(node, Call):
-        yield node.function
-    if not is_parallel(node):
-        for child in children(node):
-            yield from _called_outside(child)
 
 
 def check_parallel(

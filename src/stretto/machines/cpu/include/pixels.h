@@ -396,7 +396,8 @@ struct GroupBlock {
 };
 
 // `count` vectors of channels that lie beside each other: taps [ky][width][e][panel] of the first,
-// which begins at lane `lane` of its panel, a panel having `all` rows; `channel` in the image; `out` for the first pixel, ldc apart.
+// which begins at lane `lane` of its panel, a panel having `all` rows; `channel` in the image; `out`
+// for the first pixel, ldc apart.
 template <class T>
 struct GroupVectors {
   const T* taps;
@@ -600,8 +601,9 @@ STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* 
   alignas(64) static const T zeros[kZeros] = {};
   for (int c = 0; c < channels; c += kZeros)
     group_blocks<T>(s, x + c, first, last, zeros, [&](const GroupBlock<T>& block, int64_t p) {
-      depthwise_vectors<T>(block, {weights + c, s.KW, s.KH * s.KW, s.panel, 0, 0, 0, out + p * s.ldc + c, s.ldc},
-                           channels - c < kZeros ? channels - c : kZeros);
+      depthwise_vectors<T>(
+          block, {weights + c, s.KW, s.KH * s.KW, s.panel, 0, 0, 0, out + p * s.ldc + c, s.ldc},
+          channels - c < kZeros ? channels - c : kZeros);
     });
 }
 #define STRETTO_SHARED_DEPTHWISE(WHERE, T)                                                    \
