@@ -18,6 +18,7 @@ from stretto.device.expr import (
     Position,
     Reg,
     Var,
+    constant,
     is_known,
     known_size,
 )
@@ -238,26 +239,30 @@ def narrow_load(expr: Expr) -> Load | None:
 
 
 def image_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe of a padded image: 0 outside of it. None where what is
-    compared with the size of a dim is no index of the load: of an image with one row the index does
-    not say which row is meant."""
+    """The load that a factor is, maybe of a padded image: 0 outside of it. None where something
+    else is compared than indices of the load with the ends of their dims: of an image with one row
+    the index does not say which row is meant."""
     if isinstance(expr, Load):
         return expr
     if isinstance(expr, Apply) and expr.function == "where":
         condition, taken, other = expr.args
         is_padded = isinstance(other, Const) and other.value == 0
-        if isinstance(taken, Load) and is_padded and _compares(condition, taken.access.index):
+        if isinstance(taken, Load) and is_padded and _is_inside(condition, taken.access):
             return taken
     return None
 
 
-def _compares(condition: Expr, known: tuple[Index, ...]) -> bool:
-    """Whether a condition compares these indices alone with the ends of dims."""
+def _is_inside(condition: Expr, access: Access) -> bool:
+    """Whether a condition compares indices of an access with the ends of their dims, and nothing
+    else."""
     match condition:
         case Apply("and", (one, other)):
-            return _compares(one, known) and _compares(other, known)
-        case Apply("ge" | "lt", (Position(index), _)):
-            return index in known
+            return _is_inside(one, access) and _is_inside(other, access)
+        case Apply("ge", (Position(index), end)):
+            return index in access.index and constant(end) == 0
+        case Apply("lt", (Position(index), Position(end))):
+            dims = zip(access.index, access.shape, strict=True)
+            return any(one == index and Index.of(size) == end for one, size in dims)
         case _:
             return False
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stretto.device.text import parse_program, print_program
-from stretto.device.verifier import verify
-from stretto.errors import VerifyError
+from stretto.device.text import parse_form, parse_program, print_form, print_program
+from stretto.device.verifier import verify, verify_form
+from stretto.errors import ScheduleError, VerifyError
 from stretto.interp.interpreter import run
+from stretto.lowering.program import lower
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.templates import TEMPLATES
 from tests.backends import Built, assert_close, built
@@ -76,17 +77,33 @@ def test_they_compute_what_the_interpreter_does(
     assert_close(machine(given), expected, scale=10)
 
 
+def test_reads_outside_are_refused(products: Built) -> None:
+    text = print_program(products.device)
+    old, new = "in1[i0, i1, i3]", "in1[i0, i1 + 1, i3]"
+    assert old in text, text
+    with pytest.raises(VerifyError, match="not proved to access"):
+        verify(parse_program(text.replace(old, new), TEMPLATES))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("ge:bool(<i2 + i5 + -1>", "ge:bool(<i2 + i5>"), ("in1[i0, i1, i3]", "in1[i0, i1 + 1, i3]")],
+    [
+        ("ge:bool(<i2 + i5 + -1>", "ge:bool(<i2 + i5>"),
+        ("lt:bool(<i2 + i5 + -1>, <9>)", "lt:bool(<i2 + i5 + -1>, <10>)"),
+    ],
 )
 def test_reads_that_guards_do_not_keep_inside_are_refused(
     products: Built, old: str, new: str
 ) -> None:
+    """Such an operator is no convolution either, so that no template of one computes it."""
     text = print_program(products.device)
     assert old in text, text
+    with pytest.raises(ScheduleError, match="the operator is no convolution"):
+        parse_program(text.replace(old, new), TEMPLATES)
+    text = print_form(lower(program_of(PRODUCTS)))
+    assert old in text, text
     with pytest.raises(VerifyError, match="not proved to access"):
-        verify(parse_program(text.replace(old, new), TEMPLATES))
+        verify_form(parse_form(text.replace(old, new)))
 
 
 HALF_H, HALF_W = "((h - 1) // 2) + 1", "((w - 1) // 2) + 1"
