@@ -74,6 +74,7 @@ ABLATIONS = {
             "if_convert",
             "speculate",
             "recursion_levels",
+            "fork_calls",
             "unroll_recursion",
         ),
     ),

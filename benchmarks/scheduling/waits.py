@@ -1,4 +1,5 @@
-"""Waits between tasks against a barrier per wave, over random cells, simulated (Rammer, 5.2.5):
+"""Waits between tasks against a barrier per wave, over random cells (Rammer, 5.2.5), simulated, or
+measured on two threads of this CPU (the device "measured"):
 python -m benchmarks.scheduling.waits --output results.json [--cells 1000] [--device cpu:2]...
 
 Both programs have the same tasks on the same units in the same order. With barriers every unit
@@ -14,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Annotated
 
 import torch
@@ -29,14 +30,18 @@ from stretto.device.regions import Body
 from stretto.device.tree import Tree, leaves, map_tree
 from stretto.device.verifier import verify
 from stretto.frontends.python import capture
-from stretto.machines.machine import HOST
+from stretto.machines.machine import HOST, Machine, Stages
 from stretto.machines.registry import default_machine
-from stretto.machines.stages import TO_SCHEDULE
+from stretto.machines.stages import TO_SCHEDULE, VERIFY
 from stretto.options import Options
 from stretto.schedule.dependence import leaf_nodes
 from stretto.simulator.devices import costs_on, find_device
 from stretto.simulator.simulate import simulate
 from stretto.tools.targets import target_machine
+
+MEASURED = "measured"
+CALLS = 30
+"""Of each program of a cell."""
 
 
 def with_barriers(program: DeviceProgram, levels: Mapping[str, int]) -> DeviceProgram:
@@ -69,41 +74,74 @@ def levels_of(tree: Tree[Body]) -> dict[str, int]:
     return {node.item.name: node.depth for node in nodes if isinstance(node.item, Kernel)}
 
 
-def measured(seed: int, name: str) -> tuple[float, float]:
+def simulated(seed: int, name: str) -> tuple[float, float]:
     """Seconds of a cell on a device, simulated: with its own waits, and with barriers."""
     machine = default_machine()
     device = find_device(name, machine.costs)
-    options = Options(threads=device.units)
     if device.target:
         machine = target_machine(device.target, device.units)
         machine = replace(machine, costs=costs_on(device, machine.costs))
+    both, _ = both_ways(seed, machine, Options(threads=device.units))
+    costs = both[0].machine.costs
+    own, barrier = (simulate(_device(made), device, costs=costs) for made in both)
+    return own.seconds, barrier.seconds
+
+
+def measured(seed: int) -> tuple[float, float]:
+    """The same on this CPU: medians of calls in turns."""
+    machine = default_machine()
+    both, inputs = both_ways(seed, machine, Options(threads=2))
+    behind = machine.stages[machine.stages.index(VERIFY) + 1 :]
+    seconds: tuple[list[float], ...] = ([], [])
+    for stages in both:
+        run_stages(stages, behind)
+    for _ in range(CALLS):
+        for stages, found in zip(both, seconds, strict=True):
+            assert stages.executable is not None
+            start = time.perf_counter()
+            stages.executable(list(inputs))
+            found.append(time.perf_counter() - start)
+    own, barrier = map(median, seconds)
+    return own, barrier
+
+
+def both_ways(
+    seed: int, machine: Machine, options: Options
+) -> tuple[tuple[Stages, Stages], tuple[torch.Tensor, ...]]:
+    """A cell as it is scheduled, and with barriers; and inputs for it."""
     machine = replace(machine, costs=replace(machine.costs, share_bytes=sys.maxsize))
     model, inputs = make(NASBenchConfig(cell=seed))
     with torch.no_grad():
         program = capture(model, inputs, {}, options).program
     stages = begin(program, machine, options, HOST)
     run_stages(stages, TO_SCHEDULE)
-    assert stages.device is not None and stages.selected is not None
-    barred = with_barriers(stages.device, levels_of(stages.selected.tree))
+    assert stages.selected is not None and stages.scheduled is not None
+    barred = with_barriers(_device(stages), levels_of(stages.selected.tree))
     verify(barred, normalize(stages.selected.tree))
-    found = [simulate(made, device, costs=machine.costs) for made in (stages.device, barred)]
-    return found[0].seconds, found[1].seconds
+    scheduled = replace(stages.scheduled, program=barred)
+    return (stages, replace(stages, scheduled=scheduled)), inputs
+
+
+def _device(stages: Stages) -> DeviceProgram:
+    assert stages.device is not None
+    return stages.device
 
 
 def main(
     output: Annotated[Path, typer.Option(help="JSON of the results; more are added to it.")],
     cells: Annotated[int, typer.Option(help="Cells.")] = 1000,
-    device: Annotated[list[str] | None, typer.Option(help="cpu:N, h200 and so on.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="cpu:N, h200 ..., measured.")] = None,
     minutes: Annotated[float, typer.Option(help="Begin no cell after that long.")] = 25.0,
 ) -> None:
-    """Simulates the cells that have no result yet."""
+    """Simulates or measures the cells that have no result yet."""
     known = json.loads(output.read_text()) if output.exists() else {}
     until = time.monotonic() + 60 * minutes
     for name in device or ["cpu:2", "h200", "v100"]:
         rows: dict[str, list[float]] = known.setdefault(name, {})
         for seed in range(cells):
             if str(seed) not in rows and time.monotonic() < until:
-                rows[str(seed)] = list(measured(seed, name))
+                found = measured(seed) if name == MEASURED else simulated(seed, name)
+                rows[str(seed)] = list(found)
         gains = [barrier / own for own, barrier in rows.values()]
         if gains:
             mean, most = geometric_mean(gains), max(gains)

@@ -26,6 +26,7 @@ from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.executable import EmulatedExecutable
 from stretto.options import Options
+from stretto.passes.fork_calls import ForkCalls
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.overlap import Overlap
 from stretto.passes.parallel_loops import ParallelLoops
@@ -54,6 +55,7 @@ CHANGING = (
     "recursion_levels",
     "unroll_recursion",
     "parallel_loops",
+    "fork_calls",
     "strip_mine",
 )
 """Passes that can be made to change all that they may; the others have no choice."""
@@ -92,6 +94,7 @@ class Combination:
             "recursion_levels": RecursionLevels(Target(levels, self.units)),
             "unroll_recursion": UnrollRecursion(depth=1 + self.order % 2),
             "parallel_loops": ParallelLoops(always=True),
+            "fork_calls": ForkCalls(always=True),
             "strip_mine": StripMine(rows=self.rows),
         }
         used = {name: always[name] for name, use in self.uses if use == "always"}

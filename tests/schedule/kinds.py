@@ -178,6 +178,7 @@ KINDS = {
     "unroll": FILLED,
     "rotate": UNTIL,
     "parallel_loops": APART,
+    "fork_calls": TREE,
     "speculate": LATE,
     "recursion_levels": TREE,
     "recursion": TREE,

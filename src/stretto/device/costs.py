@@ -80,7 +80,10 @@ class CostModel:
     unknown_tiles: int = 8
     """The tiles of a grid dim."""
     unknown_trips: int = 16
-    """The iterations of a loop, the activations of a recursive function, the tasks of a grid."""
+    """The iterations of a loop, the activations of a function that calls itself once, the tasks of
+    a grid."""
+    unknown_activations: int = 1000
+    """The activations behind a call of a function that calls itself several times: a tree's."""
     unknown_parallelism: int = 1 << 20
     """The tasks that a grid dim could give."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -50,19 +51,22 @@ class Estimator(Generic[L]):
         self._costs = costs
         self._units = units
         self._active: set[str] = set()
-        self._recursive: set[str] = set()
+        self._inner: Counter[str] = Counter()  # calls of a function in its own activation
         self._known: dict[str, float] = {}
 
     def function(self, name: str) -> float:
         if name in self._active:
-            self._recursive.add(name)
+            self._inner[name] += 1
             return 0.0
         if name not in self._known:
             self._active.add(name)
             seconds = self.node(self._bodies[name])
             self._active.remove(name)
-            times = self._costs.unknown_trips if name in self._recursive else 1
-            self._known[name] = seconds * times
+            if calls := self._inner[name]:
+                costs = self._costs
+                times = costs.unknown_trips if calls == 1 else costs.unknown_activations
+                seconds = times * (seconds + costs.activation_seconds)
+            self._known[name] = seconds
         return self._known[name]
 
     def node(self, node: Node[L]) -> float:

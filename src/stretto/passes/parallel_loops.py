@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.core import Block, Function, Op, Program, SourceLocation, Value
 from stretto.ir.ops import (
     CallOp,
     CheckOp,
@@ -48,7 +48,8 @@ from stretto.ir.ops import (
 )
 from stretto.ir.rewrite import clone_block, clone_op
 from stretto.ir.size_bounds import at_most
-from stretto.ir.types import TensorType
+from stretto.ir.sizes import Size
+from stretto.ir.types import Dim, TensorType
 from stretto.ir.verifier import called_from, outside_parallel, updates_its_row
 from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
@@ -60,6 +61,8 @@ from stretto.passes.analyses.work import nbytes, run_seconds, usual
 from stretto.passes.distribution_plan import Planner
 from stretto.passes.target import Target
 from stretto.text import bytes_text, seconds_text
+
+Bound = int | Size | Value
 
 GAIN = 1.25
 """By this factor iterations must be faster apart: the estimates know nothing of fusion."""
@@ -77,7 +80,7 @@ class ParallelLoops:
 
     def apply(self, program: Program) -> bool:
         changed = False
-        apart = _functions_apart(program)
+        apart = functions_apart(program)
         for name, function in program.functions.items():
             if name not in apart:
                 changed |= self._in_block(function.body, program)
@@ -126,10 +129,10 @@ class ParallelLoops:
         as what is left would then not have stopped it before."""
         if self.target is None or self.target.costs.in_turn:
             functions = callable_apart(program)
-            parts = Parts.of(loop, lambda op: _is_local(op, functions))
+            parts = Parts.of(loop, lambda op: is_local(op, functions))
             if all(map(_is_sure, parts.computed(loop))):
                 return parts
-        parts = Parts.of(loop, lambda op: _is_local(op) and not _stops(op))
+        parts = Parts.of(loop, lambda op: is_local(op) and not _stops(op))
         return Parts.of(loop, _is_sure) if any(map(_stops, parts.computed(loop))) else parts
 
     def _why_not(self, loop: ForOp) -> str | None:
@@ -223,7 +226,7 @@ class Parts:
 NO_FUNCTIONS = frozenset[str]()
 
 
-def _is_local(op: Op, functions: frozenset[str] = NO_FUNCTIONS) -> bool:
+def is_local(op: Op, functions: frozenset[str] = NO_FUNCTIONS) -> bool:
     """Whether an op and what is inside of it need no other unit, call these functions at most, and
     draw no random numbers."""
     return all(_is_local_alone(item, functions) for item in _with_inner(op))
@@ -261,7 +264,7 @@ def _stops(op: Op) -> bool:
 def _is_sure(op: Op) -> bool:
     """Whether an op is local, surely ends, and does not stop the run."""
     endless = any(isinstance(item, WhileOp) for item in _with_inner(op))
-    return _is_local(op) and not _stops(op) and not endless
+    return is_local(op) and not _stops(op) and not endless
 
 
 def _with_inner(op: Op) -> list[Op]:
@@ -295,7 +298,7 @@ def _callees(block: Block) -> set[str]:
     return {op.function for op in block.walk() if isinstance(op, CallOp)}
 
 
-def _functions_apart(program: Program) -> set[str]:
+def functions_apart(program: Program) -> set[str]:
     """Those that parallel loops come to already."""
     loops = (op for one in program.functions.values() for op in one.body.walk())
     found = [called_from(program, op) for op in loops if isinstance(op, ForOp) and op.parallel]
@@ -310,7 +313,7 @@ def called_bodies(program: Program, ops: Iterable[Op]) -> list[Block]:
 
 def copy_functions(program: Program) -> None:
     """What parallel loops call, and others do too, becomes a copy for them."""
-    apart = _functions_apart(program)
+    apart = functions_apart(program)
     others = (program.functions[name].body for name in program.functions.keys() - apart)
     calls = [op for body in others for op in outside_parallel(body)]
     shared = apart & {op.function for op in calls}.union(*(called_from(program, o) for o in calls))
@@ -347,10 +350,7 @@ def taken_apart(loop: ForOp, parts: Parts, sent: Sequence[Value]) -> list[Op]:
     """The ops that take the place of a loop in canonical form; its results become theirs."""
     trips = loop.trips()
     assert trips is not None
-    zeros = [
-        tensor_op("aten.zeros.default", (trips, *v.tensor.shape), dtype=v.tensor.dtype.torch)
-        for v in sent
-    ]
+    zeros = zero_rows(trips, sent)
     first = _parallel_loop(loop, parts.apart, sent, [op.result for op in zeros])
     return [*zeros, first, _rest_loop(loop, parts, dict(zip(sent, first.results, strict=True)))]
 
@@ -364,27 +364,43 @@ def _parallel_loop(
     needed = needed_for(loop.body.ops, [*sent, *(value for op in stopping for value in reads(op))])
     needed.update(stopping)
     ops = [clone_op(op, mapping) for op in loop.body.ops if op in needed]
-    carried = [Value(init.type, value.hint) for init, value in zip(inits, sent, strict=True)]
+    handed = [mapping[value] for value in sent]
+    return parallel_loop(
+        (loop.start, loop.stop, loop.step), index, ops, handed, inits, loop.location
+    )
+
+
+def zero_rows(trips: Dim, values: Iterable[Value]) -> list[Op]:
+    """For each value a tensor with a row per iteration."""
+    return [
+        tensor_op("aten.zeros.default", (trips, *v.tensor.shape), dtype=v.tensor.dtype.torch)
+        for v in values
+    ]
+
+
+def parallel_loop(
+    bounds: tuple[Bound, Bound, int],
+    index: Value,
+    ops: Sequence[Op],
+    handed: Sequence[Value],
+    inits: Sequence[Value],
+    location: SourceLocation | None,
+) -> ForOp:
+    """Iterations that run the ops. handed: what each puts into a row of its own, one of each tensor
+    of `inits`."""
+    updates: list[Op] = []
+    carried = [Value(init.type, value.hint) for init, value in zip(inits, handed, strict=True)]
     yields: list[Value] = []
-    for rows, value in zip(carried, sent, strict=True):
-        row = tensor_op("aten.unsqueeze.default", mapping[value], 0)
+    for rows, value in zip(carried, handed, strict=True):
+        row = tensor_op("aten.unsqueeze.default", value, 0)
         update = tensor_op("stretto.narrow_scatter.default", rows, row.result, 0, index)
         for op in (row, update):
-            op.location = loop.location
-        ops += [row, update]
+            op.location = location
+        updates += [row, update]
         yields.append(update.result)
-    body = Block((index, *carried), ops, tuple(yields))
+    body = Block((index, *carried), [*ops, *updates], tuple(yields))
     results = tuple(Value(value.type, value.hint) for value in carried)
-    return ForOp(
-        loop.start,
-        loop.stop,
-        loop.step,
-        tuple(inits),
-        body,
-        results=results,
-        location=loop.location,
-        parallel=True,
-    )
+    return ForOp(*bounds, tuple(inits), body, results=results, location=location, parallel=True)
 
 
 def _rest_loop(loop: ForOp, parts: Parts, rows: dict[Value, Value]) -> ForOp:

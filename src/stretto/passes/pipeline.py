@@ -19,6 +19,7 @@ from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.distribute import Distribute
 from stretto.passes.fold import FoldConstants
 from stretto.passes.fold_tables import FoldTables
+from stretto.passes.fork_calls import ForkCalls
 from stretto.passes.forward_lists import ForwardLists
 from stretto.passes.grow_lists import GrowLists
 from stretto.passes.hoist import HoistInvariants
@@ -52,12 +53,13 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
         RecursionLevels(target),
-        UnrollRecursion(target),
         InlineFunctions(),
         Repeat((*tidy, EliminateDeadCode())),
         GrowLists(),
         HoistInvariants(),
         *loop_passes(target),
+        ForkCalls(target),
+        UnrollRecursion(target),
         Repeat((*tidy, EliminateDeadCode())),
         Speculate(target),
     )
