@@ -327,7 +327,7 @@ STRIDED = pair("{left} by {right}", INTEGER, INTEGER)
 PACKING = record(
     Packing,
     "packing {buffer} of {source} from {start} outer {outer} columns {columns} depth {depth} "
-    "lanes {lanes}[ tile {tile}][ group {group}]",
+    "lanes {lanes}[ tile {tile}][ group {group}][ line {line}]",
     outer=items(STRIDED),
     columns=STRIDED,
     depth=items(STRIDED),

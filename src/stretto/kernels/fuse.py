@@ -20,6 +20,7 @@ from stretto.device.forms import Items
 from stretto.device.operator import LibraryCall, Operator
 from stretto.device.regions import call_buffers
 from stretto.device.tree import Check, Let
+from stretto.kernels.channels_last import pixel_convolution_of
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.groups import Group, Grouped, single
 from stretto.kernels.join import join
@@ -154,9 +155,12 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
 def parallelism(group: Group, costs: CostModel) -> int:
     """How many tasks a group could give.
 
-    Along the contiguous dim of the operator that does most of the work a vector counts as one.
+    Along the contiguous dim of the operator that does most of the work a vector counts as one. A
+    task of a convolution of images whose channels are contiguous has whole rows.
     """
     sizes = [costs.parallelism(dim) for dim in group.grid]
+    for grid in _columns(group):
+        sizes[grid] = 1
     main = max(group.members, key=lambda member: costs.work(member.operator))
     offset = main.operator.out.offset
     vectors = {
@@ -169,6 +173,18 @@ def parallelism(group: Group, costs: CostModel) -> int:
         (-(-size // costs.vector) if n in vectors else size for n, size in enumerate(sizes)),
         start=1,
     )
+
+
+def _columns(group: Group) -> set[int]:
+    """The dims of the grid along which a convolution would be cut within a row."""
+    return {
+        span.grid
+        for member in group.members
+        if len(member.operator.dims) == 4 and member.operator.dims[1] != 1
+        if pixel_convolution_of(member.operator) is not None
+        for box in member.boxes
+        if (span := box[2]).grid is not None
+    }
 
 
 def apart_reason(

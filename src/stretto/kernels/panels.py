@@ -76,16 +76,39 @@ class Packings:
         """Weights [out, in, 3, 3] as panels [(tile + 2)^2, out / lanes, in, lanes], transformed for
         tiles of tile x tile pixels."""
         channels, inner = static(source.shape[0]), static(source.shape[1])
-        key = (source.slot, "filters", lanes, tile)
+        places = (tile + 2) ** 2
+        depth = ((inner, places),)
+        return self._filters(source, places, (channels, inner * places), depth, lanes, tile)
+
+    def add_lines(self, source: Buffer, lanes: int, tile: int, line: int) -> Buffer:
+        """Weights [out, in, height, width] as panels [tile + 2, out / lanes, depth, lanes],
+        transformed along dim `line` for lines of `tile` pixels. The depth is the taps of the other
+        dim, then groups of three taps along the line, then what comes in."""
+        channels, inner, *kernel = map(static, source.shape)
+        places, groups, taps = tile + 2, -(-kernel[line - 2] // 3), kernel[3 - line]
+        depth = ((taps, groups * places), (groups, places), (inner, taps * groups * places))
+        columns = channels, inner * taps * groups * places
+        return self._filters(source, places, columns, depth, lanes, tile, line)
+
+    def _filters(
+        self,
+        source: Buffer,
+        places: int,
+        columns: SizeAndStride,
+        depth: Dims,
+        lanes: int,
+        tile: int,
+        line: int = 0,
+    ) -> Buffer:
+        key = (source.slot, "filters", lanes, tile, line)
         if key not in self.found:
-            places = (tile + 2) ** 2
-            shape = (places, -(-channels // lanes), inner, lanes)
+            steps = prod(size for size, _ in depth)
+            shape = (places, -(-columns[0] // lanes), steps, lanes)
             name = f"{source.name}.packed{len(self.found)}"
             buffer = Buffer(name, source.dtype, shape, "constant", len(self.externals))
             self.externals.append(buffer)
-            columns, depth = (channels, inner * places), (inner, places)
             self.found[key] = Packing(
-                buffer, source, 0, ((places, 1),), columns, (depth,), lanes, tile
+                buffer, source, 0, ((places, 1),), columns, depth, lanes, tile, line=line
             )
         return self.found[key].buffer
 

@@ -23,7 +23,7 @@ def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> 
     count, lanes = packing.columns[0], packing.lanes
     dims = [*packing.outer, *packing.depth, packing.columns]
     plain = source.detach().resolve_neg().contiguous()
-    view = _strided(filtered(plain, packing.tile) if packing.tile else plain, packing.start, dims)
+    view = _strided(_transformed(packing, plain), packing.start, dims)
     columns, group = view.reshape(batch, depth, count), packing.group
     groups = -(-depth // group)
     if depth % group:
@@ -45,11 +45,33 @@ POINTS = {2: (1.0,), 4: (0.625, 1.5)}
 -p. For 4, 5/8 and 3/2 lose fewer digits than 1 and 2, with which the algorithm is published."""
 
 
+def _transformed(packing: Packing, weights: torch.Tensor) -> torch.Tensor:
+    if packing.line:
+        return filtered_lines(weights, packing.tile, packing.line)
+    return filtered(weights, packing.tile) if packing.tile else weights
+
+
 def filtered(weights: torch.Tensor, tile: int) -> torch.Tensor:
     """G w G' of weights [out, in, 3, 3], for tiles of tile x tile pixels: [out, in, tile + 2,
     tile + 2], rounded once (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
     2016, section 4).
     """
+    factor = _factor(tile)
+    return (factor @ weights.double() @ factor.T).to(weights.dtype)
+
+
+def filtered_lines(weights: torch.Tensor, tile: int, dim: int) -> torch.Tensor:
+    """G w of groups of three taps along a dim (2 or 3) of weights [out, in, height, width], for
+    lines of `tile` pixels: [out, in, taps of the other dim, groups, tile + 2], rounded once. The
+    last group is filled up with zeros.
+    """
+    along = weights.double().movedim(dim, 3)
+    filled = torch.nn.functional.pad(along, (0, -along.shape[3] % 3))
+    return (filled.unflatten(3, (-1, 3)) @ _factor(tile).T).to(weights.dtype).contiguous()
+
+
+def _factor(tile: int) -> torch.Tensor:
+    """G, [tile + 2, 3]."""
     squares = [p * p for p in POINTS[tile]]
     rows = [[1 / prod(squares), 0.0, 0.0]]
     for point in POINTS[tile]:
@@ -57,8 +79,7 @@ def filtered(weights: torch.Tensor, tile: int) -> torch.Tensor:
         others = prod(square - other for other in squares if other != square)
         scale = 1 / (2 * square * others)
         rows += [[scale, sign * point * scale, square * scale] for sign in (1, -1)]
-    factor = torch.tensor([*rows, [0.0, 0.0, 1.0]], dtype=torch.float64)
-    return (factor @ weights.double() @ factor.T).to(weights.dtype)
+    return torch.tensor([*rows, [0.0, 0.0, 1.0]], dtype=torch.float64)
 
 
 def _strided(tensor: torch.Tensor, start: int, dims: list[tuple[int, int]]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stretto.device.expr import Apply, Buffer, Const, Reg, parts
-from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
+from stretto.device.forms import OutputList, OutputTensor, Packing, ProgramInterface
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Check, CheckCode, leaves
 from stretto.errors import VerifyError
@@ -35,11 +35,17 @@ def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None
             raise VerifyError(f"{packing.buffer.name} is packed from no constant of the program")
         if packing.group < 1 or packing.buffer.shape[-1] != packing.lanes * packing.group:
             raise VerifyError(f"{packing.buffer.name} has panels of another width")
-        if packing.tile not in (0, 2, 4) or (packing.tile and packing.source.shape[2:] != (3, 3)):
+        if not _can_be_transformed(packing):
             raise VerifyError(f"{packing.source.name} cannot be transformed for tiles of pixels")
     for subject in sorted(set(_subjects(program))):
         if not 0 <= subject < len(interface.stops):
             raise VerifyError(f"a check raises failure {subject}, which is missing")
+
+
+def _can_be_transformed(packing: Packing) -> bool:
+    if packing.line:
+        return packing.tile in (2, 4) and packing.line in (2, 3) and len(packing.source.shape) == 4
+    return packing.tile == 0 or (packing.tile in (2, 4) and packing.source.shape[2:] == (3, 3))
 
 
 def _subjects(program: DeviceProgram) -> Iterator[int]:

@@ -70,21 +70,31 @@ class Winograd(PackedTemplate, CpuTemplate):
         return isqrt(self.positions) - 2
 
     def write(self, nest: NestPrinter) -> None:
-        lanes = static(self.panels.shape[-1])
-        place = Place.of(nest, self.convolution, lanes)
-        first, last = place.channels
-        kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
-        plain = nest.names.buffer(weights_of(nest.operator))
-        sizes = nest.names.buffer(self.panels), self.panels.elements // self.positions, plain
-        filters = joined(f"stretto::Filters<{kind}>{{", separated(sizes), "}")
-        with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
-            side, size = str(self.side), self.convolution.per_group
-            if self.convolution.groups == 1:
-                place.call("winograd_pixels", place.image, filters, first, last, first, side)
-                return
-            with nest.loop(GROUP, infix(first, "/", size), infix(last, "/", size)):
-                image, begin = place.image + GROUP * self.convolution.in_channels, GROUP * size
-                place.call("winograd_pixels", image, filters, begin, begin + size, begin, side)
+        write_filtered(nest, self.convolution, self.panels, "winograd_pixels", (str(self.side),))
+
+
+def write_filtered(
+    nest: NestPrinter,
+    conv: Convolution,
+    panels: Buffer,
+    function: str,
+    constants: Sequence[str],
+) -> None:
+    """Calls a function of a header for the channels of a task, or for those of each group of it."""
+    place = Place.of(nest, conv, static(panels.shape[-1]))
+    first, last = place.channels
+    kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
+    plain = nest.names.buffer(weights_of(nest.operator))
+    sizes = nest.names.buffer(panels), panels.elements // static(panels.shape[0]), plain
+    filters = joined(f"stretto::Filters<{kind}>{{", separated(sizes), "}")
+    with nest.loop(iteration(0), *nest.bounds(nest.stage.box[0])):
+        size = conv.per_group
+        if conv.groups == 1:
+            place.call(function, place.image, filters, first, last, first, *constants)
+            return
+        with nest.loop(GROUP, infix(first, "/", size), infix(last, "/", size)):
+            image, begin = place.image + GROUP * conv.in_channels, GROUP * size
+            place.call(function, image, filters, begin, begin + size, begin, *constants)
 
 
 def weights_of(operator: Operator) -> Buffer:
@@ -101,14 +111,20 @@ def filtered_convolution_of(operator: Operator) -> Convolution | None:
         return None
     if not FEWEST <= conv.in_channels <= MOST:
         return None
+    return conv if has_plain_weights(operator, conv) else None
+
+
+def has_plain_weights(operator: Operator, conv: Convolution) -> bool:
+    """Whether the weights are a whole constant, with whole vectors of channels in each group."""
     if conv.in_channels % VECTOR or conv.per_group % VECTOR:
-        return None
+        return False
     weight = loads_of(operator)[0]
     whole = (conv.out_channels, conv.in_channels, *conv.kernel)
-    places = tuple(Index.of(Var(n)) for n in (3, 6, 4, 5))
+    sizes = (*operator.dims, *operator.reduce)
+    places = tuple(Index.of(Var(n)) if sizes[n] != 1 else Index() for n in (3, 6, 4, 5))
     if weight.buffer.kind != "constant" or weight.index != places:
-        return None
-    return conv if weight.buffer.shape == weight.shape == whole else None
+        return False
+    return weight.buffer.shape == weight.shape == whole
 
 
 def _candidate(request: Request) -> Candidate | None:
@@ -118,7 +134,7 @@ def _candidate(request: Request) -> Candidate | None:
     if conv is None:
         return None
     weights, best = weights_of(operator), None
-    least = max(request.product_seconds, _reading(weights.nbytes, costs))
+    least = max(request.product_seconds, reading_seconds(weights.nbytes, costs))
     for side in SIDES:
         computing, reading = _seconds(request, conv, side)
         if side <= costs.most_filtered and max(computing, reading) <= least:
@@ -126,7 +142,7 @@ def _candidate(request: Request) -> Candidate | None:
     if best is None:
         return None
     side, computing, reading = best
-    panel, step = _panel(conv, request.units, PANELS[costs.registers])
+    panel, step = panel_of(conv, request.units, PANELS[costs.registers])
     if any(box[3].offset % step for box in request.member.boxes):
         return None
     panels = request.packings.add_filters(weights, panel, side)
@@ -149,10 +165,10 @@ def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, flo
     transforms = SIDES[side] * (1 / conv.in_channels + 1 / conv.per_group)
     size = weights_of(request.operator).nbytes * positions // prod(conv.kernel)
     seconds = request.product_seconds * share * (1 + transforms)
-    return seconds, _reading(size, request.costs)
+    return seconds, reading_seconds(size, request.costs)
 
 
-def _panel(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, int]:
+def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, int]:
     """(output channels per panel of transformed weights, what tiles of channels are multiples of):
     each unit has panels, or groups, of its own, of nearly as many channels as any."""
     if conv.groups > 1:
@@ -163,7 +179,7 @@ def _panel(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, i
     return width * VECTOR, ceil(share / width) * width * VECTOR
 
 
-def _reading(size: int, costs: CpuCosts) -> float:
+def reading_seconds(size: int, costs: CpuCosts) -> float:
     """The seconds in which weights of a size come from beyond the second-level cache."""
     return size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
 
