@@ -33,10 +33,10 @@ class Options:
         user's cache folder.
     fuse: merge operators into larger kernels.
     skip: names of passes over Programs that do not run, to see what they are worth.
-    winograd: on the CPU machine, convolutions of 3 x 3 taps may be computed by minimal filtering
-        (Winograd's algorithm) on tiles of at most so many pixels along a side, 4 or 2; 0 forbids
-        it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4 two or three
-        bits more.
+    winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
+        minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
+        or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
+        two or three bits more.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
     kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
