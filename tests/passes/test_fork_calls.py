@@ -12,7 +12,8 @@ from torch import Tensor
 import stretto
 from stretto.errors import RunError
 from stretto.ir.core import Program
-from stretto.ir.ops import CallOp, IfOp
+from stretto.ir.ops import CallOp, ForOp, IfOp
+from stretto.ir.verifier import called_from
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
@@ -210,6 +211,30 @@ def test_in_a_loop_in_a_branch() -> None:
         return state
 
     forked(function, *one_tree())
+
+
+def test_in_a_recursion_of_all_units() -> None:
+    """A function that keeps a list is run by all units together; calls in it fork."""
+
+    def walked(k: Tensor, node: Tensor, tree: tuple[Tensor, ...], out: list[Tensor]) -> Tensor:
+        if k <= 0:
+            out.append(tree[0][node])
+            return tree[0][node]
+        s = total(node, *tree) + total(node - 1, *tree).abs()
+        out.append(s)
+        return walked(k - 1, node - 1, tree, out) - walked(k - 2, node - 1, tree, out) * s
+
+    def function(k: Tensor, node: Tensor, *tree: Tensor) -> Tensor:
+        out: list[Tensor] = []
+        return walked(k, node, tree, out) + torch.stack(out).sum(0)
+
+    inputs = torch.tensor(4), *one_tree()
+    after = apply(captured(function, *inputs), FORK, inputs=inputs)
+    (loop,) = [
+        op for op in after.functions["walked"].body.walk() if isinstance(op, ForOp) and op.parallel
+    ]
+    assert called_from(after, loop) == {"total_apart"}
+    backends.check(after, list(inputs), units=(1, 2, 7), native=(2,))
 
 
 def test_a_call_that_needs_the_result_of_another_stays() -> None:
