@@ -112,7 +112,6 @@ template <class T, int S>
 static void multiply_lines(const Pixels& s, const Lines& lines, const LineBlock& block,
                            const T* tiles, TileRows rows, const T* weights, int64_t apart, T* sums,
                            TileRows summed, int columns) {
-  constexpr int W = kLanes<T>;
   const int C = lines.groups * int(s.C), piece = kHotBytes / (columns * int(sizeof(T)));
   const int count = block.lines * block.tiles;
   for (int n = 0; n < kWidth<S>; n++) {
@@ -128,17 +127,9 @@ static void multiply_lines(const Pixels& s, const Lines& lines, const LineBlock&
       for (int k = 0; k < C; k += piece) {
         const int depth = C - k < piece ? C - k : piece;
         const T* next = panel + int64_t(depth) * s.panel;
-        int vectors = columns / W;
-        const T* left = panel;
-        T* to = sums;
-        for (int chunks = (vectors + kMostVectors - 1) / kMostVectors; chunks > 0; chunks--) {
-          const int now = (vectors + chunks - 1) / chunks;
-          constexpr decltype(&multiply_rows<T, 1>) products[] = {
-              multiply_rows<T, 1>, multiply_rows<T, 2>, multiply_rows<T, 3>, multiply_rows<T, 4>};
-          products[now - 1](tiles + begin[i] + k, rows.row, left, s.panel, to, summed.row, count,
-                            depth, i > 0 || k > 0, {reinterpret_cast<const char*>(next), 64});
-          left += now * W, to += now * W, vectors -= now;
-        }
+        multiply_columns<T>(tiles + begin[i] + k, rows.row, panel, s.panel, sums, summed.row, count,
+                            depth, i > 0 || k > 0, {reinterpret_cast<const char*>(next), 64},
+                            columns);
         panel = next;
       }
     tiles += rows.position, sums += summed.position, weights += apart;

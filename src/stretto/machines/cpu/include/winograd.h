@@ -240,28 +240,35 @@ static void multiply_rows(const T* tiles, int64_t row, const T* panel, int width
                                          count, depth, {0, NV * W}, accumulate, ahead);
 }
 
+// The same by `columns` channels.
+template <class T>
+static void multiply_columns(const T* tiles, int64_t row, const T* panel, int width, T* sums,
+                             int64_t apart, int count, int depth, bool accumulate, Ahead ahead,
+                             int columns) {
+  constexpr int W = kLanes<T>;
+  constexpr decltype(&multiply_rows<T, 1>) products[] = {
+      multiply_rows<T, 1>, multiply_rows<T, 2>, multiply_rows<T, 3>, multiply_rows<T, 4>};
+  int vectors = columns / W;
+  for (int chunks = (vectors + kMostVectors - 1) / kMostVectors; chunks > 0; chunks--) {
+    const int now = (vectors + chunks - 1) / chunks;
+    products[now - 1](tiles, row, panel, width, sums, apart, count, depth, accumulate, ahead);
+    panel += now * W, sums += now * W, vectors -= now;
+  }
+}
+
 // The sums of `columns` channels of a block for all positions. `weights` are those of position 0,
 // those of others lie `apart` elements further on each.
 template <class T, int S>
 static void multiply_tiles(const Pixels& s, const T* tiles, TileRows rows, int count,
                            const T* weights, int64_t apart, T* sums, TileRows summed, int columns) {
-  constexpr int W = kLanes<T>;
   const int C = int(s.C), piece = kHotBytes / (columns * int(sizeof(T)));
   for (int n = 0; n < kPositions<S>; n++) {
     for (int k = 0; k < C; k += piece) {
       const int depth = C - k < piece ? C - k : piece;
       const T* panel = weights + int64_t(k) * s.panel;
       const T* next = k + depth < C ? panel + int64_t(depth) * s.panel : weights + apart;
-      int vectors = columns / W;
-      T* to = sums;
-      for (int chunks = (vectors + kMostVectors - 1) / kMostVectors; chunks > 0; chunks--) {
-        const int now = (vectors + chunks - 1) / chunks;
-        constexpr decltype(&multiply_rows<T, 1>) products[] = {
-            multiply_rows<T, 1>, multiply_rows<T, 2>, multiply_rows<T, 3>, multiply_rows<T, 4>};
-        products[now - 1](tiles + k, rows.row, panel, s.panel, to, summed.row, count, depth, k > 0,
-                          {reinterpret_cast<const char*>(next), 64});
-        panel += now * W, to += now * W, vectors -= now;
-      }
+      multiply_columns<T>(tiles + k, rows.row, panel, s.panel, sums, summed.row, count, depth, k > 0,
+                          {reinterpret_cast<const char*>(next), 64}, columns);
     }
     tiles += rows.position, sums += summed.position, weights += apart;
   }
