@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -14,6 +13,7 @@ from stretto.device.tree import (
     If,
     Leaf,
     Node,
+    Seq,
     TreeFunction,
     children,
     is_parallel,
@@ -51,20 +51,21 @@ class Estimator(Generic[L]):
         self._costs = costs
         self._units = units
         self._active: set[str] = set()
-        self._inner: Counter[str] = Counter()  # calls of a function in its own activation
+        self._recursive: set[str] = set()
         self._known: dict[str, float] = {}
 
     def function(self, name: str) -> float:
         if name in self._active:
-            self._inner[name] += 1
+            self._recursive.add(name)
             return 0.0
         if name not in self._known:
             self._active.add(name)
             seconds = self.node(self._bodies[name])
             self._active.remove(name)
-            if calls := self._inner[name]:
+            if name in self._recursive:
                 costs = self._costs
-                times = costs.unknown_trips if calls == 1 else costs.unknown_activations
+                branches = _calls(self._bodies[name], name) > 1
+                times = costs.unknown_activations if branches else costs.unknown_trips
                 seconds = times * (seconds + costs.activation_seconds)
             self._known[name] = seconds
         return self._known[name]
@@ -93,3 +94,17 @@ class Estimator(Generic[L]):
                 return len(range(start, usual_value(stop), step))
             case _:
                 return self._costs.unknown_trips
+
+
+def _calls(node: Node[L], name: str) -> int:
+    """How many calls of a function one run of a node comes to at most, each loop run twice."""
+    match node:
+        case Leaf():
+            return 0
+        case If(then=then, orelse=orelse):
+            return max(_calls(then, name), _calls(orelse, name))
+        case Call(function=function):
+            return int(function == name)
+        case _:
+            inner = sum(_calls(child, name) for child in children(node))
+            return inner if isinstance(node, Seq) else 2 * inner

@@ -33,18 +33,19 @@ from tests.support import program_of
 TEXT = """
     func @main[{sizes}](%x: f32[{n}, 3, {h}, {w}]) -> (f32[{n}, 5, {h}, {w}]) {{
       %u = constant "u" : f32[32, 3, 1, 1]
-      %v = constant "v" : f32[48, 32, 3, 3]
+      %v = constant "v" : f32[48, 32, {taps}]
       %t = constant "t" : f32[5, 48, 1, 1]
       %a = aten.convolution.default(%x, %u, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
         : f32[{n}, 32, {h}, {w}]
-      %b = aten.convolution.default(%a, %v, None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+      %b = aten.convolution.default(%a, %v, None, (1, 1), {pad}, (1, 1), False, (0, 0), 1)
         : f32[{n}, 48, {h}, {w}]
       %c = aten.convolution.default(%b, %t, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
         : f32[{n}, 5, {h}, {w}]
       return %c
     }}
     """
-FIXED = TEXT.format(sizes="", n=2, h=7, w=5).replace("[]", "")
+TAPS = {"taps": "3, 3", "pad": "(1, 1)"}
+FIXED = TEXT.format(sizes="", n=2, h=7, w=5, **TAPS).replace("[]", "")
 
 
 class Chain(nn.Module):
@@ -139,7 +140,7 @@ def test_groups_of_channels(units: int) -> None:
 
 
 def test_every_size_of_a_symbolic_image() -> None:
-    text = TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w")
+    text = TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w", **TAPS)
     program = program_of(text)
     made = built(program, 2)
     assert "stage winograd(" in print_program(made.device)

@@ -26,7 +26,7 @@ from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD, assert_close, built
 from tests.lowering.programs import lowered
 from tests.machines.cpu.test_pixels import hidden
-from tests.machines.cpu.test_winograd import templates_of
+from tests.machines.cpu.test_winograd import TEXT, templates_of
 from tests.machines.operators import Operators
 from tests.sampling import sampled
 from tests.support import program_of
@@ -106,25 +106,12 @@ def test_groups_of_channels(units: int) -> None:
         assert STAGE in templates_of(fast)
 
 
-TEXT = """
-    func @main[{sizes}](%x: f32[{n}, 3, {h}, {w}]) -> (f32[{n}, 5, {h}, {w}]) {{
-      %u = constant "u" : f32[32, 3, 1, 1]
-      %v = constant "v" : f32[48, 32, 3, 5]
-      %t = constant "t" : f32[5, 48, 1, 1]
-      %a = aten.convolution.default(%x, %u, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
-        : f32[{n}, 32, {h}, {w}]
-      %b = aten.convolution.default(%a, %v, None, (1, 1), (1, 2), (1, 1), False, (0, 0), 1)
-        : f32[{n}, 48, {h}, {w}]
-      %c = aten.convolution.default(%b, %t, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
-        : f32[{n}, 5, {h}, {w}]
-      return %c
-    }}
-    """
-FIXED = TEXT.format(sizes="", n=2, h=7, w=5).replace("[]", "")
+TAPS = {"taps": "3, 5", "pad": "(1, 2)"}
+FIXED = TEXT.format(sizes="", n=2, h=7, w=5, **TAPS).replace("[]", "")
 
 
 def test_every_size_of_a_symbolic_image() -> None:
-    program = program_of(TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w"))
+    program = program_of(TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w", **TAPS))
     made = built(program, 2)
     assert STAGE in print_program(made.device)
     machine = made.cpu()
