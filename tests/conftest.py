@@ -3,6 +3,7 @@
 import difflib
 import gc
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,23 @@ def _seed_only_what_is_there() -> None:
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():
             device.manual_seed_all = lambda seed: None
+
+
+def _seed(name: str) -> None:
+    """What is drawn from now on depends on the name alone."""
+    random.seed(name)
+    torch.manual_seed(random.getrandbits(32))
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):  # imported next; modules may draw tensors
+        _seed(collector.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _drawn_alike(request: pytest.FixtureRequest) -> None:
+    """A test that seeds nothing draws the same numbers in each run: what fails can be repeated."""
+    _seed(request.node.nodeid)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

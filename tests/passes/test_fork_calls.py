@@ -269,14 +269,14 @@ def test_what_draws_or_hands_over_lists_stays() -> None:
 # ---- what stops the run ------------------------------------------------------------------------
 def test_the_first_position_that_is_out_of_range_stops_the_run() -> None:
     """That of the second call is asked for behind the first call."""
-    root, x, left, right, w = one_tree()
+    _, x, left, right, w = one_tree()
+    root, lower = torch.tensor(14), torch.tensor(8)  # inner nodes: they ask for their right child
+    left[root], left[lower] = lower, 0
     after = forked(total, root, x, left, right, w)
-    lower = left[root]
     for wrong in ({int(root): 99}, {int(root): 99, int(lower): 77}, {int(lower): -16}):
         bad = right.clone()
         for node, child in wrong.items():
             bad[node] = child
-            left[node] = max(int(left[node]), 0)
         stopped_alike(after, total, root, x, left, bad, w)
     stopped_alike(after, total, torch.tensor(15), x, left, right, w)
 
