@@ -212,6 +212,11 @@ class Template(ABC):
     name: ClassVar[str]
 
     @property
+    def holds_rows(self) -> bool:
+        """Do the threads that compute a result have it in registers, for a next stage to take?"""
+        return False
+
+    @property
     def packed(self) -> Buffer | None:
         """The constant that is read in place of one of the operator's: a packed form of it."""
         return None

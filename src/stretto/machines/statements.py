@@ -243,6 +243,11 @@ def uses(statement: Statement) -> Iterator[str]:
         yield from term.names
 
 
+def reads(statement: Statement) -> Iterator[Buffer]:
+    """The buffers that a statement loads from by itself."""
+    return (buffer for term in _terms(statement, targets=False) for buffer in term.reads)
+
+
 def blocks(statement: Statement) -> tuple[Block, ...]:
     match statement:
         case If(_, then, orelse):

@@ -9,6 +9,7 @@ from math import prod
 from stretto.device.costs import CostModel
 from stretto.device.evaluate import Number, Ranges, span_range, tile_ranges
 from stretto.device.expr import Access, Buffer, Extent, Index, Reg, Var
+from stretto.device.meetings import meetings
 from stretto.device.operator import Combine, Kernel, Operator, as_executed
 from stretto.device.program import Run as Tasks
 from stretto.device.program import Schedule
@@ -108,7 +109,7 @@ class Works:
         if self._device.trusts_estimates and kernel.seconds > 0:
             compute = max(kernel.seconds * self._full_share(kernel, tile), 0.0)
         overhead = self._device.start_seconds + self._device.latency_seconds
-        overhead += self._device.stage_seconds * (len(kernel.stages) - 1)
+        overhead += self._device.stage_seconds * meetings(kernel.stages)
         return TaskWork(overhead, compute, tuple(moved.items()))
 
     def _full_share(self, kernel: Kernel, tile: Ranges) -> float:

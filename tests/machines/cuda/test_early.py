@@ -42,7 +42,7 @@ INPUT = load("v3", X, P[0] + variable("x2"), (1, 256))
 WEIGHTS = load("v4", W, P[1] + variable("g0") * 256 + variable("x2"))
 ADDED = code.Assign(variable("a1"), variable("a1") + variable("v3") * variable("v4"))
 STORED = code.Store(Y, P[2] + variable("g0"), call("stretto_row_sum", variable("a1")))
-PRODUCT = (G0, TOTAL, LANES, INPUT, WEIGHTS, ADDED, STORED, code.Return())
+PRODUCT = (G0, LANES, INPUT, WEIGHTS, TOTAL, ADDED, STORED, code.Return())
 
 
 def kernel(body: code.Block = PRODUCT) -> TritonKernel:

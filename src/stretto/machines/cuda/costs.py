@@ -35,6 +35,8 @@ class CudaCosts(CostModel):
     """From a load to its use, and to the next load behind a loop."""
     stage_seconds: float = 2e-7
     """A barrier between two stages of a task."""
+    shuffle_seconds: float = 5e-8
+    """The lanes of a warp combine what they have: five dependent shuffles."""
     functions: float = 1.5e11
     """Function applications per second."""
     element_seconds: float = 1 / 1.5e11
@@ -63,8 +65,8 @@ class CudaCosts(CostModel):
 
     @property
     def dependent_seconds(self) -> float:
-        """A wait, the first loads behind it, and the barriers of a task with one reduction."""
-        return self.wait_seconds + self.latency_seconds + 2 * self.stage_seconds
+        """A wait, the first loads behind it, a reduction, and the barrier before the signal."""
+        return self.wait_seconds + self.latency_seconds + self.shuffle_seconds + self.stage_seconds
 
     def product_seconds(self, operations: float, nbytes: float, units: int) -> float:
         rate = self.shared_bandwidth if nbytes <= self.shared_bytes else self.bandwidth

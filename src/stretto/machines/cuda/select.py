@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from math import ceil, gcd, lcm, prod
 
 from stretto.device.forms import Lowered, Selected
-from stretto.device.operator import Operator, Span, TileDim
+from stretto.device.meetings import meetings
+from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.device.user_kernels import index_multiples
 from stretto.kernels.attention import plain_attention
 from stretto.kernels.groups import Group, single
@@ -104,13 +105,19 @@ class Cutter:
         return [self.variant(tiles) for tiles in dict.fromkeys((whole, *self.candidates()))]
 
     def variant(self, tiles: tuple[int, ...], is_empty: bool = False) -> Variant:
-        """The boxes of one operator are under way at once; several tasks bring a wait."""
-        task, choices = self.costs.start_seconds, list[Choice]()
+        """What needs nothing of a stage before it is loaded with the first; several tasks bring a
+        wait."""
+        task, choices, stages = self.costs.start_seconds, list[Choice](), list[Stage]()
         for number, member in enumerate(self.group.members):
-            first, *others = found = [self.choice(number, box, tiles) for box in member.boxes]
-            beside = sum(choice.beside for choice in others)
-            task += first.seconds + beside + self.costs.stage_seconds
+            found = [self.choice(number, box, tiles) for box in member.boxes]
+            before = meetings(stages)
+            for box, choice in zip(member.boxes, found, strict=True):
+                stages.append(Stage(member.operator, box, choice.template))
+            again = not choices or meetings(stages) > before
+            task += found[0].seconds if again else found[0].beside
+            task += sum(choice.beside for choice in found[1:])
             choices += found
+        task += self.costs.stage_seconds * (1 + meetings(stages))
         grid = tuple(
             TileDim(extent, tile) for extent, tile in zip(self.group.grid, tiles, strict=True)
         )

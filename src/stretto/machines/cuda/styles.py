@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from stretto.device.expr import Buffer
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
+from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.program import EARLY_REGISTERS, Style, print_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
@@ -49,8 +52,9 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
 def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
     """Each launch in the first of its styles that spills nothing, else in the one that spills
     least. Raises as `compile_source`."""
+    kept = handed_over(plan)
     chosen = [
-        _compile(launch.program, plan.words[name], target, options)
+        _compile(launch.program, plan.words[name], kept, target, options)
         for name, launch in plan.launches
     ]
     sources = tuple(source for source, _ in chosen)
@@ -58,13 +62,17 @@ def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
 
 
 def _compile(
-    program: DeviceProgram, words: dict[str, int], target: str, options: Options
+    program: DeviceProgram,
+    words: dict[str, int],
+    kept: Collection[Buffer],
+    target: str,
+    options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
     tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
     for style in ways(program):
         if style.inline and len(program.kernels) > MOST_INLINE:
             continue
-        source = print_program(program, words, style)
+        source = print_program(program, words, style, kept)
         if (source.text, style.warps) in tried:
             continue
         kernel = compile_source(source, target, options)

@@ -85,6 +85,7 @@ def load_module(text: str) -> Namespace:
             _as_combining(value)
         elif isinstance(value, tl.constexpr):
             namespace[name] = value.value
+    namespace["PORTABLE"] = True  # there is no PTX
     return namespace
 
 

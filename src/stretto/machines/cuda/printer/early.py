@@ -15,6 +15,7 @@ from math import prod
 from stretto.device.names import label
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK
 from stretto.machines.terms import Term, call, infix, separated
 
@@ -68,7 +69,7 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
             needed.update(address.value.names)
     values = tuple(load.target for load in loads)
     first = (*(a for a in addresses if a.target.text in needed), *loads, code.Return(values))
-    rest = tuple(statement for statement in body if statement not in loads)
+    rest = loads_first(tuple(statement for statement in body if statement not in loads))
     return EarlyKernel(
         code.Function((*(parameters[place] for place in places), TASK), first),
         code.Function((*parameters, *values), rest),

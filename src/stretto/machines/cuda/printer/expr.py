@@ -75,11 +75,14 @@ Conditions = tuple[Term, ...]
 class LanePrinter(ExpressionPrinter):
     """One name for each subexpression.
 
-    shape: the sizes of the block's axes, none for scalars. masks: by axis, which lanes count; an
-    axis without one has no others. conditions: those of the `where` arms around.
+    shape: the sizes of the block's axes, none for scalars. warps: the rows, axis 0, are dealt to so
+    many warps, and axis 1 to the lanes of each (blocks.py); 0 leaves it to Triton. masks: by axis,
+    which lanes count; an axis without one has no others. conditions: those of the `where` arms
+    around.
     """
 
     shape: tuple[int, ...] = ()
+    warps: int = 0
     variables: dict[int, Coordinate] = field(default_factory=dict[int, Coordinate])
     masks: dict[int, Term] = field(default_factory=dict[int, Term])
     conditions: Conditions = ()
@@ -110,6 +113,9 @@ class LanePrinter(ExpressionPrinter):
         """The shape of a value along `axes`."""
         if not axes:
             return ()
+        if self.warps:
+            rows, lanes = self.shape
+            return (lanes if axes & 2 else 1, self.warps, rows // self.warps if axes & 1 else 1)
         return tuple(size if axes >> axis & 1 else 1 for axis, size in enumerate(self.shape))
 
     # ---- positions ---------------------------------------------------------------------------
@@ -245,9 +251,22 @@ class LanePrinter(ExpressionPrinter):
         self.known[self.conditions if _is_partial(expr) else (), expr] = name
         return name
 
+    def numbers(self, axis: int) -> Term:
+        """The numbers of the lanes along an axis."""
+        if self.warps:
+            rows, lanes = self.shape
+            if axis == 0:
+                return call("stretto_rows", self.warps, rows // self.warps).along(1)
+            return literal(f"tl.arange(0, {lanes})[:, None, None]").along(2)
+        slots = ", ".join(":" if n == axis else "None" for n in range(len(self.shape)))
+        arange = f"tl.arange(0, {self.shape[axis]})" + (f"[{slots}]" if len(self.shape) > 1 else "")
+        return literal(arange).along(1 << axis)
+
     def load(self, load: Load, other: Operand | None = None) -> Term:
         """One element per lane, `other` where the mask is off."""
         pointer = self.pointer(load.access)
+        if self.warps and pointer.axes == 2:
+            pointer = pointer + call("stretto_each_warp", self.warps)
         mask = self.mask(pointer.axes)
         if mask is not None:
             pointer = self.spread(pointer, mask.axes)

@@ -6,16 +6,16 @@ once it is false tasks and waits are skipped, loops end, and the text falls thro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
+from stretto.device.awaited import has_end
 from stretto.device.expr import Buffer, Expr, Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
-from stretto.device.regions import statement_regions
 from stretto.device.runs import called
 from stretto.device.tree import Call, Check, For, If, Let, TreeFunction, rotating
 from stretto.errors import CodegenError
@@ -188,14 +188,16 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             steps = merge(schedule)
             for step in steps:
                 self.step(step)
-            if schedule.steps and any(map(publishes, steps)):
-                self.publish(schedule.steps)
-                self.clean = True
+            if has_end(schedule):
+                self.publish(schedule.steps, self.parts.awaited[id(schedule)])
 
-    def publish(self, steps: int) -> None:
-        """The unit's progress counter goes on by `steps`."""
+    def publish(self, steps: int, awaited: Collection[int]) -> None:
+        """The units are further by `steps`; those that are waited for say so."""
         self.out.assign(BASE, literal(steps), operator="+=")
-        self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
+        if awaited:
+            with self.only(dict.fromkeys(awaited)):
+                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
+            self.clean |= len(awaited) == self.parts.program.units
 
     def step(self, step: Step) -> None:
         match step:
@@ -358,9 +360,3 @@ def table_entry(place: int, offset: Term) -> Term:
 def last_task(kernel: Kernel, run: Run) -> int:
     """One more than the last task of a run; -1 where only the program knows it."""
     return -1 if run.count is None else min(run.first + run.count * run.stride, kernel.tasks)
-
-
-def publishes(step: Step) -> bool:
-    """Whether the step does something that other units may wait for. A wait counts: a unit that
-    waits for this one later need not wait for the same thing again."""
-    return not isinstance(step, StatementStep) or bool(statement_regions(step.item))

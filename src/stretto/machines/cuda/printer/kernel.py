@@ -13,6 +13,7 @@ from pathlib import Path
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel
 from stretto.machines.cuda.epilogue import epilogue
+from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.scalar import CONTROL, TASK
 from stretto.machines.cuda.printer.stage import TaskPrinter
 from stretto.machines.cuda.printer.stage_nest import task_bounds
@@ -22,6 +23,8 @@ from stretto.machines.statements import Builder, Function, Return
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
 """Files of machines/cuda/printer/parts with what printed kernels call, in order."""
+WARPS = 4
+"""Of a unit, unless a style says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +49,17 @@ def functions_text() -> str:
     return "\n\n".join(text[text.index("# ---- ") :] for text in texts)
 
 
-def print_kernel(kernel: Kernel) -> TritonKernel:
-    """The function of one kernel."""
+def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
+    """The function of one kernel, for units of so many warps."""
     parameters = Parameters()
     out = Builder()
-    task = TaskPrinter(out, parameters, task_bounds(kernel.grid, parameters, out))
+    task = TaskPrinter(out, parameters, task_bounds(kernel.grid, parameters, out), warps)
     place = 0
     while place < len(kernel.stages):
         behind = epilogue(kernel.stages, place)
         task.stage(kernel.stages[place], behind)
         place += 1 + len(behind)
-    task.finish()
     out.add(Return())
     arguments = (*parameters.buffers.values(), *parameters.regs.values(), CONTROL, TASK)
-    function = Function(arguments, tuple(out.statements))
+    function = Function(arguments, loads_first(tuple(out.statements)))
     return TritonKernel(function, tuple(parameters.buffers), tuple(parameters.regs))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from stretto.device.awaited import awaited_ends
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
+from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.cuda.user_source import user_names
@@ -18,16 +22,21 @@ NAMES = (ENTRY, "control", "polls", "unit", "base", "ok", "task")
 class ModuleParts(ProgramParts):
     """What the module of a program is made from.
 
-    moving: the variables of main's tensors. defined: the names of the module's functions, and
-    whether they are inlined where they are called. users: by such a name, the kernel it was made
-    for. inline: all functions are. tables: numbers that units look up. counter: numbers the names
-    of parts of scalars.
+    inline: all functions are inlined where they are called. warps: of a unit. moving: the
+    variables of main's tensors. defined: the names of the module's functions, and whether they are
+    inlined where they are called. users: by such a name, the kernel it was made for. tables:
+    numbers that units look up. counter: numbers the names of parts of scalars. kept: buffers that
+    others than this program read. awaited: the units that are waited for at the ends of leaves.
     """
 
-    def __init__(self, program: DeviceProgram, inline: bool) -> None:
+    def __init__(
+        self, program: DeviceProgram, inline: bool, warps: int, kept: Collection[Buffer]
+    ) -> None:
         super().__init__(program)
         self.inline = inline
-        self.texts = {kernel.name: print_kernel(kernel) for kernel in program.kernels}
+        self.awaited = awaited_ends(program)
+        texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
+        self.texts = without_dead_stores(texts, program, kept)
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []

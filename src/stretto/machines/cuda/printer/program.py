@@ -18,9 +18,10 @@ from stretto.device.plan import Plan, address_name
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
 from stretto.machines.cuda.printer.function import BASE, TeamPrinter, pointer_type
-from stretto.machines.cuda.printer.kernel import FUNCTION_FILES
+from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, WARPS
 from stretto.machines.cuda.printer.outline import Outliner
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
@@ -74,37 +75,49 @@ class Style:
     are functions, which compiles faster.
     """
 
-    warps: int = 4
+    warps: int = WARPS
     registers: int = EARLY_REGISTERS[0]
     inline: bool = False
 
 
 def print_program(
-    program: DeviceProgram, words: Mapping[str, int] | None = None, style: Style | None = None
+    program: DeviceProgram,
+    words: Mapping[str, int] | None = None,
+    style: Style | None = None,
+    kept: Collection[Buffer] = (),
 ) -> TritonSource:
     """The module of a verified DeviceProgram without library calls.
 
     words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
-    the results come one after the other.
+    the results come one after the other. kept: intermediate values that other launches or library
+    calls read, too.
     """
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
-    return _ProgramPrinter(program, words, style or Style()).print()
+    return _ProgramPrinter(program, words, style or Style(), kept).print()
 
 
 def print_plan(plan: Plan, style: Style | None = None) -> tuple[TritonSource, ...]:
     """The modules of a plan's launches, in order."""
+    kept = handed_over(plan)
     return tuple(
-        print_program(launch.program, plan.words[name], style) for name, launch in plan.launches
+        print_program(launch.program, plan.words[name], style, kept)
+        for name, launch in plan.launches
     )
 
 
 class _ProgramPrinter:
-    def __init__(self, program: DeviceProgram, words: Mapping[str, int], style: Style) -> None:
+    def __init__(
+        self,
+        program: DeviceProgram,
+        words: Mapping[str, int],
+        style: Style,
+        kept: Collection[Buffer],
+    ) -> None:
         self.program = program
         self.words = words
         self.style = style
-        self.parts = ModuleParts(program, style.inline)
+        self.parts = ModuleParts(program, style.inline, style.warps, kept)
         self.main = TeamPrinter(self.parts, program.tree.main)
 
     def print(self) -> TritonSource:
@@ -198,7 +211,7 @@ class _ProgramPrinter:
         if self.program.units == 1:
             return (BARRIER,)
         printer = TeamPrinter(self.parts, self.main.function)
-        printer.publish(1)
+        printer.publish(1, range(self.program.units))
         with printer.out.within(code.If(infix(UNIT, "==", 0), ())):
             printer.wait_for(literal(0), literal(self.program.units), BASE, self.program.units)
         return tuple(printer.out.statements)

@@ -1,13 +1,12 @@
 """Prints the stages of a task as Triton, by the templates that kernel selection chose.
 
 The threads of a block hand over through memory, with a barrier in between, or, where lanes agree,
-in registers (stage_frame.py). Reductions side by side first load and add up, and only then
-combine their lanes: the loads of all are under way at once.
+in registers (stage_frame.py). Loads stand where their values are used; load_order.py moves them
+ahead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer
@@ -24,33 +23,24 @@ from stretto.machines.statements import Builder
 class TaskPrinter:
     """`grid`: where the task lies in each grid dim; `counter` numbers the names of the text.
 
-    pending: reductions whose results are still to be printed. reads, writes: buffers touched since
-    the last barrier.
+    warps: of a unit. reads, writes: buffers touched since the last barrier.
     """
 
     out: Builder
     names: Naming
     grid: tuple[GridBound, ...]
+    warps: int
     counter: list[int] = field(default_factory=lambda: [0])
     frame: ResultFrame | None = None
-    pending: list[tuple[NestPrinter, Iterator[None]]] = field(
-        default_factory=list[tuple[NestPrinter, Iterator[None]]]
-    )
     reads: set[Buffer] = field(default_factory=set[Buffer])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
         """behind: stages that are a part of this product."""
         printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
+        printer.warps = self.warps
         if printer.is_empty:
             return
-        touched = {load.access.buffer for load in stage.operator.reads()}
-        touched.add(stage.operator.out.buffer)
-        if not printer.may_wait or any(
-            other.operator.out.buffer in touched and other.operator != stage.operator
-            for other, _ in self.pending
-        ):
-            self.finish()
         if behind:
             self.product(printer, behind)
             return
@@ -59,13 +49,8 @@ class TaskPrinter:
         loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
         self.barrier(not loads.isdisjoint(self.writes))
         self.reads |= loads
-        if printer.may_wait:
-            phases = printer.phases()
-            next(phases)
-            self.pending.append((printer, phases))
-            return
         self.before_result(printer)
-        _print(printer)
+        printer.print()
         self.frame = printer.frame
 
     def product(self, printer: NestPrinter, behind: tuple[Stage, ...]) -> None:
@@ -81,16 +66,7 @@ class TaskPrinter:
             if self.frame is not None:
                 self.frame.written(operator)
         printer.beside = tuple(operators[1:])
-        _print(printer)
-
-    def finish(self) -> None:
-        """Prints the results that are pending."""
-        for printer, phases in self.pending:
-            self.before_result(printer)
-            printer.frame = self.frame
-            next(phases, None)
-            self.frame = printer.frame
-        self.pending.clear()
+        printer.print()
 
     def before_result(self, printer: NestPrinter) -> None:
         """What has been read or written there before must be done."""
@@ -109,8 +85,3 @@ class TaskPrinter:
             self.out.add(BARRIER)
             self.reads.clear()
             self.writes.clear()
-
-
-def _print(printer: NestPrinter) -> None:
-    for _ in printer.phases():
-        pass

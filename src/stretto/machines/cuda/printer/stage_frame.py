@@ -22,16 +22,23 @@ Signature = tuple[tuple[int | None, int | Term], ...]
 class ResultFrame:
     """`values`: what an element is called, by its buffer and where it lies.
 
-    lanes: the length of axis 0; rank: the number of axes of the blocks.
+    lanes: the length of axis 0; rank: the number of axes of the blocks; warps: that the rows are
+    dealt to, or 0 (blocks.py).
     """
 
     signature: Signature
     lanes: int
     rank: int
+    warps: int = 0
     values: dict[tuple[Buffer, Index], Term] = field(
         default_factory=dict[tuple[Buffer, Index], Term]
     )
     writers: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
+
+    def is_like(self, other: ResultFrame) -> bool:
+        """Do lanes of blocks of both stand for the same places?"""
+        mine = self.signature, self.lanes, self.rank, self.warps
+        return mine == (other.signature, other.lanes, other.rank, other.warps)
 
     def written(self, operator: Operator) -> None:
         """An operator writes its result: what another one wrote there before is forgotten.

@@ -7,7 +7,7 @@ access walks as one are joined first, so that most pointwise work is one long di
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -25,6 +25,9 @@ from stretto.machines.expressions import HALVES
 from stretto.machines.parameters import Naming
 from stretto.machines.statements import Builder, For
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
+
+LANES = 32
+"""Of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class NestPrinter(ABC):
 
     `dims` are those of the box and of the reduction that have more than one value, joined where
     that is possible; `operator` has variables of joined dims replaced. beside: pointwise operators
-    that are printed with it, over the same box.
+    that are printed with it, over the same box. warps: of a unit.
     """
 
     out: Builder
@@ -74,6 +77,7 @@ class NestPrinter(ABC):
     counter: list[int]
     frame: ResultFrame | None = None
     beside: tuple[Operator, ...] = ()
+    warps: int = 4
     operator: Operator = field(init=False)
     dims: list[BoxDim] = field(init=False)
     depths: list[BoxDim] = field(init=False)
@@ -118,14 +122,9 @@ class NestPrinter(ABC):
         """What the results are computed in."""
         return self.operator.value.dtype
 
-    @property
-    def may_wait(self) -> bool:
-        """May its results come after the loads of the next stages?"""
-        return False
-
     @abstractmethod
-    def phases(self) -> Iterator[None]:
-        """Prints the stage; where it may wait, in two phases: loads, then results."""
+    def print(self) -> None:
+        """Prints the stage."""
 
     # ---- results in registers ----------------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
@@ -143,18 +142,27 @@ class NestPrinter(ABC):
             return {}
         places = self.places
         found = {load: places.known(frame, load) for load in self.operator.reads()}
-        return {load: value for load, value in found.items() if value is not None}
+        return {
+            load: value
+            for load, value in found.items()
+            if value is not None and (self.fills_lanes or not frame.warps or value.axes & 2 == 0)
+        }
 
     def fits(self, frame: ResultFrame) -> bool:
         """Do the lanes of the frame's blocks stand for the same places here?"""
         return False
 
-    def remember(self, value: Term, lanes: int, rank: int) -> None:
+    @property
+    def fills_lanes(self) -> bool:
+        """In a frame whose rows are dealt to warps: do all lanes of a warp compute the same?"""
+        return False
+
+    def remember(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
         """Keeps the name of the result for the stages behind, in the frame it belongs to."""
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
-        frame = self.frame
-        if frame is None or (frame.signature, frame.lanes, frame.rank) != (signature, lanes, rank):
-            frame = self.frame = ResultFrame(signature, lanes, rank)
+        frame, made = self.frame, ResultFrame(signature, lanes, rank, warps)
+        if frame is None or not frame.is_like(made):
+            frame = self.frame = made
         out = self.operator.out
         if not out.offset.is_affine or self.operator.accumulate:
             return
@@ -228,15 +236,22 @@ class NestPrinter(ABC):
             yield start
 
     def place(
-        self, printer: LanePrinter, dims: list[BoxDim], axis: int, start: Term | None = None
+        self,
+        printer: LanePrinter,
+        dims: list[BoxDim],
+        axis: int,
+        start: Term | int | None = None,
+        lanes: Term | None = None,
     ) -> Term:
-        """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number."""
+        """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number.
+        lanes: the numbers, where they are not those of the axis alone."""
         size = total_size(dims)
         block = printer.shape[axis]
-        slots = ", ".join(":" if n == axis else "None" for n in range(len(printer.shape)))
-        arange = f"tl.arange(0, {block})" + (f"[{slots}]" if len(printer.shape) > 1 else "")
-        lane = printer.name(literal(arange).along(1 << axis), "x")
+        lane = printer.name(lanes or printer.numbers(axis), "x")
         masks: list[Term] = []
+        if isinstance(start, int):
+            assert isinstance(size, int)
+            size, start = min(size - start, block), literal(start) if start else None
         if isinstance(size, int) and size < block:
             masks = [infix(lane, "<", size)]
         elif not isinstance(size, int) or size % block:
@@ -289,9 +304,17 @@ class NestPrinter(ABC):
             with self.each(inside, rest) as inner:
                 yield inner
 
-    def block(self, *shape: int) -> LanePrinter:
+    def block(self, *shape: int, warps: int = 0) -> LanePrinter:
         """A printer for blocks of this shape; variables of dims of size 1 are known."""
-        return replace(self.scalars.inner(), shape=shape)
+        return replace(self.scalars.inner(), shape=shape, warps=warps)
+
+    def filled(
+        self, dims: list[BoxDim], rows: int, warps: int, start: Term | None = None
+    ) -> LanePrinter:
+        """A printer for rows that are dealt to warps, of which each lane computes the same."""
+        printer = self.block(rows, LANES, warps=warps)
+        self.place(printer, dims, 0, start, call("stretto_filled", warps, rows // warps).along(3))
+        return printer
 
     def by_stride(self, dims: list[BoxDim], offset: Index) -> list[BoxDim]:
         """The dims by how far apart their elements lie in memory, the nearest last."""

@@ -8,7 +8,6 @@ the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import ClassVar
@@ -142,11 +141,7 @@ class DotPrinter(NestPrinter):
 
     template: Dot = field(kw_only=True)
 
-    def phases(self) -> Iterator[None]:
-        self.dot()
-        return iter(())
-
-    def dot(self) -> None:
+    def print(self) -> None:
         """Operators beside it are computed block by block."""
         found = self.template.product
         self.dims = self.join_roles(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import ClassVar
@@ -40,9 +39,9 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     seconds = max(
         traffic(stencil, sizes) / costs.bandwidth,
         points * stencil.applies / costs.functions,
-        ceil(points / block) * costs.latency_seconds / 2,
+        (ceil(points / block) - 1) * costs.latency_seconds / 2,
     )
-    return Choice(Map(block), costs.latency_seconds + seconds, costs.latency_seconds + seconds)
+    return Choice(Map(block), costs.latency_seconds + seconds, seconds)
 
 
 FAMILY = Family(Map, _choice)
@@ -61,11 +60,7 @@ class MapPrinter(NestPrinter):
 
     block_size: int = field(kw_only=True)
 
-    def phases(self) -> Iterator[None]:
-        self.map()
-        return iter(())
-
-    def map(self) -> None:
+    def print(self) -> None:
         ordered = self.ordered_dims()
         if not ordered and self.forwarded():
             self.framed()
@@ -102,6 +97,10 @@ class MapPrinter(NestPrinter):
             return False
         return frame.rank == 2 or len(matched) == len(self.dims)
 
+    @property
+    def fills_lanes(self) -> bool:
+        return len(self.lane_dims()) == len(self.dims)
+
     def framed(self) -> None:
         """The frame's dims along axis 0, the others, if there are any, along axis 1."""
         frame = self.frame
@@ -110,12 +109,21 @@ class MapPrinter(NestPrinter):
         lanes = self.lane_dims()
         rest = [dim for dim in self.dims if dim not in lanes]
         rest = self.join(self.by_stride(rest, self.operator.out.offset))
+        if frame.warps and not rest:
+            printer = self.filled(lanes, frame.lanes, frame.warps)
+            printer.known |= {((), load): value for load, value in known.items()}
+            value = printer.expr(self.operator.value)
+            self.store(printer, value, atomic=False)
+            self.remember(value, frame.lanes, frame.rank, frame.warps)
+            return
         total = total_size(rest)
         wide = max(self.block_size // max(frame.lanes, 1), 1)
         if isinstance(total, int):
             wide = min(wide, 1 << max(total - 1, 0).bit_length())
         shape = (frame.lanes, wide) if frame.rank == 2 else (frame.lanes,)
-        printer = self.block(*shape) if frame.lanes else self.scalars.inner()
+        printer = self.scalars.inner()
+        if frame.lanes:
+            printer = self.block(*shape, warps=frame.warps)
         if frame.lanes:
             self.place(printer, lanes, 0)
         printer.known |= {((), load): value for load, value in known.items()}

@@ -1,13 +1,16 @@
 """Reductions and scans: `rows` results down a block, what is reduced across it by `depth` lanes.
 
 Every lane keeps its own total over the chunks of the reduction; the lanes of a row are combined
-once, at the end. Dims that the template unrolls become totals of their own, which share the loads
-that do not depend on them: the rows of a product with few rows read their weights once.
+once, at the end. Where what is read runs along the reduction, a row belongs to one warp, whose
+lanes combine their totals without the others, and all compute what follows of it (blocks.py).
+Dims that the template unrolls become totals of their own, which share the loads that do not depend
+on them: the rows of a product with few rows read their weights once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from math import ceil, prod
@@ -19,9 +22,10 @@ from stretto.ir.types import DType
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
+from stretto.machines.cuda.printer.stage_nest import LANES, BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.stencil import UNROLL, Stencil, power, traffic
 from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 FAR = 2**31 - 1
@@ -31,17 +35,27 @@ OWN = 1000
 COMBINED = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
+LEAST_ROWS = 4
+"""With fewer, several warps share a row."""
+MOST_PIECES = 16
+"""Chunks of a row that are read one after the other in the text, without a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(CudaTemplate):
     """Dims of the bit set `unroll` have totals of their own, so that few rows of a product read
-    their weights once."""
+    their weights once. chunk: each row belongs to a warp, which reads so much of it at a time; 0
+    leaves to Triton which threads read what."""
 
     name: ClassVar[str] = "reduce"
     rows: int
     depth: int
     unroll: int = 0
+    chunk: int = 0
+
+    @property
+    def holds_rows(self) -> bool:
+        return self.chunk > 0
 
     def printer(self, parts: Parts) -> NestPrinter:
         return ReducePrinter(*parts, template=self)
@@ -58,15 +72,15 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     if operator.combine in ("argmax", "argmin", "cumsum", "cumprod"):
         block = REDUCE_BLOCK // 4
     rows, lanes = _shape(stencil, points, depth, block)
+    chunk = _chunk(stencil, lanes) if rows >= LEAST_ROWS else 0
     chunks = ceil(points / rows) * ceil(depth / lanes)
     work = points * copies * depth * stencil.applies
     rate = costs.double_flops if operator.value.dtype is DType.F64 else costs.flops
     busy = max(traffic(stencil, sizes) / costs.bandwidth, work / rate)
-    template = Reduce(rows, lanes, sum(1 << n for n in unrolled))
-    seconds = (
-        costs.latency_seconds + max(busy, chunks * costs.latency_seconds) + costs.stage_seconds
-    )
-    return Choice(template, seconds, seconds if chunks > 1 else busy)
+    template = Reduce(rows, lanes, sum(1 << n for n in unrolled), chunk)
+    combined = costs.shuffle_seconds if chunk else costs.stage_seconds
+    seconds = costs.latency_seconds + max(busy, chunks * costs.latency_seconds) + combined
+    return Choice(template, seconds, seconds if chunks > 1 else busy + combined)
 
 
 def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -94,6 +108,16 @@ def _shape(stencil: Stencil, points: int, depth: int, block: int) -> tuple[int, 
     rows = min(high, 128)
     lanes = min(deep, max(block // rows, 1))
     return min(high, max(block // lanes, 1)), lanes
+
+
+def _chunk(stencil: Stencil, depth: int) -> int:
+    """What the lanes of a warp read of a row at a time, in vectors of 16 bytes; 0 where they should
+    not."""
+    operator = stencil.operator
+    if operator.combine in SCANS or depth < LANES or not _along_depth(stencil):
+        return 0
+    widest = max((load.access.buffer.dtype.itemsize for load, _ in stencil.loads), default=4)
+    return min(depth, LANES * max(16 // widest, 1))
 
 
 def _along_depth(stencil: Stencil) -> bool:
@@ -144,48 +168,74 @@ class ReducePrinter(NestPrinter):
 
     def fits(self, frame: ResultFrame) -> bool:
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
-        lanes = self.template.rows
-        return (frame.signature, frame.lanes, frame.rank) == (signature, lanes, 2)
+        return frame.is_like(ResultFrame(signature, self.template.rows, 2, self.row_warps))
 
     @property
-    def may_wait(self) -> bool:
-        return self.combine not in SCANS and self.is_one_block
+    def row_warps(self) -> int:
+        """The warps that the rows are dealt to; 0: a row is not of one warp."""
+        return min(self.warps, self.template.rows) if self.template.chunk else 0
 
-    def phases(self) -> Iterator[None]:
-        if self.combine not in SCANS:
-            return self.reduce()
-        self.scan()
-        return iter(())
+    def print(self) -> None:
+        if self.combine in SCANS:
+            self.scan()
+        else:
+            self.reduce()
 
     @property
     def is_one_block(self) -> bool:
-        """All rows at once? Then the loads of several stages may come before their results."""
+        """All rows at once?"""
         total = total_size(self.lane_dims())
         return isinstance(total, int) and total <= self.template.rows
 
-    def reduce(self) -> Generator[None]:
-        """Prints in two phases: the totals of the lanes; the results."""
+    def reduce(self) -> None:
+        """Prints the totals of the lanes, and what they come to."""
         unrolled, known = self.unrolled(), self.forwarded()
         rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
             self.depths = self.join(self.depths)
-        printer = self.block(self.template.rows, self.template.depth)
+        rows, warps = self.template.rows, self.row_warps
+        printer = self.block(rows, self.template.chunk or self.template.depth, warps=warps)
         printer.known |= {((), load): value for load, value in known.items()}
-        with self.lanes(printer, rest, 0) as (inside, _, _):
-            copies = [self.copy(inside, unrolled, point) for point in self.points(unrolled)]
-            totals = [self.start() for _ in copies]
-            with self.lanes(inside, self.depths, 1) as (inner, position, _):
-                for (printer, value), total in zip(copies, totals, strict=True):
-                    inner.conditions = printer.conditions
-                    inner.variables |= printer.variables | inner.variables
-                    self.step(inner, value, total, position)
-            yield
-            for (printer, _), total in zip(copies, totals, strict=True):
+        with self.lanes(printer, rest, 0) as (inside, _, start):
+            points = self.points(unrolled)
+            copies = [self.copy(inside, unrolled, point) for point in points]
+            totals = [self.start(inside) for _ in copies]
+            with self.pieces(inside) as pieces:
+                for inner, position in pieces:
+                    for (printer, value), total in zip(copies, totals, strict=True):
+                        inner.conditions = printer.conditions
+                        inner.variables |= printer.variables | inner.variables
+                        self.step(inner, value, total, position)
+            outer = self.filled(rest, rows, warps, start) if warps else inside
+            for point, total in zip(points, totals, strict=True):
                 result = self.finish(total)
+                printer, _ = self.copy(outer, unrolled, point)
                 out = self.operator.out
                 printer.store(out, result, self.result_dtype, self.operator.accumulate)
                 if len(copies) == 1 and self.is_one_block:
-                    self.remember(result, self.template.rows, 2)
+                    self.remember(result, rows, 2, warps)
+
+    @contextmanager
+    def pieces(self, printer: LanePrinter) -> Generator[Iterator[tuple[LanePrinter, Term]]]:
+        """The chunks of the depth: a printer for each, and the numbers of its lanes."""
+        block, size = printer.shape[1], total_size(self.depths)
+        count = ceil(size / block) if isinstance(size, int) else 0
+        if count <= 1 or not self.template.chunk:
+            with self.lanes(printer, self.depths, 1) as (inner, position, _):
+                yield iter([(inner, position)])
+            return
+        together = count if count <= MOST_PIECES else self.template.depth // block
+        together = next(n for n in range(together, 0, -1) if count % n == 0)
+        if together == count:
+            yield (self.piece(printer, place * block) for place in range(count))
+            return
+        start = self.scalars.fresh("c")
+        with self.out.within(For(start, literal(0), literal(size), literal(together * block))):
+            yield (self.piece(printer, start + place * block) for place in range(together))
+
+    def piece(self, printer: LanePrinter, start: Term | int) -> tuple[LanePrinter, Term]:
+        inner = printer.inner()
+        return inner, self.place(inner, self.depths, 1, start)
 
     @property
     def result_dtype(self) -> DType:
@@ -220,11 +270,11 @@ class ReducePrinter(NestPrinter):
         return copy, substitute_vars(self.operator.value, values)
 
     # ---- totals ------------------------------------------------------------------------------
-    def start(self) -> tuple[Term, Term]:
+    def start(self, printer: LanePrinter) -> tuple[Term, Term]:
         """A total and, for a position, where it was found."""
         name = self.scalars.fresh("a", 3)
         found = variable(f"p{name.text[1:]}_", 3)
-        shape = f"[{self.template.rows}, {self.template.depth}]"
+        shape = str(list(printer.sizes(3)))
         kind = self.key_type if self.combine in ("argmax", "argmin") else VALUE_TYPES[self.dtype]
         self.out.assign(name, call("tl.full", shape, self.identity(), kind))
         if self.combine in ("argmax", "argmin"):

@@ -3,7 +3,7 @@ blocks of the part of the result that a task computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isfinite, prod
 from typing import ClassVar
@@ -99,7 +99,7 @@ class UserPrinter(NestPrinter):
 
     template: User = field(kw_only=True)
 
-    def phases(self) -> Iterator[None]:
+    def print(self) -> None:
         found = UserCall.of(self.operator)
         leads = [dim for dim in self.dims if dim.number < found.leads]
         tiles = [self._tile(dim) for dim in found.indices]
@@ -107,7 +107,6 @@ class UserPrinter(NestPrinter):
         blocks = block_sizes(found.kernel, known, self.template.lanes)
         with self.each(self.scalars, leads) as printer:
             self._blocks(found, printer, list(zip(tiles, blocks, strict=True)), [])
-        return iter(())
 
     def _tile(self, number: int) -> BoxDim:
         """What the task computes of an index."""

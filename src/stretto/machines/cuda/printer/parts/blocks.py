@@ -21,11 +21,49 @@ def stretto_dot(a, b, total):
 
 
 # ---- rows of a block --------------------------------------------------------------------------
+#
+# A block with rows and a depth is either (rows, depth), and Triton decides which threads have what;
+# or (lanes, warps, rows of a warp): each row belongs to one warp, and its lanes read along the
+# depth. They combine what they have by shuffles, without barriers or memory that is shared with
+# other warps, and then all of them compute what follows for their rows. Triton lays threads out
+# along that axis first along which addresses are known to be neighbours, else along the first one;
+# so what numbers rows must not be known to be neighbours.
+
+
+@triton.jit
+def stretto_opaque(x):
+    """The same numbers; nothing is known of them."""
+    if PORTABLE:
+        return x
+    else:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def stretto_rows(WARPS: tl.constexpr, EACH: tl.constexpr):
+    """The numbers of the rows, `EACH` of each warp."""
+    rows = tl.arange(0, EACH)[None, None, :] * WARPS + tl.arange(0, WARPS)[None, :, None]
+    return stretto_opaque(rows)
+
+
+@triton.jit
+def stretto_each_warp(WARPS: tl.constexpr):
+    """Zeros that make each warp read for itself what it reads along the depth."""
+    return stretto_opaque(tl.arange(0, WARPS)[None, :, None]) * 0
+
+
+@triton.jit
+def stretto_filled(WARPS: tl.constexpr, EACH: tl.constexpr):
+    """The numbers of the rows, the same in all lanes of a warp."""
+    return stretto_rows(WARPS, EACH) + stretto_opaque(tl.arange(0, 32)[:, None, None] * 0)
 
 
 @triton.jit
 def stretto_row_sum(x):
-    return tl.sum(x, 1, keep_dims=True).to(x.dtype)
+    DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+    return tl.sum(x, DEPTH, keep_dims=True).to(x.dtype)
 
 
 @triton.jit
@@ -35,17 +73,20 @@ def stretto_multiply(a, b):
 
 @triton.jit
 def stretto_row_prod(x):
-    return tl.reduce(x, 1, stretto_multiply, keep_dims=True)
+    DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+    return tl.reduce(x, DEPTH, stretto_multiply, keep_dims=True)
 
 
 @triton.jit
 def stretto_row_any(x):
-    return tl.max(x.to(tl.int32), 1, keep_dims=True) != 0
+    DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+    return tl.max(x.to(tl.int32), DEPTH, keep_dims=True) != 0
 
 
 @triton.jit
 def stretto_row_all(x):
-    return tl.min(x.to(tl.int32), 1, keep_dims=True) != 0
+    DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+    return tl.min(x.to(tl.int32), DEPTH, keep_dims=True) != 0
 
 
 @triton.jit
@@ -67,7 +108,8 @@ def stretto_key(x):
 
 @triton.jit
 def stretto_row_max(x):
-    best = tl.max(stretto_key(x), 1, keep_dims=True)
+    DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+    best = tl.max(stretto_key(x), DEPTH, keep_dims=True)
     if x.dtype == tl.float64:
         return (best ^ ((best >> 63) & 0x7FFFFFFFFFFFFFFF)).to(tl.float64, bitcast=True)
     elif x.dtype == tl.float32:
@@ -81,7 +123,8 @@ def stretto_row_min(x):
     if x.dtype.is_floating():
         return -stretto_row_max(-x)
     else:
-        return tl.min(stretto_key(x), 1, keep_dims=True).to(x.dtype)
+        DEPTH: tl.constexpr = 0 if len(x.shape) == 3 else 1
+        return tl.min(stretto_key(x), DEPTH, keep_dims=True).to(x.dtype)
 
 
 @triton.jit
@@ -110,6 +153,7 @@ def stretto_first_position(keys, positions):
         lowest: tl.constexpr = -9223372036854775808
     else:
         lowest: tl.constexpr = -2147483648
-    best = tl.max(tl.where(positions == 2147483647, lowest, keys), 1, keep_dims=True)
-    found = tl.min(tl.where(keys == best, positions, 2147483647), 1, keep_dims=True)
+    DEPTH: tl.constexpr = 0 if len(keys.shape) == 3 else 1
+    best = tl.max(tl.where(positions == 2147483647, lowest, keys), DEPTH, keep_dims=True)
+    found = tl.min(tl.where(keys == best, positions, 2147483647), DEPTH, keep_dims=True)
     return tl.where(found == 2147483647, 0, found).to(tl.int64)

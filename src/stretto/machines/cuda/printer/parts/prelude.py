@@ -11,20 +11,21 @@ Why a unit that has waited sees what the others wrote (PTX ISA, "Memory Consiste
    publishing thread does next (bar.sync synchronizes the threads of a block). It publishes with a
    release exchange at gpu scope. Causality order is transitive, so all that happened before the
    barrier, in any thread, comes before the release.
-2. In `wait` each thread reads some of the counters (volatile, which is relaxed at system scope: a
-   strong read) and then executes fence.acq_rel.gpu: together an acquire pattern. A counter may be
-   further than was waited for: then a later release of the same thread was read, and the earlier
-   ones come before that one in program order.
-3. A thread acquires only from the units whose counters it read itself. The barrier after the fence
+2. In `wait` each thread looks at some of the counters, by loads that acquire at gpu scope. A
+   counter may be further than was waited for: then a later release of the same thread was read,
+   and the earlier ones come before that one in program order.
+3. A thread acquires only from the units whose counters it read itself. The barrier behind the looks
    puts the reads of every thread of the block before what any thread does next.
 
 The same chain keeps a write after a wait from being seen by a read before the signal that was
 waited for: all reads of the signalling block come before its release.
 
 What a block branches on must be one value in all its threads, else their barriers no longer match.
-Threads that each load a word that others write may see different values, so what is polled here
-goes through a reduction over LANES lanes, more than one warp holds: its result comes to all threads
-from one word of shared memory (in a block of one warp: from a reduction of the whole warp).
+Threads that each load a word that others write may see different values. So the barrier behind the
+looks also tells every thread whether any of them was stopped; and what is loaded elsewhere, or on
+machines that do not speak PTX, goes through a reduction over LANES lanes, more than one warp holds:
+its result comes to all threads from one word of shared memory (in a block of one warp: from a
+reduction of the whole warp).
 """
 
 import triton
@@ -43,12 +44,7 @@ STUCK = tl.constexpr(7)  # of runtime/status.py
 
 @triton.jit
 def fence(control):
-    if PORTABLE:
-        tl.atomic_add(control, 0, sem="acq_rel", scope="gpu")
-    else:
-        tl.inline_asm_elementwise(
-            "fence.acq_rel.gpu; mov.b32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
-        )
+    tl.atomic_add(control, 0, sem="acq_rel", scope="gpu")
 
 
 @triton.jit
@@ -93,9 +89,89 @@ def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
     return poll(control, unit, first, count, tl.cast(target, tl.int64), polls, ok, LANES)
 
 
+# What each thread of a block does in a wait. It looks at every counter that is its own, one after
+# the other, until that has come to the target; every 32 looks also at the error. Then all threads
+# meet, and learn whether one of them was stopped. $0 is 0 where none was; $1 the address of the
+# control block, $2 the unit, $3 and $4 the first unit to wait for and how many, $5 the target,
+# $6 the looks after which a thread gives up, $7 whether the unit goes on.
+LOOKS = tl.constexpr("""{
+    .reg .pred p, stop;
+    .reg .u32 at, step, other;
+    .reg .u64 address, host, detail;
+    .reg .s64 seen, left, some;
+    setp.eq.u32 stop, $7, 0;
+    mov.u32 at, %tid.x;
+    mov.u32 step, %ntid.x;
+    @stop bra meet;
+next:
+    setp.ge.u32 p, at, $4;
+    @p bra meet;
+    add.u32 other, $3, at;
+    add.u32 at, at, step;
+    setp.eq.u32 p, other, $2;
+    @p bra next;
+    mul.wide.u32 address, other, 8;
+    add.u64 address, address, $1;
+    mov.s64 left, $6;
+look:
+    ld.acquire.gpu.global.s64 seen, [address + 128];
+    setp.ge.s64 p, seen, $5;
+    @p bra next;
+    sub.s64 left, left, 1;
+    and.b64 some, left, 31;
+    setp.ne.s64 p, some, 0;
+    @p bra look;
+    ld.relaxed.gpu.global.s64 seen, [$1];
+    setp.ne.s64 stop, seen, 0;
+    @stop bra meet;
+    setp.gt.s64 p, left, 0;
+    @p bra look;
+    setp.eq.u32 stop, 0, 0;
+    atom.relaxed.gpu.global.cas.b64 seen, [$1], 0, 7;
+    setp.ne.s64 p, seen, 0;
+    @p bra meet;
+    cvt.u64.u32 detail, $3;
+    shl.b64 detail, detail, 40;
+    add.s64 detail, detail, $5;
+    st.global.u64 [$1 + 8], detail;
+    ld.global.u64 host, [$1 + 16];
+    setp.eq.u64 p, host, 0;
+    @p bra meet;
+    st.global.u64 [host], 7;
+meet:
+    barrier.cta.red.or.pred stop, 0, stop;
+    selp.u32 $0, 1, 0, stop;
+}""")
+
+
 # Not inlined: a program of a hundred waits compiles ten times as fast and is a quarter as large.
 @triton.jit(noinline=True)
 def poll(control, unit, first, count, target, polls, ok, LANES: tl.constexpr):
+    if PORTABLE:
+        return looked(control, unit, first, count, target, polls, ok, LANES)
+    else:
+        stopped = tl.inline_asm_elementwise(
+            LOOKS,
+            "=r,l,r,r,r,l,l,r",
+            [
+                control.to(tl.int64),
+                unit,
+                first,
+                count,
+                target,
+                tl.cast(polls, tl.int64),
+                (ok != 0).to(tl.int32),
+            ],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+        return ok & (stopped == 0)
+
+
+@triton.jit
+def looked(control, unit, first, count, target, polls, ok, LANES: tl.constexpr):
+    """The same without PTX: all lanes look until all have seen their target."""
     lanes = tl.arange(0, LANES)
     counters = control + 16 + first + lanes
     left = tl.cast(polls, tl.int64)

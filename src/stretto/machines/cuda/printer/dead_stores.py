@@ -1,0 +1,108 @@
+"""Leaves out stores that nobody reads.
+
+What the stages of a task hand to each other in registers is stored all the same while the task is
+printed, since another kernel may read it. When all kernels of a program are printed, the text says
+what is read from memory; stores to intermediate values that are not are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from stretto.device.expr import Buffer, loads
+from stretto.device.operator import Combine, Kernel
+from stretto.device.plan import Launch, Library, Plan
+from stretto.device.program import DeviceProgram
+from stretto.device.regions import statement_regions
+from stretto.device.tree import Call, Leaf, inputs, leaves, rotation, walk
+from stretto.machines import statements as code
+from stretto.machines.cuda.printer.kernel import TritonKernel
+
+Texts = Mapping[str, TritonKernel]
+
+
+def without_dead_stores(
+    texts: Texts, program: DeviceProgram, kept: Collection[Buffer]
+) -> dict[str, TritonKernel]:
+    """The kernels of a program by name; `kept` are buffers that others read."""
+    read = {*kept, *_read_by_control(program)}
+    for kernel in program.kernels:
+        read |= _read_by(kernel, texts[kernel.name].function.body)
+    return {name: _without(text, read) for name, text in texts.items()}
+
+
+def handed_over(plan: Plan) -> frozenset[Buffer]:
+    """The intermediate values that pass between the launches and library calls of a plan."""
+    if plan.is_whole:
+        return frozenset()
+    nodes = [node for function in plan.tree.functions for node in walk(function.body)]
+    seen, several = set[Buffer](), set[Buffer]()
+    for node in nodes:
+        match node:
+            case Leaf(Launch(program)):
+                touched = _touched(program)
+                several |= seen & touched
+                seen |= touched
+            case Leaf(Library(call)):
+                several.update(one for one in call.operands if isinstance(one, Buffer))
+            case Call(tensors=tensors):
+                several.update(access.buffer for _, access in tensors)
+            case _:
+                several.update(buffer for pair in rotation(node) for buffer in pair)
+    return frozenset(several)
+
+
+def _touched(program: DeviceProgram) -> set[Buffer]:
+    operators = [stage.operator for kernel in program.kernels for stage in kernel.stages]
+    found = {load.access.buffer for operator in operators for load in operator.reads()}
+    found |= {operator.out.buffer for operator in operators}
+    return found | {*_read_by_control(program)} | {*program.tree.main.tensors}
+
+
+def _read_by_control(program: DeviceProgram) -> Iterator[Buffer]:
+    """What statements and control nodes read, and what has no place of its own."""
+    for function in program.tree.functions:
+        yield from function.tensors
+        for schedule in leaves(function.body):
+            for item in schedule.statements:
+                yield from (region.buffer for region in statement_regions(item))
+        for node in walk(function.body):
+            yield from (buffer for pair in rotation(node) for buffer in pair)
+            yield from (load.access.buffer for expr in inputs(node) for load in loads(expr))
+            if isinstance(node, Call):
+                yield from (access.buffer for _, access in node.tensors)
+
+
+def _read_by(kernel: Kernel, body: code.Block) -> set[Buffer]:
+    """What the text of a kernel loads, and what functions of users are handed."""
+    found = {buffer for statement in code.walk(body) for buffer in code.reads(statement)}
+    for stage in kernel.stages:
+        if stage.operator.combine is Combine.KERNEL:
+            found |= {load.access.buffer for load in stage.operator.reads()}
+    return found
+
+
+def _without(text: TritonKernel, read: Collection[Buffer]) -> TritonKernel:
+    body = _live(text.function.body, read)
+    return replace(text, function=replace(text.function, body=body))
+
+
+def _live(block: code.Block, read: Collection[Buffer]) -> code.Block:
+    found: list[code.Statement] = []
+    for statement in block:
+        match statement:
+            case code.Store(buffer) if _is_dead(buffer, read):
+                pass
+            case code.If(_, then, orelse):
+                arms = _live(then, read), _live(orelse, read)
+                found.append(replace(statement, then=arms[0], orelse=arms[1]))
+            case code.For(body=body) | code.Section(body=body):
+                found.append(replace(statement, body=_live(body, read)))
+            case _:
+                found.append(statement)
+    return tuple(found)
+
+
+def _is_dead(buffer: Buffer | None, read: Collection[Buffer]) -> bool:
+    return buffer is not None and buffer.kind == "local" and buffer not in read
