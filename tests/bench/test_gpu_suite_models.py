@@ -21,10 +21,16 @@ from benchmarks.gpu.systems import GROUPS, Case, prepare
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models import ZOO
 from benchmarks.peers.base import Skipped
+from stretto.build import build
+from stretto.frontends.python import capture
+from stretto.machines.cuda import device as cuda_device
+from stretto.machines.cuda import machine as cuda_machine
 from stretto.machines.cuda.driver import COMPUTE_MODE, MODE_EXCLUSIVE_PROCESS, MODE_PROHIBITED
+from stretto.options import Options
 from tests.machines.cuda.cuda_fakes import FakeCuda
 
 SHARED = Gpu("a line", "NVIDIA H200", (9, 0), 132, 0)
+H100 = Gpu("a line", "NVIDIA H100 80GB HBM3", (9, 0), 132, 0)
 EXCLUSIVE = Gpu("a line", "NVIDIA H200", (9, 0), 132, MODE_EXCLUSIVE_PROCESS)
 
 
@@ -203,20 +209,31 @@ def test_what_the_first_part_has_compiled() -> None:
     assert suite.compiled(PartRecord("correctness", False, {}, rows=rows)) == ("skipnet",)
 
 
-def test_a_program_compiled_beforehand_is_in_the_cache(tmp_path: Path) -> None:
+def test_a_program_compiled_beforehand_is_what_the_gpu_s_own_build_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton")
     (tmp_path / "programs").mkdir()
     reports: list[dict[str, Any]] = []
     reporter = SimpleNamespace(
         scratch=tmp_path, row=lambda name, limit_s, run: reports.append({"name": name, **run()})
     )
-    told = precompile.job("rae", SHARED).name.removeprefix(f"{precompile.JOB} ")
-    for _ in range(2):
-        precompile.run(reporter, told, "small")  # pyright: ignore[reportArgumentType]
-    first, again = reports
-    assert first["name"] == "rae (compiled beforehand)"
-    assert first["kernels_from_cache"] == [False]
-    assert again["kernels_from_cache"] == [True]
+    told = precompile.job("rae", H100).name.removeprefix(f"{precompile.JOB} ")
+    precompile.run(reporter, told, "small")  # pyright: ignore[reportArgumentType]
+    assert reports[0]["name"] == "rae (compiled beforehand)"
+    assert reports[0]["kernels_from_cache"] == [False]
+
+    there = cuda_device.Gpu(0, H100.name, H100.capability, H100.multiprocessors)
+    monkeypatch.setattr(cuda_machine, "find_gpu", lambda place: there)
+    monkeypatch.setattr(cuda_machine, "resident_units", lambda kernel, place: 132)
+    monkeypatch.setattr(cuda_machine.CudaMachine, "load", lambda self, stages: None)
+    module, inputs = ZOO["rae"].make(ZOO["rae"].presets["small"], 0)
+    options = Options(cache_dir=str(tmp_path / "programs"))
+    with torch.no_grad():
+        captured = capture(module, inputs, {}, options)
+        stages = build(captured.program, cuda_machine.CUDA, options)
+    found = cuda_machine.gpu_program(stages).compiled
+    assert [kernel.from_cache for kernel in found] == [True]
 
 
 # ---- the GPU, seen without a context ---------------------------------------------------------
