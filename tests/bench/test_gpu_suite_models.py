@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from benchmarks.gpu import clock, floors, gpu, models, precompile, pytest_rows, suite, summary
 from benchmarks.gpu.clock import device_seconds
 from benchmarks.gpu.device import Bench, about
-from benchmarks.gpu.engine import MOST_WORKERS, ROOT, Job, Settings
+from benchmarks.gpu.engine import MOST_WORKERS, ROOT, Job, Settings, run_jobs
 from benchmarks.gpu.gpu import Gpu, NoGpu
 from benchmarks.gpu.results import PartRecord, Row
 from benchmarks.gpu.shortened import SHORTENED, config_of, summary_of
@@ -342,3 +343,17 @@ def test_the_tests_that_need_a_gpu_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert pytest_rows.why_not() == ""
     monkeypatch.setattr(pytest_rows, "NEEDED", ("pytest", "no_such_package"))
     assert pytest_rows.why_not() == "no_such_package is not installed"
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_they_are_rows_of_a_worker(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    settings = Settings(tmp_path, tmp_path, dry_run=True)
+    todo = [Job("correctness", "pytest", 150.0)]
+    run_jobs(todo, settings, rows.append, time.monotonic() + 150, 1)
+    names = {row.name for row in rows}
+    assert {"pytest test_capture_and_replay", "pytest test_two_threads_on_two_streams"} <= names
+    reasons = {(row.status, row.reason) for row in rows}
+    assert reasons == {("skipped", "no NVIDIA GPU that torch can use")}
