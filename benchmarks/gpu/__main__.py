@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .constants import proposal_lines
-from .device import why_no_gpu
+from .gpu import Gpu, NoGpu, look, why_no_gpu
 from .precompile import precompile
 from .results import read_part
 from .suite import TOTAL_S, Choice, is_good, run
@@ -24,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.keep is not None:
         keep(options.out, options.keep)
         return 0
-    if not options.dry_run and (reason := why_no_gpu()):
+    try:
+        gpu = None if options.dry_run else _gpu()
+    except NoGpu as reason:
         print(f"No GPU, nothing is measured: {reason}. --dry-run tries the suite without one.")
         return 0
     choice = Choice(
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.cache,
         tuple(options.models),
         options.limit,
+        gpu,
     )
     records = run(choice)
     ceilings = read_part(options.out, "ceilings")
@@ -44,6 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"  {line}" for line in proposal_lines(ceilings)))
     print(table(options.out), flush=True)
     return 0 if is_good(records) else 1
+
+
+def _gpu() -> Gpu:
+    if reason := why_no_gpu():
+        raise NoGpu(reason)
+    return look()
 
 
 def _parser() -> argparse.ArgumentParser:

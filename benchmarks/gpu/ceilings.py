@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import conditional, gemv, probes
-from .clock import Call, host_seconds, rate, repeat, slopes, spread
+from .clock import Call, device_seconds, host_seconds, rate, repeat, slopes, spread
 from .device import Bench
 from .engine import Job
 from .probes import Loaded, Probe
@@ -18,6 +18,8 @@ from .worker import Reporter
 
 LIMIT_S = 40.0
 SAMPLES = 15
+LAUNCHES = 400
+"""Of a sample: as many as surely fit into the GPU's queue, which holds about a thousand."""
 
 
 def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
@@ -156,9 +158,9 @@ def launches(bench: Bench, folder: str) -> Rows:
 
 def launch_seconds(bench: Bench, call: Call, kind: str) -> dict[str, Any]:
     """device: of a launch among many that the GPU has waiting. host: in which one returns."""
-    calls, samples = bench.size(200, 1), bench.size(SAMPLES, 2)
-    measure = partial(repeat, primed=True) if kind == "device" else host_seconds
-    return spread(measure(bench, call, calls, samples))
+    calls, samples = bench.size(LAUNCHES, 1), bench.size(SAMPLES, 2)
+    measure = device_seconds if kind == "device" else host_seconds
+    return spread(measure(bench, call, calls, samples)) | {"calls": calls}
 
 
 @torch.no_grad()

@@ -16,7 +16,9 @@ from .device import Bench
 Call = Callable[[], object]
 
 QUEUE_CYCLES = 4_000_000
-"""The GPU sleeps for about two milliseconds, so that the host gets ahead of it."""
+"""The GPU sleeps for about two milliseconds at first, so that the host gets ahead of it."""
+LONGEST_QUEUE_CYCLES = QUEUE_CYCLES << 8
+"""About half a second: a host that needs longer has filled the GPU's queue and waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,32 +55,60 @@ def rate(seconds: Sequence[float], amount: float, unit: str) -> dict[str, Any]:
     return spread([amount / value for value in seconds], unit=unit)
 
 
-def block_seconds(bench: Bench, call: Call, calls: int, primed: bool = False) -> float:
-    """From before the first to after the last of calls that follow each other, on the GPU.
-
-    primed: the GPU is kept busy until the host has enqueued many of them, so that the figure is
-    the GPU's alone.
-    """
+def block_seconds(bench: Bench, call: Call, calls: int) -> float:
+    """From before the first to after the last of calls that follow each other, on the GPU. Where
+    the host takes longer to enqueue a call than the GPU to run it, that is the host's time."""
     if bench.dry_run:
         start = time.perf_counter()
         for _ in range(calls):
             call()
         return time.perf_counter() - start
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    if primed:
-        torch.cuda._sleep(QUEUE_CYCLES)
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
+    _enqueue(call, calls, begin, end)
     end.synchronize()
     return begin.elapsed_time(end) / 1e3
 
 
-def repeat(bench: Bench, call: Call, calls: int, samples: int, primed: bool = False) -> list[float]:
+def _enqueue(call: Call, calls: int, begin: torch.cuda.Event, end: torch.cuda.Event) -> None:
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+
+
+def device_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
+    """Seconds per call of calls that the GPU has all waiting, so that the time is the GPU's alone.
+
+    The GPU sleeps while the host enqueues them. A sample counts only if it still slept when the
+    last one was enqueued; else the sleep is made longer. Raises RuntimeError where no sleep is long
+    enough.
+    """
+    block_seconds(bench, call, min(calls, 3))
+    if bench.dry_run:
+        return [block_seconds(bench, call, calls) / calls for _ in range(samples)]
+    cycles, found = QUEUE_CYCLES, list[float]()
+    while len(found) < samples:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(cycles)
+        _enqueue(call, calls, begin, end)
+        asleep = not begin.query()
+        end.synchronize()
+        if asleep:
+            found.append(begin.elapsed_time(end) / 1e3 / calls)
+            continue
+        cycles *= 2
+        if cycles > LONGEST_QUEUE_CYCLES:
+            raise RuntimeError(
+                f"the host did not get ahead of the GPU by {calls} calls: what was measured is "
+                "the host's time"
+            )
+    return found
+
+
+def repeat(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:
     """Seconds per call, `samples` times after one block to warm up."""
     block_seconds(bench, call, min(calls, 3))
-    return [block_seconds(bench, call, calls, primed) / calls for _ in range(samples)]
+    return [block_seconds(bench, call, calls) / calls for _ in range(samples)]
 
 
 def host_seconds(bench: Bench, call: Call, calls: int, samples: int) -> list[float]:

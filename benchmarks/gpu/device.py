@@ -1,7 +1,6 @@
 """The machine that a worker measures: a GPU, or in a dry run the CPU with stretto emulated."""
 
 import platform
-import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..machine import git_commit
+from .gpu import Gpu
 
 PACKAGES = ("torch", "triton", "numpy", "jax", "jaxlib", "cuda-bindings", "matplotlib", "pytest")
 DRY_UNITS = 3
@@ -64,7 +64,7 @@ class Bench:
 
     def is_broken(self) -> bool:
         """Has an error made the GPU unusable for this process?"""
-        if self.dry_run:
+        if self.dry_run or not torch.cuda.is_initialized():
             return False
         try:
             torch.cuda.synchronize(self.device)
@@ -80,39 +80,16 @@ def plain_math() -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def why_no_gpu() -> str:
-    """Empty where torch can use a GPU."""
-    if torch.version.cuda is None:
-        return f"torch {torch.__version__} is built without CUDA"
-    if not torch.cuda.is_available():
-        return f"torch (built for CUDA {torch.version.cuda}) finds no GPU that it can use"
-    return ""
-
-
-def about(dry_run: bool, commit: str | None) -> dict[str, Any]:
-    """What a record says of where its numbers come from."""
+def about(gpu: Gpu | None, commit: str | None) -> dict[str, Any]:
+    """What a record says of where its numbers come from; without a GPU, that it is a dry run."""
+    device = "dry run: no GPU, figures mean nothing" if gpu is None else gpu.line
     return {
         "commit": commit or git_commit(),
-        "device": "dry run: no GPU, figures mean nothing" if dry_run else device_line(),
+        "device": device,
+        "compute_mode": "none" if gpu is None else gpu.mode_name,
         "host": f"{platform.machine()}, {platform.system()} {platform.release()}",
         "versions": versions(),
     }
-
-
-def device_line() -> str:
-    properties = torch.cuda.get_device_properties(0)
-    line = (
-        f"{properties.name}, {properties.multi_processor_count} multiprocessors, "
-        f"{properties.total_memory / 2**30:.0f} GiB, "
-        f"L2 {getattr(properties, 'L2_cache_size', 0) >> 20} MiB"
-    )
-    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return line
-    driver, _, clock = done.stdout.strip().splitlines()[0].partition(",")
-    return f"{line}, driver {driver.strip()}, SM clock up to {clock.strip()}"
 
 
 def versions() -> dict[str, str]:

@@ -20,12 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .gpu import Gpu
 from .results import Row
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
 """To import torch and to find the GPU."""
 MOST_RESTARTS = 12
+MOST_WORKERS = 4
+"""That compile or check at the same time: each holds a GPU context, and uses several cores."""
 BROKEN = 86
 """Exit code of a worker whose GPU context an error has made unusable, after it has told of it."""
 TICK_S = 0.05
@@ -45,12 +48,28 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all workers are told. scratch: a folder for caches, which goes away at the end."""
+    """What all workers are told. scratch: a folder for caches, which goes away at the end.
+
+    gpu: None in a dry run. compiled: models whose programs this run has put into the cache.
+    """
 
     out: Path
     scratch: Path
     dry_run: bool
     chosen: tuple[str, ...] = ()
+    gpu: Gpu | None = None
+    compiled: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """May only one process at a time use the GPU?"""
+        return self.gpu is not None and self.gpu.exclusive
+
+    @property
+    def workers(self) -> int:
+        """How many may run at once."""
+        most = 1 if self.alone else 2 if self.dry_run else MOST_WORKERS
+        return max(1, min(most, os.cpu_count() or 1))
 
 
 class Worker:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ..models import ZOO
 from ..models.entry import Phase
 from .results import PartRecord, Row
+from .shortened import config_of, entry_of
 
 
-def row(model: str, preset: str, ceilings: PartRecord | None) -> Row:
+def row(model: str, dry_run: bool, ceilings: PartRecord | None) -> Row:
     """floor_ms: every weight once from memory. reread_ms: every weight from L2 as often as the
     model's steps need it, as where it does not stay in the units."""
-    entry = ZOO[model]
-    phases = entry.work(entry.presets[preset])
+    phases = entry_of(model).work(config_of(model, dry_run))
     name = f"{model} floor"
     if ceilings is None:
         return Row(name, "skipped", "the part `ceilings` has left no rates")

@@ -29,7 +29,7 @@ from stretto.passes.pipeline import pipeline
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule_with_report
 
-from .clock import rate, repeat
+from .clock import device_seconds, rate
 from .device import Bench
 from .worker import WrongValue
 
@@ -136,7 +136,7 @@ def measure(
         if not worst <= (1e-4 if dtype is torch.float32 else 2e-2):
             raise WrongValue(f"error {worst:.1e}")
         calls = bench.size(20, 1)
-        seconds = repeat(bench, lambda: run([matrix, vector]), calls, bench.size(7, 2), True)
+        seconds = device_seconds(bench, lambda: run([matrix, vector]), calls, bench.size(7, 2))
         run.synchronize()
     nbytes = matrix.nbytes
     return rate(seconds, nbytes, "B/s") | {"bytes": nbytes, "error": worst}

@@ -1,7 +1,7 @@
 """Launches that must neither hang nor compute a wrong value: many, beside others, captured, from
 threads, of programs that grow, and of one that waits for ever.
 
-Apart from pytest, so that they run where it is not installed. `tests/gpu` has more.
+Apart from pytest, so that they run where it is not installed. The tests marked `gpu` are more.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def run(reporter: Reporter, bench: Bench) -> None:
         "a launch beside other work": beside,
         "capture and replay": replay,
         "two threads on two streams": threads,
+        "two programs on two streams": programs,
+        "two graphs replayed on two streams": graphs,
         "recursion that outgrows its memory": recursion,
         "recursion without end": endless,
         "a planted deadlock": deadlock,
@@ -190,20 +192,41 @@ def replay(bench: Bench, reporter: Reporter) -> dict[str, Any]:
 
 
 def threads(bench: Bench, reporter: Reporter) -> dict[str, Any]:
-    _, w = _operands(bench)
+    fast = _compile(bench, reporter, steps)
+    return _two_threads(bench, (fast, fast), bench.size(1000, 2))
+
+
+def programs(bench: Bench, reporter: Reporter) -> dict[str, Any]:
+    """Each has as many units as the GPU holds, so that no block of one fits beside the other."""
+    pair = tuple(_filling(bench, reporter) for _ in range(2))
+    return _two_threads(bench, pair, bench.size(500, 2))
+
+
+def _filling(bench: Bench, reporter: Reporter) -> Any:
     fast = _compile(bench, reporter, steps)
     with torch.no_grad():
         fast(*_operands(bench))
+    if bench.dry_run:
+        return fast
+    room = fast.signatures[-1].executable.launcher.kernels[0].resident * bench.units
+    return _compile(bench, reporter, steps, units=room)
+
+
+def _two_threads(bench: Bench, pair: tuple[Any, ...], calls: int) -> dict[str, Any]:
+    """Each calls one of the functions on a stream of its own."""
+    _, w = _operands(bench)
+    with torch.no_grad():
+        for fast in pair:
+            fast(*_operands(bench))
     bench.synchronize()
     wrong: list[str] = []
-    calls = bench.size(1000, 2)
 
     def work(seed: int) -> None:
         try:
             with torch.no_grad(), _own_stream(bench):
                 for step in range(calls):
                     x = torch.full_like(_operands(bench)[0], 0.01 * (seed + 2 * (step % 50)))
-                    found = fast(x, w)
+                    found = pair[seed](x, w)
                     if step % 100 == 0:
                         _require_close(found, steps(x, w), f"thread {seed}, call {step}")
                 if not bench.dry_run:
@@ -215,13 +238,40 @@ def threads(bench: Bench, reporter: Reporter) -> dict[str, Any]:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(80)
+        worker.join(40)
         if worker.is_alive():
             raise WrongValue("a thread hangs")
-    _settle(fast)
+    units = [_settle(fast).program.units for fast in pair]
     if wrong:
         raise WrongValue("; ".join(wrong))
-    return {"calls": 2 * calls}
+    return {"calls": 2 * calls, "units": units}
+
+
+@torch.no_grad()
+def graphs(bench: Bench, reporter: Reporter) -> dict[str, Any]:
+    """Nothing orders the replays, and neither program fits beside the other: the GPU has to start
+    each as a whole, as it promises for cooperative launches."""
+    if bench.dry_run:
+        raise Skipped("a dry run has no CUDA graphs")
+    x, w = _operands(bench)
+    pair = [_filling(bench, reporter) for _ in range(2)]
+    captured = [torch.cuda.CUDAGraph() for _ in pair]
+    streams = [torch.cuda.Stream(bench.device) for _ in pair]
+    results: list[Tensor] = []
+    for fast, graph in zip(pair, captured, strict=True):
+        fast(x, w)
+        with torch.cuda.graph(graph):
+            results.append(fast(x, w))
+    bench.synchronize()
+    for _ in range(500):
+        for graph, stream in zip(captured, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    bench.synchronize()
+    units = [_settle(fast).program.units for fast in pair]
+    for found in results:
+        _require_close(found, steps(x, w), "a replay")
+    return {"replays": 1000, "units": units}
 
 
 def _own_stream(bench: Bench) -> Any:
@@ -269,7 +319,7 @@ def deadlock(bench: Bench, reporter: Reporter) -> dict[str, Any]:
     """RunError in bounded time, and the program runs again after it."""
     from stretto.errors import RunError
 
-    if not (ROOT / "tests" / "runtime" / "cuda_programs.py").is_file():
+    if not (ROOT / "tests" / "machines" / "cuda" / "cuda_programs.py").is_file():
         raise Skipped("its program is one of the tests', which are not here")
     programs = importlib.import_module("tests.machines.cuda.cuda_programs")
     execute = _executable(bench, reporter, programs.stuck_case())

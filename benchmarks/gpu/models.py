@@ -1,15 +1,15 @@
 """The part `models`: stretto and its peers on the models with control flow, batch 1, in turns.
 
-Every group of systems has a process of its own. First all of them make ready, many at a time, as
-compilers mostly use the host; then, with nothing else running, the systems take turns on the GPU.
+Model by model. Every group of systems has a process of its own. First all of a model make ready, a
+few at a time; then, with nothing else running, the systems take turns on the GPU; then their
+processes end. In exclusive-process mode there is one process at a time, and so no turns.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,31 +17,44 @@ from typing import Any
 
 from ..harness import reference_outputs, relative_error
 from ..measure import Protocol, once
-from ..models import ZOO
-from . import floors
+from . import floors, precompile
 from .clock import Turn, spread, take_turn
 from .device import TOLERANCE, Bench
-from .engine import TICK_S, Job, Message, Running, Settings
+from .engine import TICK_S, Job, Message, Running, Settings, run_jobs
 from .results import Row, read_part
-from .systems import GROUPS, Case, Ready, environment, launches, prepare
+from .shortened import SHORTENED, config_of, entry_of, short_form, why_instead
+from .systems import GROUPS, UNROLLING, Case, Ready, environment, launches, prepare
 from .worker import Reporter, WrongValue, one_line
 
-# What takes longest to make ready begins first.
-MODELS = ("skipnet", "blockdrop", "lstm", "nasrnn", "attention", "seq2seq", "rae")
-DRY_MODELS = ("rae",)
+MODELS = (
+    "skipnet",
+    "blockdrop",
+    "lstm",
+    "nasrnn",
+    "attention",
+    "seq2seq",
+    "rae",
+    *SHORTENED,
+)
+"""What takes longest comes first: the time that it leaves goes to the others."""
+DRY_MODELS = ("rae", "nasrnn-short")
 DRY_GROUPS = ("stretto", "library", "compile")
-PREPARE_SHARE = 0.62
-"""Of the part's time: what is not ready then has no result."""
+SHORT_GROUPS = ("stretto", "library", *UNROLLING)
+SHARES = {"skipnet": 4.0, "blockdrop": 1.5}
+"""Of the part's time, relative to other models: they are by far the longest to compile."""
+BEFOREHAND = ("skipnet",)
+"""Models that take longer to compile than a worker has to make ready."""
+PREPARE_SHARE = 0.75
+"""Of a model's time: what is not ready then has no result."""
 TURN_LIMIT_S = 25.0
 DETAILS_LIMIT_S = 15.0
 
 
 def jobs(dry_run: bool, chosen: tuple[str, ...], scratch: str = "") -> list[Job]:
-    """Group by group, so that stretto and what it is compared with come first."""
-    models = [name for name in (DRY_MODELS if dry_run else MODELS) if not chosen or name in chosen]
+    """Model by model, and of each stretto and the libraries first."""
     found: list[Job] = []
-    for group in DRY_GROUPS if dry_run else GROUPS:
-        for model in models:
+    for model in models(dry_run, chosen):
+        for group in groups(model, dry_run):
             own = f"{scratch}/{model}-{group}"
             folders = {"TORCHINDUCTOR_CACHE_DIR": f"{own}/inductor"}
             folders["TRITON_CACHE_DIR"] = f"{own}/triton"
@@ -50,12 +63,42 @@ def jobs(dry_run: bool, chosen: tuple[str, ...], scratch: str = "") -> list[Job]
     return found
 
 
+def models(dry_run: bool, chosen: tuple[str, ...]) -> list[str]:
+    """What is chosen, and the short forms of it."""
+    return [
+        name
+        for name in (DRY_MODELS if dry_run else MODELS)
+        if not chosen or name in chosen or (name in SHORTENED and SHORTENED[name].model in chosen)
+    ]
+
+
+def groups(model: str, dry_run: bool) -> list[str]:
+    """Groups that unroll loops have the short form of a model that has one."""
+    found = DRY_GROUPS if dry_run else SHORT_GROUPS if model in SHORTENED else tuple(GROUPS)
+    unrolled = short_form(model) is not None
+    return [group for group in found if not (unrolled and group in UNROLLING)]
+
+
+def not_tried(dry_run: bool, chosen: tuple[str, ...]) -> list[Row]:
+    """Rows of systems that would unroll a model; each says where they are tried."""
+    return [
+        Row(f"{model} {system}", "skipped", why_instead(model, dry_run))
+        for model in models(dry_run, chosen)
+        if short_form(model) is not None
+        for group in UNROLLING
+        for system in GROUPS[group]
+    ]
+
+
 # ---- in a worker -----------------------------------------------------------------------------
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
     """Makes the systems of one group ready, then does as the parent says."""
     model, _, group = reporter.job.partition(" ")
+    if model == precompile.JOB:
+        precompile.run(reporter, group)
+        return
     case, reference = _case(model, bench)
     ready: dict[str, Ready] = {}
     for system in GROUPS[group]:
@@ -67,9 +110,8 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 
 def _case(model: str, bench: Bench) -> tuple[Case, list[Any]]:
-    entry = ZOO[model]
-    config = entry.presets["small" if bench.dry_run else "full"]
-    module, inputs = entry.make(config, 0)
+    config = config_of(model, bench.dry_run)
+    module, inputs = entry_of(model).make(config, 0)
     reference = reference_outputs(module, inputs)
     placed, values = bench.place(copy.deepcopy(module), inputs)
     return Case(model, config, placed, values, module, inputs), reference
@@ -148,50 +190,93 @@ def drive(settings: Settings, record: Callable[[Row], None], end: float) -> None
         rows[row.name] = row
         record(row)
 
+    for row in not_tried(settings.dry_run, settings.chosen):
+        keep(row)
+    compile_beforehand(settings, keep, end)
+    left = batches(jobs(settings.dry_run, settings.chosen, str(settings.scratch)), settings.alone)
+    for number, batch in enumerate(left):
+        start = time.monotonic()
+        until = start + (end - start) * _share(left[number:])
+        _measure(batch, settings, rows, keep, until)
+    ceilings = read_part(settings.out, "ceilings")
+    for model in models(settings.dry_run, settings.chosen):
+        record(floors.row(model, settings.dry_run, ceilings))
+
+
+def compile_beforehand(settings: Settings, keep: Callable[[Row], None], end: float) -> None:
+    """Puts into the cache what takes long, unless this run has done so before. Without a context
+    on the GPU, which is not needed for it."""
+    if settings.gpu is None:
+        return
+    wanted = [
+        precompile.job(model, settings.gpu)
+        for model in models(settings.dry_run, settings.chosen)
+        if model in BEFOREHAND and model not in settings.compiled
+    ]
+    run_jobs(wanted, settings, keep, end, settings.workers)
+
+
+def batches(todo: Sequence[Job], alone: bool) -> list[list[Job]]:
+    """Jobs whose systems take turns: those of a model, or each alone."""
+    if alone:
+        return [[job] for job in todo]
+    found: dict[str, list[Job]] = {}
+    for job in todo:
+        found.setdefault(_model(job), []).append(job)
+    return list(found.values())
+
+
+def _share(left: Sequence[Sequence[Job]]) -> float:
+    """Of the time that is left, for the first of these batches."""
+    weights = [SHARES.get(_model(batch[0]), 1.0) for batch in left]
+    return weights[0] / sum(weights)
+
+
+def _model(job: Job) -> str:
+    return job.name.partition(" ")[0]
+
+
+def _measure(
+    batch: Sequence[Job],
+    settings: Settings,
+    rows: dict[str, Row],
+    keep: Callable[[Row], None],
+    end: float,
+) -> None:
+    """Makes systems ready, lets them take turns, and ends their processes, by the time `end`."""
     start = time.monotonic()
-    todo = jobs(settings.dry_run, settings.chosen, str(settings.scratch))
     ready_by = start + PREPARE_SHARE * (end - start)
-    running = _make_ready(todo, settings, keep, ready_by, end)
+    running = _make_ready(batch, settings, keep, ready_by, end)
     try:
         systems = [
-            _System(rows[f"{_model(one)} {name}"], one, name)
+            _System(row, one, name)
             for one in running
             for name in GROUPS[one.job.name.partition(" ")[2]]
-            if rows.get(f"{_model(one)} {name}") is not None
-            and rows[f"{_model(one)} {name}"].status == "ok"
+            if (row := rows.get(f"{_model(one.job)} {name}")) is not None and row.status == "ok"
         ]
-        _take_turns(systems, settings, keep, end - DETAILS_LIMIT_S)
+        details_s = min(DETAILS_LIMIT_S, 0.15 * (end - start))
+        _take_turns(systems, settings, keep, end - details_s)
         _ask_details(systems, keep, end)
     finally:
         for one in running:
             one.worker.kill()
-    ceilings = read_part(settings.out, "ceilings")
-    models = dict.fromkeys(name.partition(" ")[0] for name in rows)
-    for model in models:
-        preset = "small" if settings.dry_run else "full"
-        record(floors.row(model, preset, ceilings))
-
-
-def _model(running: Running) -> str:
-    return running.job.name.partition(" ")[0]
 
 
 def _make_ready(
-    todo: list[Job],
+    todo: Sequence[Job],
     settings: Settings,
     keep: Callable[[Row], None],
     ready_by: float,
     end: float,
 ) -> list[Running]:
-    """All jobs as far as they come until then; those that serve."""
-    parallel = 3 if settings.dry_run else max(2, min(os.cpu_count() or 2, 16) - 2)
+    """All jobs as far as they come until then, a few at a time; those that serve."""
     waiting = list(todo)
     running: list[Running] = []
     while time.monotonic() < ready_by:
         busy = [one for one in running if not one.serving and not one.over]
         if not busy and not waiting:
             break
-        while waiting and len(busy) < parallel:
+        while waiting and len(busy) < settings.workers:
             one = Running(waiting.pop(0), settings, keep, end)
             running.append(one)
             busy.append(one)
@@ -213,22 +298,17 @@ def _make_ready(
 def _take_turns(
     systems: list[_System], settings: Settings, keep: Callable[[Row], None], end: float
 ) -> None:
-    """Model by model, rounds in which every system of it has a turn. The first round counts the
-    runs of the others."""
+    """Rounds in which every system has a turn. The first one counts the runs of the others."""
     protocol = Protocol.quick() if settings.dry_run else Protocol()
-    left = dict.fromkeys(_model(system.running) for system in systems)
-    for number, model in enumerate(left):
-        mine = [system for system in systems if _model(system.running) == model]
-        until = time.monotonic() + (end - time.monotonic()) / (len(left) - number)
-        for turn in range(protocol.rounds + 1):
-            if turn > 1 and time.monotonic() > until:
-                break
-            for system in mine:
-                if system.row.status == "ok":
-                    _one_turn(system, protocol, turn, keep)
-        for system in mine:
+    for turn in range(protocol.rounds + 1):
+        if turn > 1 and time.monotonic() > end:
+            break
+        for system in systems:
             if system.row.status == "ok":
-                keep(_timed(system))
+                _one_turn(system, protocol, turn, keep)
+    for system in systems:
+        if system.row.status == "ok":
+            keep(_timed(system, in_turns=not settings.alone))
 
 
 def _one_turn(system: _System, protocol: Protocol, turn: int, keep: Callable[[Row], None]) -> None:
@@ -264,9 +344,10 @@ def _ask(system: _System, limit_s: float, **question: Any) -> Message:
     return {"kind": "trouble", "reason": f"no answer after {limit_s:.0f} s: killed"}
 
 
-def _timed(system: _System) -> Row:
-    """The row with its times in milliseconds."""
+def _timed(system: _System, in_turns: bool) -> Row:
+    """The row with its times in milliseconds. in_turns: with the model's other systems."""
     values = system.row.values
+    values["in_turns"] = in_turns
     values["device"] = spread(system.device, 1e3, "ms")
     values["host"] = spread(system.host, 1e3, "ms")
     values["latency"] = spread(system.latency, 1e3, "ms")

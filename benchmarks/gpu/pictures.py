@@ -16,6 +16,7 @@ COLORS = {
     "eager": "#9e9e9e",
     "eager-graph": "#616161",
     "cudnn": "#c9a227",
+    "cudnn-graph": "#8f6f12",
     "compile": "#e07a3f",
     "compile-graph": "#b5541c",
     "compile-reduce-overhead": "#f0a878",

@@ -1,36 +1,76 @@
-"""Compiles the zoo for a GPU that is not here, so that a lent one need not wait for compilers."""
+"""Compiles models for a GPU without using one, so that no row waits for a compiler.
+
+For a GPU that is not here (`--compile-only`), or for one that is, before it is measured.
+"""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..models import CORE, ZOO
+from .engine import Job
+from .gpu import Gpu
+from .worker import Reporter
 
-TARGET = "sm_90"
-UNITS = 132
-"""Of an H200."""
+H200 = Gpu("", "NVIDIA H200", (9, 0), 132, 0)
+JOB = "beforehand"
+LIMIT_S = 180.0
 
 
 def precompile(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
-    """Seconds by model. A program found in `folder` later is one whose text is the same."""
-    from stretto.build import build
-    from stretto.frontends.python import capture
-    from stretto.machines.cuda.machine import CUDA
-    from stretto.options import Options
-
+    """The zoo for an H200: seconds by model."""
     found: dict[str, float] = {}
-    options = Options(cache_dir=str(folder))
     for name in chosen or CORE:
         for preset in ("small", "full"):
-            entry = ZOO[name]
-            module, inputs = entry.make(entry.presets[preset], 0)
-            start = time.perf_counter()
-            with torch.no_grad():
-                captured = capture(module, inputs, {}, options)
-                build(captured.program, CUDA.for_target(TARGET, UNITS), options)
-            found[f"{name} {preset}"] = time.perf_counter() - start
-            print(f"  {name} {preset}: {found[f'{name} {preset}']:.1f} s", flush=True)
+            seconds = compile_for(H200, name, preset, folder)["compile_s"]
+            found[f"{name} {preset}"] = seconds
+            print(f"  {name} {preset}: {seconds:.1f} s", flush=True)
     return found
+
+
+@torch.no_grad()
+def compile_for(gpu: Gpu, model: str, preset: str, folder: Path) -> dict[str, Any]:
+    """Puts a model's program into the cache in `folder`, as it is made where that GPU is. One that
+    is found there later is one whose text is the same."""
+    from stretto.build import build
+    from stretto.frontends.python import capture
+    from stretto.machines.cuda.machine import CUDA, gpu_program
+    from stretto.options import Options
+    from stretto.simulator.devices import costs_on, gpu_like
+
+    options = Options(cache_dir=str(folder))
+    entry = ZOO[model]
+    module, inputs = entry.make(entry.presets[preset], 0)
+    costs = costs_on(gpu_like(gpu.name, gpu.capability), CUDA.costs)
+    machine = replace(CUDA.for_target(gpu.target, gpu.multiprocessors), costs=costs)
+    start = time.perf_counter()
+    captured = capture(module, inputs, {}, options)
+    stages = build(captured.program, machine, options)
+    return {
+        "compile_s": time.perf_counter() - start,
+        "kernels_from_cache": [kernel.from_cache for kernel in gpu_program(stages).compiled],
+    }
+
+
+def job(model: str, gpu: Gpu) -> Job:
+    """A job that sees no GPU: it is told which one to compile for."""
+    major, minor = gpu.capability
+    name = f"{JOB} {model} {major} {minor} {gpu.multiprocessors} {gpu.name}"
+    return Job("models", name, LIMIT_S, {"CUDA_VISIBLE_DEVICES": ""})
+
+
+def run(reporter: Reporter, told: str, preset: str = "full") -> None:
+    """In a worker; `told` is what stands behind JOB in the job's name."""
+    model, major, minor, multiprocessors, name = told.split(" ", 4)
+    gpu = Gpu("", name, (int(major), int(minor)), int(multiprocessors), 0)
+    folder = reporter.scratch / "programs"
+    reporter.row(
+        f"{model} (compiled beforehand)",
+        LIMIT_S,
+        lambda: compile_for(gpu, model, preset, folder),
+    )

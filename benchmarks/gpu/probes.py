@@ -85,15 +85,17 @@ class Loaded:
 
         else:
             from stretto.machines.cuda.driver import load_driver
-            from stretto.machines.cuda.launch import load_kernel
+            from stretto.machines.cuda.launch import load_kernel, order_of, require_resident
 
-            kernel = load_kernel(load_driver(), bench.device.index, self.compiled, self.units)
+            driver, device = load_driver(), bench.device.index
+            kernel = load_kernel(driver, device, self.compiled, self.units)
+            require_resident(kernel, bench.units)
             self.resident = kernel.resident
-            invocation = kernel.bind(arguments)
+            invocation, order = kernel.bind(arguments), order_of(device, driver)
 
             def run(trips: int) -> None:
                 invocation.set(2, trips)
-                invocation.launch(bench.stream())
+                order.launch(invocation, bench.stream(), 0)
 
         self.run = run
 

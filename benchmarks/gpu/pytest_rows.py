@@ -1,8 +1,9 @@
-"""The tests in tests/gpu as rows, where pytest and the source tree are there."""
+"""The tests that are marked `gpu` as rows, where pytest and the source tree are there."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from typing import Any
 
@@ -12,6 +13,8 @@ from .results import Row
 from .worker import Reporter
 
 TEST_LIMIT_S = 100.0
+NEEDED = ("pytest", "hypothesis")
+"""The tests' own settings need both."""
 
 
 class Rows:
@@ -55,19 +58,34 @@ def _name(nodeid: str) -> str:
     return f"pytest {nodeid.rpartition('::')[2]}"
 
 
+def gpu_tests() -> list[str]:
+    """The files that have such tests; none where the source tree has no tests."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(file) for file in files if "pytest.mark.gpu" in file.read_text()]
+
+
+def why_not() -> str:
+    """Empty where the tests can run."""
+    if not gpu_tests():
+        return "the source tree has no tests that are marked gpu"
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    return f"{missing[0]} is not installed" if missing else ""
+
+
 def run(reporter: Reporter) -> None:
-    folder = ROOT / "tests" / "gpu"
-    if importlib.util.find_spec("pytest") is None or not folder.is_dir():
+    if reason := why_not():
 
         def skip() -> dict[str, Any]:
-            raise Skipped("pytest or the folder tests/gpu is not there")
+            raise Skipped(reason)
 
         reporter.row("pytest", 10.0, skip)
         return
     import pytest
 
-    arguments = [str(folder), f"--rootdir={ROOT}", "-q", "--disable-warnings", "-p"]
-    code = pytest.main([*arguments, "no:xdist", "-p", "no:timeout"], plugins=[Rows(reporter)])
+    os.environ["STRETTO_CACHE"] = str(reporter.scratch / "programs")
+    without = [f"-pno:{plugin}" for plugin in ("xdist", "timeout", "cacheprovider")]
+    arguments = [f"--rootdir={ROOT}", "-q", "--disable-warnings", "--whole", "-m", "gpu", *without]
+    code = pytest.main([*gpu_tests(), *arguments], plugins=[Rows(reporter)])
     # 5: nothing was left to do after a restart.
     if code not in (0, 1, 5):
         reporter.finish(Row("pytest: collection", "failed", f"pytest ended with code {code}"))

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import importlib
-import os
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .device import about
 from .engine import Settings, run_jobs
+from .gpu import Gpu
 from .results import PartRecord, Row, now, read_part
 from .summary import PARTS
 
 LIMITS_S = {"correctness": 190.0, "ceilings": 115.0, "models": 195.0, "traces": 30.0}
 TOTAL_S = 530.0
 """Under nine minutes, with the end of the last worker."""
-PARALLEL = {"correctness": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to run. cache: where compiled programs are kept; None keeps none."""
+    """What to run. cache: where compiled programs are kept; None keeps none. gpu: None in a dry
+    run."""
 
     out: Path
     parts: tuple[str, ...] = PARTS
@@ -35,6 +35,14 @@ class Choice:
     cache: Path | None = None
     chosen: tuple[str, ...] = ()
     total_s: float = TOTAL_S
+    gpu: Gpu | None = None
+
+
+def deal(parts: Sequence[str], total_s: float) -> dict[str, float]:
+    """The most seconds of each part: in proportion to what it has in a run of all parts, so that
+    fewer parts, or a longer total, give each of them more."""
+    factor = max(1.0, total_s / sum(LIMITS_S[part] for part in parts)) if parts else 1.0
+    return {part: LIMITS_S[part] * factor for part in parts}
 
 
 def run(choice: Choice) -> list[PartRecord]:
@@ -48,17 +56,35 @@ def run(choice: Choice) -> list[PartRecord]:
         if choice.cache is not None:
             choice.cache.mkdir(parents=True, exist_ok=True)
             (scratch / "programs").symlink_to(choice.cache.resolve())
-        settings = Settings(choice.out.resolve(), scratch, choice.dry_run, choice.chosen)
-        known = about(choice.dry_run, choice.commit)
+        out = choice.out.resolve()
+        settings = Settings(out, scratch, choice.dry_run, choice.chosen, choice.gpu)
+        if settings.alone:
+            say("== exclusive-process mode: one worker at a time, and no systems in turns")
+        known = about(choice.gpu, choice.commit)
+        there = {} if choice.force else _complete(choice)
+        limits = deal([part for part in choice.parts if part not in there], choice.total_s)
         for part in choice.parts:
-            before = read_part(choice.out, part)
-            if before is not None and before.complete and not choice.force:
+            if part in there:
                 say(f"== {part}: there already (--force runs it again)")
-                found.append(before)
+                found.append(there[part])
                 continue
-            limit = min(time.monotonic() + LIMITS_S[part], end)
+            limit = min(time.monotonic() + limits[part], end)
             found.append(run_part(part, settings, known, limit))
+            settings = replace(settings, compiled=settings.compiled + compiled(found[-1]))
     return found
+
+
+def _complete(choice: Choice) -> dict[str, PartRecord]:
+    """What earlier runs have left and came to its end."""
+    records = {part: read_part(choice.out, part) for part in choice.parts}
+    return {part: record for part, record in records.items() if record and record.complete}
+
+
+def compiled(record: PartRecord) -> tuple[str, ...]:
+    """The models whose programs of full size a part has left in the cache."""
+    prefix = "zoo full "
+    rows = [row.name for row in record.rows if row.status in ("ok", "wrong")]
+    return tuple(name.removeprefix(prefix) for name in rows if name.startswith(prefix))
 
 
 def run_part(part: str, settings: Settings, known: dict[str, Any], end: float) -> PartRecord:
@@ -82,8 +108,7 @@ def run_part(part: str, settings: Settings, known: dict[str, Any], end: float) -
         if hasattr(module, "drive"):
             module.drive(settings, keep, end)
         else:
-            parallel = 2 if settings.dry_run else PARALLEL.get(part, 1)
-            parallel = max(1, min(parallel, os.cpu_count() or 1))
+            parallel = settings.workers if part == "correctness" else 1  # others measure
             run_jobs(module.jobs(settings.dry_run, settings.chosen), settings, keep, end, parallel)
     except Exception as error:  # the suite's own mistake must not lose the parts that follow
         keep(Row(f"{part}: the suite itself", "failed", f"{type(error).__name__}: {error}"))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ..models import ZOO
 from ..record import OWN_SYSTEM
 from .results import PartRecord, Row, count, read_part
+from .shortened import short_form, summary_of
 
 PARTS = ("correctness", "ceilings", "models", "traces")
 MARKS = {
@@ -108,6 +108,10 @@ def ceiling_lines(record: PartRecord) -> list[str]:
 
 def model_lines(record: PartRecord) -> list[str]:
     lines = ["  model      system                    ms  +-q    host  lat.  comp.s  calls  over"]
+    if any(row.values.get("in_turns") is False for row in record.rows):
+        lines.append(
+            "  one system after the other, not in turns: one process at a time has the GPU"
+        )
     for model, own in times(record).items():
         floor = record.row(f"{model} floor")
         if floor is not None and floor.status == "ok":
@@ -122,6 +126,9 @@ def model_lines(record: PartRecord) -> list[str]:
             ratio = own[peer] / min(own[name] for name in OWN if name in own)
             aim = f", aim {mark}x: {'reached' if ratio >= mark else 'MISSED'}" if mark else ""
             lines.append(f"  {model:<10} fastest peer {peer}: {ratio:.2f}x{aim}")
+        skipped = record.row(f"{model} compile")
+        if short_form(model) is not None and skipped is not None and skipped.status == "skipped":
+            lines.append(f"  {model:<10} torch.compile: {skipped.reason}")
     return lines
 
 
@@ -176,7 +183,7 @@ def section(folder: Path) -> str:
         time = own[OWN_SYSTEM]
         floor = models.value(f"{model} floor", "floor_ms")
         cells = [
-            ZOO[model].summary,
+            summary_of(model),
             f"{time:.3f} ms",
             graph,
             f"{own[peer]:.3f} ms {peer}" if peer else "none",

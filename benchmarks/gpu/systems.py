@@ -32,18 +32,21 @@ XLA_GRAPHS = (
 # Group: its systems, and the environment of its process.
 GROUPS: dict[str, tuple[str, ...]] = {
     "stretto": ("stretto", "stretto-graph"),
-    "library": ("eager", "eager-graph", "cudnn"),
+    "library": ("eager", "eager-graph", "cudnn", "cudnn-graph"),
     "jax": ("jax",),
     "jax-graphs": ("jax-graphs",),
     "compile": ("compile", "compile-graph"),
     "reduce-overhead": ("compile-reduce-overhead",),
     "max-autotune": ("compile-max-autotune",),
 }
+UNROLLING = ("compile", "reduce-overhead", "max-autotune")
+"""Groups that unroll loops over steps: by the minute, where there are many."""
 NOTES = {
     "stretto-graph": "stretto's call captured and replayed",
     "eager-graph": "torch.cuda.graph of eager, by hand",
     "compile-graph": "torch.cuda.graph of the default torch.compile, by hand",
     "cudnn": "torch.nn.LSTM",
+    "cudnn-graph": "torch.nn.LSTM captured and replayed, so that the host does not bound it",
     "jax-graphs": "XLA command buffers with WHILE and CONDITIONAL nodes",
 }
 
@@ -91,7 +94,7 @@ def prepare(system: str, case: Case, bench: Bench, cache: str) -> Ready:
             return _cudnn(case, bench)
         case "jax" | "jax-graphs":
             return _jax(case)
-        case "stretto-graph" | "eager-graph" | "graph":
+        case "stretto-graph" | "eager-graph" | "cudnn-graph" | "graph":
             return _graph(system, case, bench, cache)
         case mode:
             return _compile(mode, case, bench)
@@ -153,8 +156,8 @@ def _compile(mode: str, case: Case, bench: Bench) -> Ready:
 
 def _graph(system: str, case: Case, bench: Bench, cache: str) -> Ready:
     """A capture of another system's call, replayed."""
-    of = {"stretto-graph": "stretto", "eager-graph": "eager", "compile-graph": "compile"}[system]
-    if of != "stretto" and case.name in DATA_DEPENDENT:
+    of = system.removesuffix("-graph")
+    if of in ("eager", "compile") and case.name in DATA_DEPENDENT:
         raise Skipped("the host looks at values in the midst of it, which a capture cannot record")
     inner = prepare(of, case, bench, cache)
     if bench.dry_run:

@@ -59,7 +59,9 @@ def test_a_dry_run_of_what_comes_first(tmp_path_factory: pytest.TempPathFactory)
     record = read_part(run_dry(tmp_path_factory, "--part", "correctness"), "correctness")
     assert record is not None and record.complete and record.dry_run
     assert {row.name: row.reason for row in record.rows if row.status in ("failed", "wrong")} == {}
-    assert any(row.status == "ok" for row in record.rows)
+    for name in ("a planted deadlock", "two programs on two streams"):
+        row = record.row(name)
+        assert row is not None and row.status == "ok"
 
 
 @pytest.mark.slow
@@ -134,7 +136,10 @@ def run(reporter, bench):
     reporter.row("raises", 20, lambda: 1 / 0)
     reporter.row("hang", 0.5, lambda: time.sleep(60))
     reporter.row("last", 20, lambda: {"told": print("not a message") or 1})
+    reporter.row("tests", 20, lambda: {"folder": __import__("tests").__file__})
 """
+# As one that some other project has left in site-packages.
+WRONG_TESTS = 'raise ImportError("not the tests of this project")'
 
 
 def test_a_crash_and_a_hang_lose_one_row_each(
@@ -142,6 +147,8 @@ def test_a_crash_and_a_hang_lose_one_row_each(
 ) -> None:
     # A part that is none: the worker imports it from a folder that the package is made to have.
     (tmp_path / "planted.py").write_text(PLANTED)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").write_text(WRONG_TESTS)
     (tmp_path / "sitecustomize.py").write_text(
         f"import benchmarks.gpu\nbenchmarks.gpu.__path__.append({str(tmp_path)!r})\n"
     )
@@ -159,11 +166,13 @@ def test_a_crash_and_a_hang_lose_one_row_each(
         "raises": "failed",
         "hang": "failed",
         "last": "ok",
+        "tests": "ok",
     }
     assert "exit code 7" in rows["crash"].reason
     assert rows["raises"].reason == "ZeroDivisionError: division by zero"
     assert rows["hang"].reason == "no result after 0 s: killed"
     assert rows["last"].values == {"told": 1}
+    assert rows["tests"].values == {"folder": str(ROOT / "tests" / "__init__.py")}
 
 
 def test_what_is_not_reached_is_told(tmp_path: Path) -> None:

@@ -17,11 +17,15 @@ import torch
 from torch import Tensor
 
 from stretto.machines.cuda.driver import Driver
+from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import LoadedKernel, load_kernel
 from stretto.machines.cuda.launcher import GpuLauncher
 from stretto.machines.cuda.printer.source import ERROR, HOST, TritonSource
+from stretto.options import Options
+from tests.machines.cuda.cuda_programs import Case
 
+OPTIONS = Options(max_depth=50)
 SIDE_STREAM = 0x99
 _LAUNCHED = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -178,3 +182,30 @@ class FakeGpu(GpuLauncher):
         control[HOST] = host
         if control[ERROR]:
             ctypes.c_int64.from_address(host).value = int(control[ERROR])
+
+
+def on_gpu(cuda: FakeCuda, case: Case, limit: int = 1 << 30) -> tuple[CudaExecutable, FakeGpu]:
+    """A program on that GPU; nothing is written down so far."""
+    machine = FakeGpu(cuda, [case.source], limit=limit)
+    machine.fake.know(*case.interface.constants.values())
+    executable = CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
+    cuda.clear()
+    return executable, machine
+
+
+def require_order(cuda: FakeCuda) -> None:
+    """Every launch so far comes after the one before: on its stream, or by an event recorded
+    behind that one which its stream waits for."""
+    last: str | None = None
+    recorded: str | None = None
+    for line in cuda.log("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx"):
+        name, first = line.split()[:2]
+        if name == "cuEventRecord":
+            recorded = first
+        elif name == "cuStreamWaitEvent" and recorded == last:
+            last = first
+        elif name == "cuLaunchKernelEx":
+            stream = line.split("stream=")[1].split()[0]
+            assert last in (None, stream), "a launch beside another one"
+            assert "cooperative=1" in line
+            last = stream

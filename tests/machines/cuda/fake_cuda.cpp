@@ -20,6 +20,7 @@ static Launched launched;
 static thread_local std::vector<CUcontext> contexts;
 static thread_local int mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static int resident = 1;
+static std::map<int, int> attributes;
 static unsigned long long handles = 0x100;
 
 template <class T> static T handle() { return reinterpret_cast<T>(++handles); }
@@ -48,9 +49,12 @@ void fake_result(const char* name, int code) { results[name] = code; }
 void fake_capture(unsigned long long stream, unsigned long long id) { captures[stream] = id; }
 void fake_launched(Launched function) { launched = function; }
 void fake_resident(int blocks) { resident = blocks; }
+int fake_mode() { return mode; }
+void fake_attribute(int number, int value) { attributes[number] = value; }
 void fake_reset() {
   written.clear(), results.clear(), captures.clear(), contexts.clear();
-  launched = nullptr, resident = 1;
+  mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  launched = nullptr, resident = 1, attributes = {{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1}};
 }
 
 // ---- the driver ------------------------------------------------------------------------------
@@ -71,13 +75,18 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   RESULT("%d", ordinal);
 }
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  *value = attributes[attribute];
+  RESULT("%d of %d", (int)attribute, device);
+}
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   *context = (CUcontext)(0x7000000000ull + device);
   RESULT("%d", device);
 }
 CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = contexts.empty() ? nullptr : contexts.back();
-  return CUDA_SUCCESS;
+  auto code = results.find(__func__);
+  return (CUresult)(code == results.end() ? 0 : code->second);
 }
 CUresult cuCtxPushCurrent(CUcontext context) {
   contexts.push_back(context);

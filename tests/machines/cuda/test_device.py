@@ -77,3 +77,15 @@ def test_a_gpu_that_torch_cannot_use(machine: SimpleNamespace) -> None:
     with pytest.raises(BuildError, match="built for CUDA 13.0.* finds no GPU that it can use") as e:
         find_gpu(torch.device("cuda"))
     assert "CUDA_VISIBLE_DEVICES" in (e.value.remedy or "")
+
+
+def test_a_gpu_that_another_process_holds(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(index: int) -> object:
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", busy)
+    with pytest.raises(BuildError, match="torch cannot use cuda:0: .* busy or unavailable\n") as e:
+        find_gpu(torch.device("cuda:0"))
+    assert "--compute-mode=DEFAULT" in (e.value.remedy or "")

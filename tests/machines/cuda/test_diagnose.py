@@ -8,6 +8,8 @@ import torch
 from stretto.errors import BuildError
 from stretto.machines.cuda import diagnose
 from stretto.machines.cuda.device import Gpu
+from stretto.machines.cuda.driver import COMPUTE_MODE
+from tests.machines.cuda.cuda_fakes import FakeCuda
 
 
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,3 +59,29 @@ def test_triton_with_and_without_what_emulates(monkeypatch: pytest.MonkeyPatch) 
     check = diagnose.check_triton()
     assert check.status == "ok"
     assert "no greenlet" in check.detail and "stretto[emulated]" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "detail"),
+    [
+        (0, "ok", "default: several processes can use the GPU"),
+        (2, "warn", "prohibited: no process can use the GPU"),
+        (3, "warn", "exclusive process: one process at a time can use the GPU"),
+    ],
+)
+def test_the_compute_mode(
+    monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, mode: int, status: str, detail: str
+) -> None:
+    cuda.library.fake_attribute(COMPUTE_MODE, mode)
+    monkeypatch.setattr(diagnose, "load_driver", cuda.driver)
+    (check,) = diagnose.check_mode()
+    assert (check.name, check.status, check.detail) == ("compute mode", status, detail)
+    assert ("--compute-mode=DEFAULT" in check.remedy) == (status == "warn")
+
+
+def test_no_compute_mode_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_driver() -> object:
+        raise BuildError("the NVIDIA driver is not there")
+
+    monkeypatch.setattr(diagnose, "load_driver", load_driver)
+    assert list(diagnose.check_mode()) == []

@@ -18,6 +18,15 @@ from tests.machines.cuda.cuda_fakes import Compiled, FakeCuda
 
 NAMES = {
     "OUT_OF_MEMORY": "CUDA_ERROR_OUT_OF_MEMORY",
+    "NOT_INITIALIZED": "CUDA_ERROR_NOT_INITIALIZED",
+    "DEINITIALIZED": "CUDA_ERROR_DEINITIALIZED",
+    "DEVICE_UNAVAILABLE": "CUDA_ERROR_DEVICE_UNAVAILABLE",
+    "INVALID_CONTEXT": "CUDA_ERROR_INVALID_CONTEXT",
+    "CONTEXT_IS_DESTROYED": "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+    "COMPUTE_MODE": "CU_DEVICE_ATTRIBUTE_COMPUTE_MODE",
+    "COOPERATIVE_LAUNCH": "CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH",
+    "MODE_PROHIBITED": "CU_COMPUTEMODE_PROHIBITED",
+    "MODE_EXCLUSIVE_PROCESS": "CU_COMPUTEMODE_EXCLUSIVE_PROCESS",
     "NO_DEVICE": "CUDA_ERROR_NO_DEVICE",
     "INVALID_IMAGE": "CUDA_ERROR_INVALID_IMAGE",
     "NO_BINARY_FOR_GPU": "CUDA_ERROR_NO_BINARY_FOR_GPU",
@@ -45,6 +54,8 @@ def test_numbers_are_those_of_the_header() -> None:
     for mine, name in NAMES.items():
         found = re.search(rf"\b{name}\s*=\s*(0x[0-9a-f]+|\d+)", text)
         assert found is not None and int(found[1], 0) == getattr(cuda_driver, mine), name
+    stream = re.search(r"#define CU_STREAM_PER_THREAD \(\(CUstream\)(0x\d+)\)", text)
+    assert stream is not None and int(stream[1], 0) == cuda_driver.PER_THREAD_STREAM
     codes = re.findall(r"CUDA_ERROR_(?:STREAM_CAPTURE_\w+|CAPTURED_EVENT)\s*=\s*(\d+)", text)
     assert {int(code) for code in codes} <= set(cuda_driver.CAPTURE_ERRORS)
 
@@ -81,6 +92,8 @@ def test_loading_a_kernel(cuda: FakeCuda) -> None:
     assert kernel.resident == 2
     assert cuda.log() == [
         "cuDeviceGet 1",
+        "cuDeviceGetAttribute 95 of 1",
+        "cuDeviceGet 1",
         "cuDevicePrimaryCtxRetain 1",
         "cuCtxPushCurrent_v2 7000000001",
         "cuThreadExchangeStreamCaptureMode 2",
@@ -108,6 +121,7 @@ def test_too_many_units(cuda: FakeCuda) -> None:
         (218, "update the NVIDIA driver"),
         (200, "update the NVIDIA driver"),
         (2, "free memory of the GPU"),
+        (3, "started, not forked"),
         (999, "stretto doctor"),
     ],
 )
@@ -119,13 +133,32 @@ def test_a_kernel_that_cannot_be_loaded(cuda: FakeCuda, code: int, remedy: str) 
     assert cuda.log("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")[-1] == "cuCtxPopCurrent_v2"
 
 
+def test_a_gpu_that_another_process_holds(cuda: FakeCuda) -> None:
+    cuda.fail("cuDevicePrimaryCtxRetain", 46)
+    with pytest.raises(BuildError, match="the kernel cannot be loaded on cuda:0") as caught:
+        load_kernel(cuda.driver(), 0, Compiled(), 1)
+    assert "--compute-mode=DEFAULT" in (caught.value.remedy or "")
+
+
+def test_a_gpu_that_starts_no_grid_as_a_whole(cuda: FakeCuda) -> None:
+    cuda.library.fake_attribute(cuda_driver.COOPERATIVE_LAUNCH, 0)
+    with pytest.raises(BuildError, match="cuda:0 has no cooperative launches") as caught:
+        load_kernel(cuda.driver(), 0, Compiled(), 1)
+    assert "use a whole GPU" in (caught.value.remedy or "")
+
+
 def test_a_kernel_that_needs_scratch_memory(cuda: FakeCuda) -> None:
     with pytest.raises(BuildError, match="scratch memory"):
         load_kernel(cuda.driver(), 0, Compiled(scratch_bytes=128), 1)
 
 
 def test_errors_of_launches_say_what_to_do() -> None:
-    for code, remedy in ((901, "once before it is captured"), (2, "free memory"), (700, "restart")):
+    for code, remedy in (
+        (901, "once before it is captured"),
+        (2, "free memory"),
+        (400, "no longer where it was"),
+        (700, "restart"),
+    ):
         error = cuda_driver.run_error(CudaError("cuX", code, "CUDA_ERROR", "why"), "it stopped")
         assert isinstance(error, RunError)
         assert error.message == "it stopped: cuX: CUDA_ERROR (why)"
@@ -202,12 +235,12 @@ def test_a_stream_that_is_gone(cuda: FakeCuda) -> None:
     order.launch(launches, 1, 0)
     cuda.fail("cuEventRecord", 400)
     cuda.clear()
-    order.launch(launches, 2, 0)
+    order.launch(launches, 3, 0)
     assert cuda.log() == ["cuEventCreate 2", "cuEventRecord 1", "cuCtxSynchronize"]
     cuda.fail("cuEventRecord", 700)
     with pytest.raises(CudaError):
         order.launch(launches, 1, 0)
-    assert launches.streams == [1, 2]
+    assert launches.streams == [1, 3]
 
 
 def test_a_launch_that_fails_does_not_count(cuda: FakeCuda) -> None:
@@ -222,5 +255,13 @@ def test_a_launch_that_fails_does_not_count(cuda: FakeCuda) -> None:
     with pytest.raises(CudaError):
         order.launch(Failing(), 1, 0)
     cuda.clear()
-    order.launch(Recorded(), 2, 0)
+    order.launch(Recorded(), 3, 0)
     assert not cuda.log("cuEventRecord")
+
+
+def test_the_per_thread_stream_is_refused(cuda: FakeCuda) -> None:
+    launches = Recorded()
+    with pytest.raises(RunError, match="cannot run on the per-thread default stream") as caught:
+        LaunchOrder(cuda.driver()).launch(launches, cuda_driver.PER_THREAD_STREAM, 0)
+    assert "torch.cuda.Stream()" in (caught.value.remedy or "")
+    assert not launches.streams

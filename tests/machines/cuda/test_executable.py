@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from stretto.errors import BuildError, RunError
-from stretto.machines.cuda import executable as cuda_executable
+from stretto.errors import RunError
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launcher import InterpretedLauncher
 from stretto.machines.cuda.printer.source import PROGRESS
-from stretto.options import Options
 from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped
-from tests.machines.cuda.cuda_fakes import SIDE_STREAM, FakeCuda, FakeGpu
+from tests.machines.cuda.cuda_fakes import OPTIONS, FakeCuda, FakeGpu, on_gpu, require_order
 from tests.machines.cuda.cuda_programs import (
     BLOCK,
     SIZE,
@@ -35,21 +32,12 @@ from tests.machines.cuda.cuda_programs import (
 pytest.importorskip("triton")
 pytest.importorskip("greenlet")
 
-OPTIONS = Options(max_depth=50)
 CONSTANT = torch.arange(float(SIZE))
 
 
 def emulated(case: Case) -> CudaExecutable:
     machine = InterpretedLauncher([InterpretedKernel(case.source)])
     return CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
-
-
-def on_gpu(cuda: FakeCuda, case: Case, limit: int = 1 << 30) -> tuple[CudaExecutable, FakeGpu]:
-    machine = FakeGpu(cuda, [case.source], limit=limit)
-    machine.fake.know(*case.interface.constants.values())
-    executable = CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
-    cuda.clear()
-    return executable, machine
 
 
 @pytest.fixture(params=["emulated", "driver"])
@@ -326,21 +314,14 @@ def test_threads_on_streams_of_their_own(cuda: FakeCuda) -> None:
                 if not torch.equal(run([x])[0], swapped(x, CONSTANT)):
                     wrong.append(stream)
 
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 2, 1)]
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in (1, 3, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not wrong
     assert run.launches == 15
-    last = None
-    for line in cuda.log("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx"):
-        if line.startswith("cuLaunch"):
-            stream = line.split("stream=")[1].split()[0]
-            assert last in (None, stream), "a launch beside another one"
-            last = stream
-        elif line.startswith("cuStreamWait"):
-            last = line.split()[1]
+    require_order(cuda)
 
 
 def test_the_context_of_the_thread_is_left_as_it_was(cuda: FakeCuda) -> None:
@@ -355,131 +336,3 @@ def test_the_context_of_the_thread_is_left_as_it_was(cuda: FakeCuda) -> None:
             run([torch.empty(SIZE, device="meta")])
         with machine.driver.active(0x1234):
             assert not cuda.log(), "the context was not restored"
-
-
-# ---- captures --------------------------------------------------------------------------------
-def test_capture_and_replay(cuda: FakeCuda) -> None:
-    run, machine = on_gpu(cuda, swap_case(CONSTANT))
-    x = torch.rand(SIZE)
-    machine.fake.know(x)
-    run([x])
-    cuda.capture(3, 11)
-    with machine.fake.on(3):
-        machine.fake.allocated.clear()
-        outputs = [run([x])[0] for _ in range(2)]
-    cuda.capture(3, 0)
-    assert len(machine.replays) == 2
-    control = run.captures[11].control
-    assert control.data_ptr() != run.states[0].control.data_ptr()
-    # The control block is no memory of the graph, which has what is allocated on its stream.
-    assert (SIDE_STREAM, control.nbytes) in machine.fake.allocated
-    assert {stream for stream, nbytes in machine.fake.allocated if nbytes == SIZE * 4} == {3}
-    for step in range(3):
-        x.copy_(torch.rand(SIZE))
-        for arguments in machine.replays:
-            machine.execute(arguments)
-        for y in outputs:
-            assert torch.equal(y, swapped(x, CONSTANT))
-        assert control[PROGRESS:].tolist() == [4 * (step + 1)] * UNITS, "counters go on"
-
-
-def test_each_capture_has_a_state_that_outlives_the_function(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: list[object] = []
-    monkeypatch.setattr(cuda_executable, "_KEPT", kept)
-    constant = torch.rand(SIZE + 1)[1:]
-    run, machine = on_gpu(cuda, swap_case(constant))
-    x = inputs()
-    machine.fake.know(*x, *run._filler.constants.values())
-    for number in (11, 12):
-        cuda.capture(3, number)
-        with machine.fake.on(3):
-            run(x)
-    assert set(run.captures) == {11, 12} and not run.states
-    addresses = {state.control.data_ptr() for state in run.captures.values()}
-    copy = run._filler.constants[2].data_ptr()
-    del run
-    gc.collect()
-    assert addresses == {entry[0].control.data_ptr() for entry in kept}  # pyright: ignore
-    assert [t.data_ptr() for t in kept[0][1]] == [copy]  # pyright: ignore
-
-
-def test_streams_of_one_capture_follow_each_other_and_leave_others_alone(cuda: FakeCuda) -> None:
-    run, machine = on_gpu(cuda, swap_case(CONSTANT))
-    x = inputs()
-    machine.fake.know(*x)
-    cuda.capture(3, 11)
-    cuda.capture(4, 11)
-    for stream in (0, 3, 4):
-        with machine.fake.on(stream):
-            run(x)
-    assert cuda.log("cuEventRecord", "cuStreamWaitEvent") == [
-        "cuEventRecord 3",
-        "cuStreamWaitEvent 4 flags=0",
-    ]
-    assert len(run.captures) == 1
-
-
-def test_a_stream_that_is_captured_now_is_not_waited_for(cuda: FakeCuda) -> None:
-    run, machine = on_gpu(cuda, swap_case(CONSTANT))
-    x = inputs()
-    machine.fake.know(*x)
-    with machine.fake.on(3):
-        run(x)
-    cuda.capture(3, 11)
-    with machine.fake.on(4):
-        run(x)
-    assert not cuda.log("cuEventRecord")
-
-
-def test_a_replay_that_fails_is_seen_by_the_next_call(cuda: FakeCuda) -> None:
-    run, machine = on_gpu(cuda, swap_case(CONSTANT))
-    x = torch.rand(SIZE)
-    machine.fake.know(x)
-    cuda.capture(3, 11)
-    with machine.fake.on(3):
-        run([x])
-    cuda.capture(3, 0)
-    x[0] = -1
-    machine.execute(machine.replays[0])
-    x[0] = 1
-    with pytest.raises(RunError, match="assertion 40"):
-        run([x])
-    assert torch.equal(run([x])[0], swapped(x, CONSTANT))
-    machine.execute(machine.replays[0])
-    run.synchronize()
-
-
-def test_what_waits_for_the_gpu_cannot_be_captured(cuda: FakeCuda) -> None:
-    for case, why in (
-        (count_case(), "because its outputs' sizes are read on the host"),
-        (deep_case(), "because the host must see whether its recursion had memory enough"),
-    ):
-        run, machine = on_gpu(cuda, case)
-        cuda.capture(3, 11)
-        with machine.fake.on(3), pytest.raises(RunError, match=f"cannot be captured, {why}"):
-            run(inputs(size=BLOCK, dtype=case.interface.inputs[0].dtype.torch))
-
-
-def test_no_program_is_made_while_a_stream_is_captured(cuda: FakeCuda) -> None:
-    case = swap_case(CONSTANT)
-    machine = FakeGpu(cuda, [case.source])
-    cuda.capture(3, 11)
-    with machine.fake.on(3), pytest.raises(BuildError, match="while a stream is captured"):
-        CudaExecutable(case.program, [case.source], case.interface, OPTIONS, machine)
-
-
-def test_a_state_is_made_though_a_stream_is_captured(cuda: FakeCuda) -> None:
-    run, machine = on_gpu(cuda, swap_case(CONSTANT))
-    x = inputs()
-    machine.fake.know(*x)
-    cuda.capture(3, 11)
-    with machine.fake.on(3):
-        run(x)
-    made = cuda.log("cuThreadExchangeStreamCaptureMode", "cuStreamSynchronize")
-    assert made == [
-        "cuThreadExchangeStreamCaptureMode 2",
-        f"cuStreamSynchronize {SIDE_STREAM:x}",
-        "cuThreadExchangeStreamCaptureMode 0",
-    ]

@@ -10,7 +10,7 @@ import torch
 from stretto.device.forms import ProgramInterface
 from stretto.device.plan import Plan
 from stretto.errors import BuildError
-from stretto.machines.cuda.driver import Driver, load_driver
+from stretto.machines.cuda.driver import BUSY_REMEDY, Driver, load_driver
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
 from stretto.machines.cuda.launcher import GpuLauncher, InterpretedLauncher, TorchMemory
@@ -52,8 +52,12 @@ def find_gpu(device: torch.device) -> Gpu:
             remedy="check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that the driver is new enough",
         )
     named = str(device) != "cuda"
-    index = device.index if named else torch.cuda.current_device()
-    properties = torch.cuda.get_device_properties(index)
+    try:
+        index = device.index if named else torch.cuda.current_device()
+        properties = torch.cuda.get_device_properties(index)
+    except RuntimeError as error:  # as in exclusive-process mode, where another process is first
+        reason = str(error).strip().splitlines()[0]
+        raise BuildError(f"torch cannot use {device}: {reason}", remedy=BUSY_REMEDY) from error
     capability = (properties.major, properties.minor)
     gpu = Gpu(index, properties.name, capability, properties.multi_processor_count)
     require_capability(gpu)

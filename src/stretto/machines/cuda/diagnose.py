@@ -8,13 +8,21 @@ import torch
 
 from stretto.errors import BuildError
 from stretto.machines.cuda.device import find_gpu
-from stretto.machines.cuda.driver import load_driver
+from stretto.machines.cuda.driver import (
+    BUSY_REMEDY,
+    COMPUTE_MODE,
+    MODE_EXCLUSIVE_PROCESS,
+    MODE_PROHIBITED,
+    CudaError,
+    load_driver,
+)
 from stretto.machines.cuda.toolchain import require_greenlet, require_triton
 from stretto.machines.machine import Diagnosis
 
 
 def diagnoses() -> Iterator[Diagnosis]:
     yield check_gpu()
+    yield from check_mode()
     yield check_triton()
 
 
@@ -33,6 +41,25 @@ def check_gpu() -> Diagnosis:
         f"{gpu.device}: {gpu.name}, compute capability {capability}, {gpu.multiprocessors} "
         f"multiprocessors; driver for CUDA {driver}, torch for {torch.version.cuda}{more}",
     )
+
+
+def check_mode() -> Iterator[Diagnosis]:
+    """Who may use the GPU; nothing where there is no driver to say so."""
+    try:
+        mode = load_driver().attribute(0, COMPUTE_MODE)
+    except (BuildError, CudaError):
+        return
+    name = "compute mode"
+    match mode:
+        case number if number == MODE_EXCLUSIVE_PROCESS:
+            detail = "exclusive process: one process at a time can use the GPU"
+            yield Diagnosis(name, "warn", detail, f"for a second process: {BUSY_REMEDY}")
+        case number if number == MODE_PROHIBITED:
+            detail = "prohibited: no process can use the GPU"
+            remedy = "`nvidia-smi --compute-mode=DEFAULT`, as administrator"
+            yield Diagnosis(name, "warn", detail, remedy)
+        case _:
+            yield Diagnosis(name, "ok", "default: several processes can use the GPU")
 
 
 def check_triton() -> Diagnosis:

@@ -23,17 +23,30 @@ Launch = Callable[[int], None]
 
 # CUresult
 OUT_OF_MEMORY = 2
+NOT_INITIALIZED = 3
+DEINITIALIZED = 4
+DEVICE_UNAVAILABLE = 46
 NO_DEVICE = 100
 INVALID_IMAGE = 200
+INVALID_CONTEXT = 201
 NO_BINARY_FOR_GPU = 209
 INVALID_PTX = 218
 UNSUPPORTED_PTX_VERSION = 222
 INVALID_SOURCE = 300
 INVALID_HANDLE = 400
 OUT_OF_RESOURCES = 701
+CONTEXT_IS_DESTROYED = 709
 COOPERATIVE_LAUNCH_TOO_LARGE = 720
 DRIVER_MISMATCH = 803
 CAPTURE_ERRORS = range(900, 910)
+GONE = (NOT_INITIALIZED, DEINITIALIZED, INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
+"""What a kernel gives that is no longer loaded where it was."""
+
+# CUdevice_attribute, CUcomputemode
+COMPUTE_MODE = 20
+COOPERATIVE_LAUNCH = 95
+MODE_PROHIBITED = 2
+MODE_EXCLUSIVE_PROCESS = 3
 
 # CUfunction_attribute, CUstreamCaptureStatus, CUstreamCaptureMode, CUevent_flags,
 # CUlaunchAttributeID
@@ -43,12 +56,16 @@ CAPTURE_RELAXED = 2
 EVENT_DISABLE_TIMING = 2
 ATTRIBUTE_COOPERATIVE = 2
 
+PER_THREAD_STREAM = 2
+"""CU_STREAM_PER_THREAD: one handle for a stream that is another one in each thread."""
+
 _FUNCTIONS = (
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
     "cuDriverGetVersion",
     "cuDeviceGet",
+    "cuDeviceGetAttribute",
     "cuDevicePrimaryCtxRetain",
     "cuCtxGetCurrent",
     "cuCtxPushCurrent_v2",
@@ -64,6 +81,16 @@ _FUNCTIONS = (
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventRecord",
+)
+_FREE_MEMORY = "free memory of the GPU: other processes may use it (`nvidia-smi`)"
+BUSY_REMEDY = (
+    "end the process that holds the GPU (`nvidia-smi` lists it), or let several share it: "
+    "`nvidia-smi --compute-mode=DEFAULT`, as administrator"
+)
+_GONE_REMEDY = (
+    "what was loaded on the GPU is no longer where it was: the device was reset, its context "
+    "destroyed, or the process forked after it had used the GPU; compile again, in a process that "
+    "was started, not forked"
 )
 _TOO_OLD = "update the NVIDIA driver (`nvidia-smi` shows its version)"
 
@@ -139,6 +166,11 @@ class Driver:
         """The latest CUDA that the driver can run."""
         number = self._int("cuDriverGetVersion")
         return number // 1000, number % 1000 // 10
+
+    # ---- devices ----------------------------------------------------------------------------
+    def attribute(self, device: int, number: int) -> int:
+        """An attribute of a device. Needs no context, so it works on a GPU that others hold."""
+        return self._int("cuDeviceGetAttribute", number, self._int("cuDeviceGet", device))
 
     # ---- contexts ----------------------------------------------------------------------------
     def context(self, device: int) -> int:
@@ -322,7 +354,11 @@ def build_error(error: CudaError, what: str) -> BuildError:
         case code if code in (UNSUPPORTED_PTX_VERSION, INVALID_PTX, INVALID_IMAGE, INVALID_SOURCE):
             remedy = f"{_TOO_OLD}: it does not read what Triton's assembler writes"
         case code if code == OUT_OF_MEMORY:
-            remedy = "free memory of the GPU: other processes may use it (`nvidia-smi`)"
+            remedy = _FREE_MEMORY
+        case code if code == DEVICE_UNAVAILABLE:
+            remedy = BUSY_REMEDY
+        case code if code in GONE:
+            remedy = _GONE_REMEDY
         case _:
             remedy = "run `stretto doctor`"
     return BuildError(f"{what}: {error}", remedy=remedy)
@@ -337,9 +373,14 @@ def run_error(error: CudaError, what: str) -> RunError:
                 "limit of MPS: compile it again"
             )
         case code if code in CAPTURE_ERRORS:
-            remedy = "run the function once before it is captured, and capture one stream at a time"
+            remedy = (
+                "run the function once before it is captured, and wait for the GPU and for errors "
+                "outside of captures, those of other threads too"
+            )
         case code if code == OUT_OF_MEMORY:
-            remedy = "free memory of the GPU: other processes may use it (`nvidia-smi`)"
+            remedy = _FREE_MEMORY
+        case code if code in GONE:
+            remedy = _GONE_REMEDY
         case _:
             remedy = (
                 "the GPU reports this for work that was put on it before, by stretto or others: "

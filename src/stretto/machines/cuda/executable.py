@@ -100,7 +100,7 @@ class CudaExecutable(Executable):
         self.launches = 0
         self._lock = threading.Lock()
         self.copies: tuple[Copy, ...] = ()
-        with launcher.active():
+        with launcher.active(), launcher.relaxed():  # another thread may capture meanwhile
             self._prepare()
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
@@ -302,7 +302,7 @@ class CudaExecutable(Executable):
             if nbytes > limit:
                 raise too_large("the results", nbytes, limit, self.symbols.shown(sizes))
         for buffer, shape in shapes.items():
-            memory[buffer.slot] = self.launcher.empty(shape, buffer.dtype.torch)
+            memory[buffer.slot] = self._filler.output(shape, buffer.dtype.torch)
         return memory
 
     def _results(

@@ -2,9 +2,18 @@
 
 All thread blocks of a program must be resident at once, since they wait for each other. Two
 programs that start beside each other could each get a part of the multiprocessors and wait for the
-rest for ever. So (a) launches are cooperative: the hardware starts a grid as a whole, and the
-driver refuses one that cannot fit; (b) a launch on another stream than the device's launch before
-first makes its stream wait for that one.
+rest for ever. So
+
+(a) launches are cooperative. CUDA promises that all blocks of such a grid run at once, and refuses
+    one that cannot fit. A second grid starts when there is room for all of it. A kernel node of a
+    graph keeps the attribute, so that replays on several streams cannot starve each other either;
+(b) a launch on another stream than the device's launch before first makes its stream wait for that
+    one, so that two programs do not share a GPU at all. Replays are torch's, so this cannot see
+    them: (a) holds for them alone;
+(c) a wait gives up after a number of looks, so that whatever goes wrong ends in an error.
+
+A device without cooperative launches is refused, and so is the per-thread default stream: its one
+handle is another stream in each thread, of which (b) would know nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +27,16 @@ from typing import Protocol
 
 import torch
 
-from stretto.errors import BuildError
-from stretto.machines.cuda.driver import INVALID_HANDLE, CudaError, Driver, Launch, build_error
+from stretto.errors import BuildError, RunError
+from stretto.machines.cuda.driver import (
+    COOPERATIVE_LAUNCH,
+    INVALID_HANDLE,
+    PER_THREAD_STREAM,
+    CudaError,
+    Driver,
+    Launch,
+    build_error,
+)
 
 Argument = torch.Tensor | int
 """Of a kernel: a tensor for a pointer, or a number."""
@@ -76,11 +93,12 @@ class LoadedKernel:
 
 def load_kernel(driver: Driver, device: int, compiled: CompiledKernel, blocks: int) -> LoadedKernel:
     """Loads a kernel for launches of that many blocks. Raises BuildError where the driver refuses
-    it."""
+    it, and for a device that starts no grid as a whole."""
     if compiled.scratch_bytes:
         raise BuildError("Triton compiled the program with scratch memory, which nobody provides")
     threads, shared = compiled.warps * WARP, compiled.shared_bytes
     try:
+        cooperative = driver.attribute(device, COOPERATIVE_LAUNCH)
         context = driver.context(device)
         with driver.active(context), driver.relaxed():
             function = driver.load(compiled.binary, compiled.entry)
@@ -89,6 +107,12 @@ def load_kernel(driver: Driver, device: int, compiled: CompiledKernel, blocks: i
             resident = driver.resident_blocks(function, threads, shared)
     except CudaError as error:
         raise build_error(error, f"the kernel cannot be loaded on cuda:{device}") from error
+    if not cooperative:
+        raise BuildError(
+            f"cuda:{device} has no cooperative launches, so the thread blocks of a program, which "
+            "wait for each other, might not all run at once",
+            remedy="use a whole GPU: some virtual ones and old drivers have no such launches",
+        )
     scratch = compiled.scratch_parameters
     return LoadedKernel(driver, context, function, blocks, threads, shared, scratch, resident)
 
@@ -142,6 +166,13 @@ class LaunchOrder:
         self._events: list[int] = []
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
+        """Raises CudaError, and RunError for a stream whose order nobody can know."""
+        if stream == PER_THREAD_STREAM:
+            raise RunError(
+                "a program cannot run on the per-thread default stream, which is another stream "
+                "in each thread but has one handle",
+                remedy="call it under `torch.cuda.stream(torch.cuda.Stream())`",
+            )
         with self._lock:
             last = self._last.get(capture, stream)
             if last != stream:

@@ -53,6 +53,10 @@ class Launcher(Protocol):
         """Memory of the current stream, or of the capture's graph."""
         ...
 
+    def relaxed(self) -> AbstractContextManager[object]:
+        """Inside, this thread may allocate and wait though another stream is being captured."""
+        ...
+
     def aside(self, make: Callable[[], T]) -> T:
         """Runs `make` where its work is not captured, and waits for that work. What it makes is
         never memory of a graph, which is written anew at every replay."""
@@ -140,13 +144,22 @@ class GpuLauncher:
         self.stream = memory.stream
 
     def active(self) -> AbstractContextManager[object]:
-        return self.driver.active(self.kernels[0].context)
+        try:
+            return self.driver.active(self.kernels[0].context)
+        except CudaError as error:
+            raise run_error(error, "the GPU cannot be used") from error
 
     def capture(self, stream: int) -> int:
-        return self.driver.capture(stream)
+        try:
+            return self.driver.capture(stream)
+        except CudaError as error:
+            raise run_error(error, "the stream cannot be used") from error
+
+    def relaxed(self) -> AbstractContextManager[object]:
+        return self.driver.relaxed()
 
     def aside(self, make: Callable[[], T]) -> T:
-        with self.driver.relaxed(), self.torch.on_side_stream():
+        with self.relaxed(), self.torch.on_side_stream():
             made = make()
             self.synchronize(self.torch.stream())
         return made
@@ -222,6 +235,9 @@ class InterpretedLauncher:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
+
+    def relaxed(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def aside(self, make: Callable[[], T]) -> T:
         return make()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 
@@ -60,15 +61,21 @@ class State:
 
 
 def make_state(launcher: Launcher, stream: int, capture: int, units: int, words: int) -> State:
-    """A state of no launch so far. One for a capture is made aside: a graph's memory is written at
-    every replay, and to zero the counters is no part of a replay."""
+    """A state of no launch so far. It is made aside: a graph's memory is written at every replay,
+    to zero the counters is no part of a replay, and a capture by another thread is not disturbed.
+    Raises RunError where there is no memory for it."""
 
     def make() -> State:
         control, error = launcher.control(PROGRESS + units)
         host = launcher.host(words + 1)  # never of no bytes
         return State(stream, capture, control, words_of(error), words_of(host), (error, host))
 
-    return launcher.aside(make) if capture else make()
+    try:
+        return launcher.aside(make)
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise _no_memory(8 * (PROGRESS + units), "the counters", _FREE_SOME) from error
 
 
 def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
@@ -200,13 +207,30 @@ class Filler:
             return self.launcher.empty((max(count, ALIGNMENT),), torch.uint8)
         except torch.OutOfMemoryError as error:
             recursive = any(source.recursive for source in self.sources)
-            raise RunError(
-                f"the GPU has no {bytes_text(count)} left for the intermediate values of the "
-                "program",
-                remedy="check that the recursion reaches its base case"
-                if recursive
-                else "free memory of the GPU, or use smaller inputs",
-            ) from error
+            remedy = "check that the recursion reaches its base case" if recursive else _FREE_SOME
+            raise _no_memory(count, "the intermediate values", remedy) from error
+
+    def output(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory for a result, of the stream or of the capture's graph. Raises RunError where
+        there is none left."""
+        try:
+            return self.launcher.empty(shape, dtype)
+        except torch.OutOfMemoryError as error:
+            raise _no_memory(prod(shape) * dtype.itemsize, "a result", _FREE_SOME) from error
+
+
+_FREE_SOME = "free memory of the GPU, or use smaller inputs"
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Host memory that the GPU sees has no error class of its own."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+
+
+def _no_memory(nbytes: int, what: str, remedy: str) -> RunError:
+    return RunError(
+        f"the GPU has no {bytes_text(nbytes)} left for {what} of the program", remedy=remedy
+    )
 
 
 def aligned(nbytes: int) -> int:
