@@ -210,6 +210,9 @@ class _Launch:
         self.hand_over()
 
     def _fence(self, control: Any) -> None:
+        watch = self.watches[self.current]
+        if watch is not None:
+            watch.acquire()
         if self.order.random() < _SWITCH_AFTER_WAIT:
             self.hand_over()
 

@@ -21,6 +21,7 @@ import torch
 import triton.language
 import triton.runtime.interpreter
 from torch import Tensor
+from triton._C.libtriton.ir import MEM_SEMANTIC
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle
 
 from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind, Memory
@@ -93,6 +94,8 @@ class Builder(InterpreterBuilder):
         self, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
         active = np.broadcast_to(mask.data, ptr.data.shape)
+        if self.memory.watch is not None and sem == MEM_SEMANTIC.RELEASE:
+            self.memory.watch.publish()
         if active.any():
             kind = val.data.dtype
             self.memory.load(ptr.data[active], kind, _buffer(ptr), active, _ATOMIC)

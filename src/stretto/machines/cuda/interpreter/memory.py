@@ -37,6 +37,14 @@ class Watch(Protocol):
         """All threads of the unit have come to one place."""
         ...
 
+    def publish(self) -> None:
+        """One thread says that all of the unit have come to here."""
+        ...
+
+    def acquire(self) -> None:
+        """Each thread by itself has seen what some other units have published."""
+        ...
+
 
 class OutOfBounds(Exception):
     """An access that leaves the buffer that its pointer was made from, or that is not aligned."""

@@ -8,12 +8,16 @@ layouts do not count: whether there are any depends on layouts. No race are
 
 - two reads; two atomics, as which volatile loads count too;
 - one statement that stores twice from the same lane, in two iterations of a loop: it is one
-  instruction with one layout, and of threads that hold copies of a lane always the same one stores;
+  instruction with one layout, and of threads that hold copies of a lane the same one always stores;
 - an update in place: a lane stores what depends on what the same lane of an equally large block
-  has read there. The value has to come first, in whichever thread. This holds for blocks with a lane
-  for every thread: lanes of smaller ones, and scalars, are read by several threads each, of which
-  one stores, while another may not have read yet; so then the load has to be a part of the store's
-  own statement, where none of the others has a use for the value.
+  has read there. The value has to come first, in whichever thread. This holds for blocks with a
+  lane for every thread. Lanes of smaller blocks, and scalars, are read by several threads each. One
+  of them stores, while another may not have read yet; so there the load has to be a part of the
+  statement that stores, where the others have no use for what they read.
+
+A unit publishes with one thread for all, so there has to be a barrier between what the others have
+done and that; and one between the end of a wait, in which each thread sees for itself what some
+other units have published, and what follows.
 
 The accesses of an epoch, which lies between two barriers, are marked in memory of their own: an
 element holds the last epoch in which it was touched. Only where that says that an epoch touched
@@ -129,10 +133,24 @@ class UnitAccesses:
         self.epoch = 1
         self.regions: dict[int, Region] = {}  # by address
         self.busy: list[Region] = []
+        self.acquired = False  # and no barrier since
+
+    def publish(self) -> None:
+        for region in self.busy:
+            for kind in ("written", "read"):
+                if region.accesses[kind]:
+                    what = self._named(region.accesses[kind][-1])
+                    raise Race(
+                        f"the unit publishes its progress, with no barrier of the block since "
+                        f"memory was {kind}, maybe by another thread, {what}"
+                    )
+
+    def acquire(self) -> None:
+        self.acquired = True
 
     def barrier(self) -> None:
-        """All threads of the unit have come to here."""
         self.epoch += 1
+        self.acquired = False
         for region in self.busy:
             region.clear()
         self.busy.clear()
@@ -147,6 +165,11 @@ class UnitAccesses:
         shape: tuple[int, ...],
     ) -> None:
         """words: of `buffer`, in the order of `lanes`. Raises Race."""
+        if self.acquired and kind != "changed atomically":
+            raise Race(
+                f"{buffer.name} is {kind} after a wait, with no barrier of the block in between, "
+                f"maybe by a thread that has not seen what other units published"
+            )
         start, size = buffer.memory
         region = self.regions.get(start)
         if region is None:
@@ -178,15 +201,20 @@ class UnitAccesses:
     def _compare(self, access: Access, others: list[Access], buffer: Buffer) -> None:
         for other in others:
             for place in self._races(access, other):
-                code, line = other.lines[0] if other.lines else (None, 0)
-                where = f" in {code.co_name}" if code else ""
-                text = linecache.getline(self.file, line).strip()
                 at = place - (buffer.address - buffer.memory[0])
                 raise Race(
                     f"byte {at} of {buffer.name} is {access.kind} here, and was {other.kind} by "
                     f"the same unit with no barrier of the block in between, maybe by another "
-                    f"thread, at line {line}{where}: {text}"
+                    f"thread, {self._named(other)}"
                 )
+
+    def _named(self, access: Access) -> str:
+        """`at line 7 in k_sum: tl.store(...)`."""
+        if not access.lines:
+            return "outside of the text"
+        code, line = access.lines[0]
+        text = linecache.getline(self.file, line).strip()
+        return f"at line {line} in {code.co_name}: {text}"
 
     def _races(self, access: Access, before: Access) -> Iterator[int]:
         """The bytes at which the two accesses race."""
