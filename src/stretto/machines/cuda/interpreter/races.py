@@ -136,13 +136,12 @@ class UnitAccesses:
         self.acquired = False  # and no barrier since
 
     def publish(self) -> None:
-        for region in self.busy:
-            for kind in ("written", "read"):
-                if region.accesses[kind]:
-                    what = self._named(region.accesses[kind][-1])
+        for kind in ("written", "read"):
+            for accesses in (region.accesses[kind] for region in self.busy):
+                if accesses:
                     raise Race(
                         f"the unit publishes its progress, with no barrier of the block since "
-                        f"memory was {kind}, maybe by another thread, {what}"
+                        f"memory was {kind}, maybe by another thread, {self._named(accesses[-1])}"
                     )
 
     def acquire(self) -> None:

@@ -91,34 +91,27 @@ class Barriers:
                 orelse, second = self.placed(orelse, other, units)
                 return replace(statement, then=then, orelse=orelse), union(first, second)
             case code.For(body=body, units=entering):
-                inside = units & entering
-                (body,), begin, end = self.repeated(statement, (body,), before, inside)
-                behind = begin
-                if entering != code.EVERY:  # of those that enter, each has an iteration
-                    behind = union(without(before, inside), end)
-                return replace(statement, body=body), behind
-            case code.Loop(_, head, body):
-                (head, body), behind, _ = self.repeated(statement, (head, body), before, units)
+                # Over the rows of a table: tasks of one kernel, which do not meet, or waits.
+                body, end = self.placed(body, before, units & entering)
+                others = before if entering == code.EVERY else without(before, units & entering)
+                return replace(statement, body=body), union(others, end)
+            case code.Loop():
+                head, body, behind = self.repeated(statement, before, units)
                 return replace(statement, head=head, body=body), behind
             case _:
                 return statement, before
 
     def repeated(
-        self, loop: code.Statement, blocks: tuple[code.Block, ...], before: Touched, units: int
-    ) -> tuple[tuple[code.Block, ...], Touched, Touched]:
-        """The blocks of a loop; what is touched where the last one begins, before which the loop
-        may end; and what is at the end of an iteration."""
+        self, loop: code.Loop, before: Touched, units: int
+    ) -> tuple[code.Block, code.Block, Touched]:
+        """The two blocks of a loop, and what is touched behind the first, where the loop ends."""
         before = union(before, self.entries.get(id(loop), NOTHING))
         while True:
-            begin, end = before, before
-            found: list[code.Block] = []
-            for block in blocks:
-                begin = end
-                block, end = self.placed(block, begin, units)
-                found.append(block)
+            head, behind = self.placed(loop.head, before, units)
+            body, end = self.placed(loop.body, behind, units)
             if union(before, end) == before:
                 self.entries[id(loop)] = before
-                return tuple(found), begin, end
+                return head, body, behind
             before = union(before, end)
 
     # ---- what statements touch -----------------------------------------------------------------
