@@ -142,7 +142,31 @@ MAKERS: dict[str, Callable[[], Program]] = {
         if name not in OTHERS
     },
 }
-SAMPLE = [("branches", 3), ("recursion", 3), ("lstm", 3), ("attention", 1), ("seq2seq", 1)]
+SUPERFLUOUS = {
+    "loops": 4,
+    "rae": 5,
+    "list_of_dynamic_length": 1,
+    "tree": 4,
+    "several": 2,
+    "writing_in_place": 1,
+    "read_and_returned": 1,
+    "a_path_back_and_forth": 3,
+    "a_list_of_the_caller": 1,
+    "conditional_expressions": 2,
+    "stack_of_dynamic_length": 1,
+    "list_of_numbers": 1,
+    "modules": 3,
+    "in_place_writes": 2,
+    "appended_before_and_after": 2,
+    "a_list_between_two_functions": 1,
+    "list_that_grows_in_one_arm": 1,
+    "mutual": 1,
+}
+"""How many barriers of a program, at most, its run comes to although no thread waits there for what
+another one does. The printer knows buffers, but not which of their elements two kernels touch
+(items of a list, slices), nor which buffers a recursive call is given twice, nor that there is a
+barrier inside of a kernel."""
+SAMPLE = [("branches", 1), ("recursion", 3), ("lstm", 3), ("attention", 1), ("seq2seq", 1)]
 CASES = [(name, units) for name in MAKERS for units in (1, 3)]
 
 
@@ -166,11 +190,11 @@ def removed_from(name: str, units: int) -> list[Removed]:
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))
-def test_no_barrier_is_missed(name: str, units: int) -> None:
-    """... whose removal nothing notices, but for those that only the data or the ranges of a
-    kernel's tasks make superfluous."""
+@pytest.mark.rotating(1)
+def test_the_check_notices_each_barrier_that_is_missing(name: str, units: int) -> None:
     removed = removed_from(name, units)
-    missed = [each for each in removed if not each.is_noticed]
-    print(f"{name}, {units} units: {len(removed)} barriers, {len(missed)} not noticed")
-    for each in missed:
-        print(f"  line {each.line + 1}: {each.place}")
+    unnoticed = [each for each in removed if each.is_reached and not each.is_noticed]
+    print(f"{name}, {units} units: {len(removed)} barriers, {len(unnoticed)} not noticed")
+    for each in unnoticed:
+        print(f"  line {each.line + 1}, {each.place}")
+    assert len(unnoticed) <= SUPERFLUOUS.get(name, 0)

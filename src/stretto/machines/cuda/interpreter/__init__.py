@@ -122,8 +122,9 @@ class InterpretedKernel:
     def _is_constant(self, parameter: Parameter) -> bool:
         """Whether nothing writes to it in a launch."""
         arguments = self.source.arguments
-        is_buffer = parameter.kind == "buffer" and parameter.place < len(arguments)
-        return is_buffer and arguments[parameter.place].kind == "constant"
+        if parameter.kind != "buffer" or parameter.place >= len(arguments):
+            return parameter.kind == "tables"
+        return arguments[parameter.place].kind == "constant"
 
     def _explained(self, failed: _UnitFailed) -> RunError:
         """The error with the last printed line that led to it, or the user's that this is."""

@@ -49,7 +49,7 @@ class Race(Exception):
     """An access to what the same unit has touched since its last barrier, by another thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Access:
     """One execution of a load, a store or an atomic.
 
@@ -77,11 +77,12 @@ class Access:
 class Region:
     """What one unit does to one piece of memory in an epoch.
 
-    marks: by kind and width, the last epoch in which each word was touched. marked: how many
-    accesses of each kind are in `marks`.
+    is_busy: whether there are any. marks: by kind and width, the last epoch in which each word was
+    touched. marked: how many accesses of each kind are in `marks`.
     """
 
     size: int
+    is_busy: bool = False
     accesses: dict[Kind, list[Access]] = field(
         default_factory=lambda: {kind: [] for kind in _AGAINST}
     )
@@ -89,6 +90,7 @@ class Region:
     marks: dict[tuple[Kind, int], Array] = field(default_factory=dict[tuple[Kind, int], Array])
 
     def clear(self) -> None:
+        self.is_busy = False
         for kind, accesses in self.accesses.items():
             accesses.clear()
             self.marked[kind] = 0
@@ -176,14 +178,14 @@ class UnitAccesses:
         if buffer.address != start:
             words = words + (buffer.address - start) // width
         access = Access(kind, words, width, lanes, shape, self._lines())
-        idle = True
-        for other in _AGAINST:
-            if region.accesses[other]:
-                idle = False
-                if other in _AGAINST[kind] and region.touched(other, words, width, self.epoch):
-                    self._compare(access, region.accesses[other], buffer)
-        if idle:
+        if not region.is_busy:
+            region.is_busy = True
             self.busy.append(region)
+        else:
+            for other in _AGAINST[kind]:
+                others = region.accesses[other]
+                if others and region.touched(other, words, width, self.epoch):
+                    self._compare(access, others, buffer)
         region.accesses[kind].append(access)
 
     def _lines(self) -> Lines:
