@@ -16,6 +16,8 @@ from stretto.device.expr import Buffer
 from stretto.machines.terms import Operand, Term, literal
 
 ONE = literal(1)
+EVERY = -1
+"""All units, as a set of bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Call:
 class Run:
     """Tasks of a kernel, from `first` to `last` by `stride`. Machines make loops of it.
 
-    tasks: how many there are in all, where every unit has at most one; else 0.
+    tasks: how many there are in all, where every unit has at most one; else 0. units: those that
+    may have a task.
     """
 
     kernel: str
@@ -95,19 +98,27 @@ class Run:
     last: Term
     stride: Term
     tasks: int = 0
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class If:
+    """units: those for which the condition holds, where it depends on nothing else."""
+
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop over numbers. pragma: a line before it that tells the compiler how to run it."""
+    """A loop over numbers. pragma: a line before it that tells the compiler how to run it.
+
+    units: those for which there is at least one number, where it is known that there is none for
+    others.
+    """
 
     variable: Term
     first: Term
@@ -115,6 +126,7 @@ class For:
     step: Term = ONE
     body: Block = ()
     pragma: str = ""
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +256,9 @@ def uses(statement: Statement) -> Iterator[str]:
 
 
 def reads(statement: Statement) -> Iterator[Buffer]:
-    """The buffers that a statement loads from by itself."""
-    return (buffer for term in _terms(statement, targets=False) for buffer in term.reads)
+    """The buffers that the terms of a statement load from."""
+    for term in _terms(statement, targets=False):
+        yield from term.reads
 
 
 def blocks(statement: Statement) -> tuple[Block, ...]:

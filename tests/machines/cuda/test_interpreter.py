@@ -181,6 +181,7 @@ def test_parameters_may_share_memory() -> None:
     body = """
         at = tl.arange(0, 4)
         tl.store(floats + at, (at + 1).to(tl.float32))
+        tl.debug_barrier()
         bits = tl.load(words + at)
         tl.store(words + 4 + at, bits)
         tl.store(bytes + 32, tl.cast(7, tl.int8))

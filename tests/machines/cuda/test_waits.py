@@ -28,6 +28,7 @@ RING = """
         if ok:
             seen = tl.load(x + lanes)
             tl.store(seen_by + unit * 3 + turn, tl.max(seen, axis=0))
+            tl.debug_barrier()
             tl.store(x + lanes, seen + 1)
         turn += 1
         signal(control, unit, base + turn)

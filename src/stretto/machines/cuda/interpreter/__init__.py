@@ -18,8 +18,16 @@ import numpy as np
 from torch import Tensor
 
 from stretto.errors import RunError, SourceLocation
-from stretto.machines.cuda.interpreter.memory import Array, Buffer, Memory, OutOfBounds
-from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, TritonSource
+from stretto.machines.cuda.interpreter.dependences import Dependences
+from stretto.machines.cuda.interpreter.memory import (
+    Array,
+    Buffer,
+    Memory,
+    OutOfBounds,
+    Watch,
+)
+from stretto.machines.cuda.interpreter.races import WARP, Race, UnitAccesses
+from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
 from stretto.machines.cuda.user_source import located
 from stretto.runtime.stops import DeadlockError
@@ -41,9 +49,12 @@ class _Waiting:
 
 
 class InterpretedKernel:
-    """One program on this machine's CPU. `seed` and the number of the launch draw the order."""
+    """One program on this machine's CPU. `seed` and the number of the launch draw the order.
 
-    def __init__(self, source: TritonSource, seed: int = 0) -> None:
+    races: whether threads of one unit are checked against each other (races.py).
+    """
+
+    def __init__(self, source: TritonSource, seed: int = 0, races: bool = True) -> None:
         """Raises BuildError where Triton is missing, or is one that this module does not know."""
         require_triton()
         self._greenlet = require_greenlet()
@@ -53,7 +64,9 @@ class InterpretedKernel:
         self.seed = seed
         self.launches = 0
         self._language = triton_language
+        self.races = races
         self._file = file_name(source.text)
+        self._dependences = Dependences(source.text)
         self._module = triton_language.load_module(source.text)
 
     def launch(self, arguments: Sequence[Tensor | float], reached: Sequence[Tensor] = ()) -> None:
@@ -62,8 +75,8 @@ class InterpretedKernel:
         reached: further memory, to which words of the arguments point.
 
         How the program ended stands in the control block. Raises DeadlockError where no unit can
-        go on, and RunError with the printed line for an access outside of a buffer or any other
-        error that a unit runs into.
+        go on, and RunError with the printed line for an access outside of a buffer, for a race of
+        two threads of one unit, or any other error that a unit runs into.
         """
         values: list[Any] = []
         buffers: list[Buffer] = []
@@ -73,7 +86,8 @@ class InterpretedKernel:
             if isinstance(argument, Tensor):
                 if argument.device.type != "cpu" or not argument.is_contiguous():
                     raise ValueError(f"{parameter.name} must be contiguous memory on the CPU")
-                buffer = Buffer(parameter.name, argument.data_ptr(), argument.nbytes)
+                is_constant = self._is_constant(parameter)
+                buffer = Buffer(parameter.name, argument.data_ptr(), argument.nbytes, is_constant)
                 buffers.append(buffer)
                 values.append(self._language.argument(buffer.address, parameter.type, buffer))
             else:
@@ -89,12 +103,28 @@ class InterpretedKernel:
             before, builder.memory = builder.memory, Memory(buffers)
             builder.grid_dim = (self.source.units, 1, 1)
             try:
-                launch = _Launch(builder, self._module, self.source.units, values, control, order)
+                launch = _Launch(builder, self._module, self._watches(), values, control, order)
                 launch.run(self._greenlet)
             except _UnitFailed as failed:
                 raise self._explained(failed) from failed.__cause__
             finally:
                 builder.memory = before
+
+    def _watches(self) -> list[Watch | None]:
+        """One for each unit."""
+        if not self.races:
+            return [None] * self.source.units
+        threads = self.source.warps * WARP
+        return [
+            UnitAccesses(self._file, threads, self._dependences) for _ in range(self.source.units)
+        ]
+
+    def _is_constant(self, parameter: Parameter) -> bool:
+        """Whether nothing writes to it in a launch."""
+        arguments = self.source.arguments
+        if parameter.kind != "buffer" or parameter.place >= len(arguments):
+            return parameter.kind == "tables"
+        return arguments[parameter.place].kind == "constant"
 
     def _explained(self, failed: _UnitFailed) -> RunError:
         """The error with the last printed line that led to it, or the user's that this is."""
@@ -111,7 +141,7 @@ class InterpretedKernel:
             users = self.source.user_kernels
             found = located(self.source.text, location.line, users)
             location = location if found is None else found[1]
-        kind = "" if isinstance(error, OutOfBounds) else f"{type(error).__name__}: "
+        kind = "" if isinstance(error, OutOfBounds | Race) else f"{type(error).__name__}: "
         return RunError(f"unit {failed.unit}: {kind}{error}", location=location)
 
 
@@ -129,7 +159,7 @@ class _Launch:
         self,
         builder: Builder,
         module: dict[str, Any],
-        units: int,
+        watches: Sequence[Watch | None],
         values: list[Any],
         control: Array,
         order: random.Random,
@@ -139,7 +169,8 @@ class _Launch:
         self.values = values
         self.control = control
         self.order = order
-        self.waiting: dict[int, _Waiting | None] = dict.fromkeys(range(units))
+        self.waiting: dict[int, _Waiting | None] = dict.fromkeys(range(len(watches)))
+        self.watches = watches
         self.units: dict[int, Any] = {}
         self.current = 0
         self.hand_over: Callable[[], object] = lambda: None
@@ -162,6 +193,7 @@ class _Launch:
     def _advance(self, unit: int) -> None:
         self.current = unit
         self.builder.grid_idx = (unit, 0, 0)
+        self.builder.memory.watch = self.watches[unit]
         try:
             self.units[unit].switch()
         except Exception as error:  # whatever the program's text raises; it is the cause
@@ -179,6 +211,9 @@ class _Launch:
         self.hand_over()
 
     def _fence(self, control: Any) -> None:
+        watch = self.watches[self.current]
+        if watch is not None:
+            watch.acquire()
         if self.order.random() < _SWITCH_AFTER_WAIT:
             self.hand_over()
 

@@ -21,13 +21,15 @@ import torch
 import triton.language
 import triton.runtime.interpreter
 from torch import Tensor
+from triton._C.libtriton.ir import MEM_SEMANTIC
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle
 
-from stretto.machines.cuda.interpreter.memory import Array, Buffer, Memory
+from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind, Memory
 
 tl: Any = triton.language
 
 BF16 = "bf16"
+_ATOMIC: Kind = "changed atomically"
 _UNDEFINED = 0x5555555555555555
 _TRITON_NUMPY_TYPE: Any = vars(triton.runtime.interpreter)["_get_np_dtype"]
 _NUMPY_TYPES: dict[str, np.dtype[Any]] = {}
@@ -44,13 +46,16 @@ class Builder(InterpreterBuilder):
         self.grid_idx: tuple[int, int, int] = (0, 0, 0)
 
     # ---- memory ------------------------------------------------------------------------------
-    def create_load(self, ptr: Any, *_: Any) -> Any:
-        dtype = _pointee(ptr)
-        return TensorHandle(self.memory.load(ptr.data, numpy_type(dtype), _buffer(ptr)), dtype)
+    def create_load(self, ptr: Any, cache: Any, eviction: Any, is_volatile: bool) -> Any:
+        dtype, access = _pointee(ptr), _loading(is_volatile)
+        data = self.memory.load(ptr.data, numpy_type(dtype), _buffer(ptr), None, access)
+        return TensorHandle(data, dtype)
 
-    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *_: Any) -> Any:
+    def create_masked_load(
+        self, ptrs: Any, mask: Any, other: Any, cache: Any, eviction: Any, is_volatile: bool
+    ) -> Any:
         if mask.data.all():
-            return self.create_load(ptrs)
+            return self.create_load(ptrs, cache, eviction, is_volatile)
         dtype = _pointee(ptrs)
         kind = numpy_type(dtype)
         if other is not None:
@@ -61,7 +66,9 @@ class Builder(InterpreterBuilder):
             result = np.full(ptrs.data.shape, _undefined(kind), kind)
         active = np.broadcast_to(mask.data, ptrs.data.shape)
         if active.any():
-            result[active] = self.memory.load(ptrs.data[active], kind, _buffer(ptrs))
+            found = ptrs.data[active]
+            access = _loading(is_volatile)
+            result[active] = self.memory.load(found, kind, _buffer(ptrs), active, access)
         return TensorHandle(result, dtype)
 
     def create_store(self, ptr: Any, val: Any, *_: Any) -> None:
@@ -71,19 +78,27 @@ class Builder(InterpreterBuilder):
         if mask.data.all():
             self.memory.store(ptrs.data, value.data, _buffer(ptrs))
         elif mask.data.any():
-            values = np.broadcast_to(value.data, ptrs.data.shape)[mask.data]
-            self.memory.store(ptrs.data[mask.data], values, _buffer(ptrs))
+            active = np.broadcast_to(mask.data, ptrs.data.shape)
+            values = np.broadcast_to(value.data, ptrs.data.shape)[active]
+            self.memory.store(ptrs.data[active], values, _buffer(ptrs), active)
+
+    def create_barrier(self) -> None:
+        if self.memory.watch is not None:
+            self.memory.watch.barrier()
 
     def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
-        self.memory.load(ptr.data, val.data.dtype, _buffer(ptr))
+        self.memory.load(ptr.data, val.data.dtype, _buffer(ptr), None, _ATOMIC)
         return super().create_atomic_cas(ptr, cmp, val, sem, scope)
 
     def create_atomic_rmw(
         self, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
-        active = ptr.data[mask.data]
-        if active.size:
-            self.memory.load(active, val.data.dtype, _buffer(ptr))
+        active = np.broadcast_to(mask.data, ptr.data.shape)
+        if self.memory.watch is not None and sem == MEM_SEMANTIC.RELEASE:
+            self.memory.watch.publish()
+        if active.any():
+            kind = val.data.dtype
+            self.memory.load(ptr.data[active], kind, _buffer(ptr), active, _ATOMIC)
         # Triton's own walks the memory of these arrays: a broadcast one has too little.
         ptr, val, mask = (
             TensorHandle(np.array(np.broadcast_to(item.data, ptr.data.shape)), item.dtype)
@@ -195,6 +210,11 @@ def _pointee(pointer: Any) -> Any:
 
 def _buffer(pointer: Any) -> Buffer | None:
     return pointer.attr.get("buffer")
+
+
+def _loading(is_volatile: bool) -> Kind:
+    """A volatile load is for what others change meanwhile."""
+    return _ATOMIC if is_volatile else "read"
 
 
 def _undefined(kind: np.dtype[Any]) -> Any:

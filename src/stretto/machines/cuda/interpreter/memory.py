@@ -5,11 +5,45 @@ from __future__ import annotations
 import ctypes
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Lanes = np.ndarray[Any, np.dtype[np.bool_]]
+"""Which lanes of a block an access is made by: a mask in the shape of the block."""
+
+Kind = Literal["read", "written", "changed atomically"]
+"""What an access does; a volatile load counts as an atomic, since others may write meanwhile."""
+
+
+class Watch(Protocol):
+    """Is told of every access of the unit that runs, before it happens."""
+
+    def access(
+        self,
+        kind: Kind,
+        words: Array,
+        width: int,
+        buffer: Buffer,
+        lanes: Array | None,
+        shape: tuple[int, ...],
+    ) -> None:
+        """words: which words of `width` bytes of the buffer. lanes: the numbers of the lanes of a
+        block of this shape that they belong to, None if all in order."""
+        ...
+
+    def barrier(self) -> None:
+        """All threads of the unit have come to one place."""
+        ...
+
+    def publish(self) -> None:
+        """One thread says that all of the unit have come to here."""
+        ...
+
+    def acquire(self) -> None:
+        """Each thread by itself has seen what some other units have published."""
+        ...
 
 
 class OutOfBounds(Exception):
@@ -17,14 +51,20 @@ class OutOfBounds(Exception):
 
 
 class Buffer:
-    """`size` bytes at `address`, also as arrays of words of each width."""
+    """`size` bytes at `address`, also as arrays of words of each width.
 
-    __slots__ = ("address", "name", "size", "words")
+    is_constant: nothing in the launch writes to it. memory: the address and the size of the
+    largest buffer around it.
+    """
 
-    def __init__(self, name: str, address: int, size: int) -> None:
+    __slots__ = ("address", "is_constant", "memory", "name", "size", "words")
+
+    def __init__(self, name: str, address: int, size: int, is_constant: bool = False) -> None:
         self.name = name
         self.address = address
         self.size = size
+        self.is_constant = is_constant
+        self.memory = address, size
         raw: Any = (ctypes.c_uint8 * size).from_address(address) if size else b""
         whole = np.frombuffer(raw, np.uint8)
         self.words: dict[int, Array] = {
@@ -49,29 +89,61 @@ class Buffer:
 
 
 class Memory:
-    """The buffers of a launch; several may be the same memory, or a part of another."""
+    """The buffers of a launch; several may be the same memory, or a part of another.
+
+    watch: of the unit that is running.
+    """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
+        self.watch: Watch | None = None
         self.buffers: list[Buffer] = []  # without those inside of others
         end = -1
         for buffer in sorted(buffers, key=lambda buffer: (buffer.address, -buffer.size)):
             if buffer.address + buffer.size > end:
                 self.buffers.append(buffer)
                 end = buffer.address + buffer.size
+            else:
+                buffer.memory = self.buffers[-1].memory
         self._starts = [buffer.address for buffer in self.buffers]
 
-    def load(self, pointers: Array, kind: np.dtype[Any], buffer: Buffer | None) -> Array:
+    def load(
+        self,
+        pointers: Array,
+        kind: np.dtype[Any],
+        buffer: Buffer | None,
+        lanes: Lanes | None = None,
+        access: Kind = "read",
+    ) -> Array:
         """What lies at `pointers`, in their shape. `buffer`: where they point to, if known."""
         buffer = buffer or self._buffer_of(pointers)
         words = buffer.words[kind.itemsize]
-        return words[buffer.index(pointers, kind.itemsize)].view(kind)
+        index = buffer.index(pointers, kind.itemsize)
+        if self.watch is not None:
+            self._tell(self.watch, access, index, kind.itemsize, buffer, lanes)
+        return words[index].view(kind)
 
-    def store(self, pointers: Array, values: Array, buffer: Buffer | None) -> None:
+    def store(
+        self, pointers: Array, values: Array, buffer: Buffer | None, lanes: Lanes | None = None
+    ) -> None:
         """Writes `values`, which have or broadcast to the shape of `pointers`."""
         buffer = buffer or self._buffer_of(pointers)
         width = values.itemsize
         words = buffer.words[width]
-        words[buffer.index(pointers, width)] = np.ascontiguousarray(values).view(words.dtype)
+        index = buffer.index(pointers, width)
+        if self.watch is not None:
+            self._tell(self.watch, "written", index, width, buffer, lanes)
+        words[index] = np.ascontiguousarray(values).view(words.dtype)
+
+    @staticmethod
+    def _tell(
+        watch: Watch, kind: Kind, index: Array, width: int, buffer: Buffer, lanes: Lanes | None
+    ) -> None:
+        if buffer.is_constant and kind == "read":
+            return
+        if lanes is None:
+            watch.access(kind, index.reshape(-1), width, buffer, None, index.shape)
+        else:
+            watch.access(kind, index, width, buffer, np.flatnonzero(lanes), lanes.shape)
 
     def _buffer_of(self, pointers: Array) -> Buffer:
         """The last buffer that begins at or before the lowest pointer, for one from nowhere."""

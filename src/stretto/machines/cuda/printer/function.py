@@ -6,26 +6,26 @@ once it is false tasks and waits are skipped, loops end, and the text falls thro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
 from stretto.device.awaited import has_end
-from stretto.device.expr import Buffer, Expr, Reg, loads
+from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Call, Check, For, If, Let, TreeFunction, rotating
+from stretto.device.tree import Check, For, If, Let, TreeFunction, rotating
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, may_stop
+from stretto.machines.cuda.printer.barriers import NOTHING, Barriers, Touched
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
-    BARRIER,
     CONTROL,
     MEMORY_TYPES,
     OK,
@@ -75,7 +75,6 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
-        self.clean = False  # all threads of the unit see what the unit has written
         self.rotated = rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
         self.kept: dict[str, Kept] = {}
@@ -148,26 +147,21 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def declare(self, variable: Term, value: Expr) -> None:
         self.out.assign(variable, self.number(value, DType.I64))
 
+    def finished(self, before: Touched = NOTHING) -> tuple[code.Block, Touched]:
+        """The statements with barriers between them, and what is touched behind them. before: what
+        is touched where they begin."""
+        buffers = {pointer.text: buffer for buffer, pointer in self.pointers.items()}
+        frame = self.parts.program.frame(self.function.name)
+        barriers = Barriers(self.parts.kernels, frame, buffers, self.rotated)
+        return barriers.placed(tuple(self.out.statements), before)
+
     # ---- control -----------------------------------------------------------------------------
-    @contextmanager
-    def inside(self) -> Generator[list[code.Statement]]:
-        self.clean = False
-        with self.out.block() as block:
-            yield block
-        self.clean = False
-
-    def call(self, node: Call[Schedule]) -> None:
-        if node.registers:
-            self.settle()
-        super().call(node)
-
     def branch(self, node: If[Schedule]) -> None:
         with self.out.within(code.Section(least=LEAST_LINES)):
             super().branch(node)
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         self.out.add(code.Call(function, arguments, results))
-        self.clean = False
 
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
         if may_stop(node, self.parts.kernels) or called(node):
@@ -197,36 +191,20 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if awaited:
             with self.only(dict.fromkeys(awaited)):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
-            self.clean |= len(awaited) == self.parts.program.units
 
     def step(self, step: Step) -> None:
         match step:
             case RunStep():
-                self.settle()
                 self.run(step)
-                self.clean = False
             case WaitStep():
                 self.wait(step)
             case SignalStep():
                 self.signal(step)
             case StatementStep(item=Let() as item):
-                if next(loads(item.value), None) is not None:
-                    self.settle()
                 self.let(item)
             case StatementStep(item):
                 assert isinstance(item, Check)
                 self.check(item)
-
-    def settle(self) -> None:
-        """The threads of the unit exchange what they have written."""
-        if not self.clean:
-            self.out.add(BARRIER)
-            self.clean = True
-
-    def check(self, item: Check) -> None:
-        if next(loads(item.condition), None) is not None:
-            self.settle()
-        super().check(item)
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         self.out.add(requirement(condition, failure, detail))
@@ -243,7 +221,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            self.out.add(code.Run(step.kernel, arguments, first, last, literal(units), single))
+            stride, having = literal(units), bits(unit for unit, runs in step.runs.items() if runs)
+            run = code.Run(step.kernel, arguments, first, last, stride, single, having)
+            self.out.add(run)
             return
         rows = {
             unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs)
@@ -276,8 +256,6 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             widest = max(w.count for waits in step.waits.values() for w in waits)
             with self.rows(rows, ("first", "count", "step")) as (first, count, ahead):
                 self.wait_for(first, count, BASE + ahead, widest)
-        if len(step.waits) == self.parts.program.units:
-            self.clean = True
 
     def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
         """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
@@ -294,8 +272,6 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
-        if len(step.steps) == self.parts.program.units:
-            self.clean = True
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
@@ -313,7 +289,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             condition = infix(UNIT, "==", first)
         else:
             condition = infix(UNIT, ">=", first) & infix(UNIT, "<=", last)
-        with self.out.within(code.If(condition, ())):
+        with self.out.within(code.If(condition, (), units=bits(units))):
             yield
 
     @contextmanager
@@ -331,12 +307,18 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         tables[heads + self.parts.program.units] = len(tables)
         begin, end = (table_entry(heads + n, UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
-        with self.out.within(code.For(ROW, begin, end, literal(len(names)))):
+        units = bits(unit for unit, found in rows.items() if found)
+        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
+        with self.out.within(loop):
             for number, column in enumerate(columns):
                 self.out.add(
                     code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
                 )
             yield columns
+
+
+def bits(units: Iterable[int]) -> int:
+    return sum(1 << unit for unit in units)
 
 
 def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from stretto.device.tree import Call, walk
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
+from stretto.machines.cuda.printer.barriers import CALLED, NOTHING
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, UNIT, size_term
@@ -118,15 +119,16 @@ class StateMachine:
         """The states of a function."""
         printer = routine.printer
         printer.node(printer.function.body)
+        body, touched = printer.finished(NOTHING if routine.name == "main" else CALLED)
         if routine.name == "main":
-            printer.out.add(*results, code.Assign(STATE, literal(-1)))
+            body = (*body, *results, code.Assign(STATE, literal(-1)))
             after = frozenset[str]()
         else:
-            printer.settle()
+            body = (*body, BARRIER) if touched else body
             after = frozenset(printer.reg(reg).text for reg in printer.function.results)
         after |= routine.sizes
         moving = (code.Assign(name, place) for name, place in printer.moving.items())
-        last = self.cut(routine, (*moving, *printer.out.statements), routine.entry, after)
+        last = self.cut(routine, (*moving, *body), routine.entry, after)
         if routine.name != "main":
             following = call("tl.cast", call("tl.load", STACK + TOP, effect=True), "tl.int32")
             self.states[last].body += [_down(TOP, 1), code.Assign(STATE, following)]
@@ -195,7 +197,6 @@ class StateMachine:
             requirement(infix(DEPTH, "<=", MAX_DEPTH), Status.TOO_DEEP, DEPTH),
             requirement(infix(needed, "<=", ARENA_BYTES), Status.ARENA_FULL, needed),
             requirement(infix(room, "<=", STACK_WORDS), Status.ARENA_FULL, literal(0)),
-            BARRIER,  # nobody still reads what is overwritten here
         )
         words = [*(as_word(name, types[name.text].type) for name in kept), literal(back)]
         for place, word in enumerate(words):

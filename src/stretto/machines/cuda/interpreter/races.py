@@ -1,0 +1,248 @@
+"""Races inside a unit: two threads of one block at the same memory, with no barrier in between.
+
+Which thread of a block executes which lane of a statement is Triton's choice, made for each
+statement by itself. So a lane that reads what another statement has written is as a rule another
+thread's, although the lanes of both have the same number, and wants a barrier of the block
+(`tl.debug_barrier`) in between. Barriers that Triton puts into reductions and conversions of
+layouts do not count: whether there are any depends on layouts. No race are
+
+- two reads; two atomics, as which volatile loads count too;
+- one statement that stores twice from the same lane, in two iterations of a loop: it is one
+  instruction with one layout, and of threads that hold copies of a lane the same one always stores;
+- an update in place: a lane stores what depends on what the same lane of an equally large block
+  has read there. The value has to come first, in whichever thread. This holds for blocks with a
+  lane for every thread. Lanes of smaller blocks, and scalars, are read by several threads each. One
+  of them stores, while another may not have read yet; so there the load has to be a part of the
+  statement that stores, where the others have no use for what they read.
+
+A unit publishes with one thread for all, so there has to be a barrier between what the others have
+done and that; and one between the end of a wait, in which each thread sees for itself what some
+other units have published, and what follows.
+
+The accesses of an epoch, which lies between two barriers, are marked in memory of their own: an
+element holds the last epoch in which it was touched. Only where that says that an epoch touched
+something twice are the accesses themselves compared.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+
+import numpy as np
+
+from stretto.machines.cuda.interpreter.dependences import Dependences, Lines
+from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind
+
+WARP = 32
+_AGAINST: dict[Kind, tuple[Kind, ...]] = {
+    "read": ("written", "changed atomically"),
+    "written": ("written", "read", "changed atomically"),
+    "changed atomically": ("written", "read"),
+}
+
+
+class Race(Exception):
+    """An access to what the same unit has touched since its last barrier, by another thread."""
+
+
+@dataclass(slots=True)
+class Access:
+    """One execution of a load, a store or an atomic.
+
+    words: which words of `width` bytes, counted from the start of the memory; lanes: the numbers
+    of the lanes that they belong to, None if all in order; shape: that of the whole block.
+    """
+
+    kind: Kind
+    words: Array
+    width: int
+    lanes: Array | None
+    shape: tuple[int, ...]
+    lines: Lines
+
+    @property
+    def numbers(self) -> Array:
+        return np.arange(self.words.size) if self.lanes is None else self.lanes
+
+    def bytes(self) -> Array:
+        """The places of all bytes, those of a word side by side."""
+        return (self.words.reshape(-1, 1) * self.width + np.arange(self.width)).reshape(-1)
+
+
+@dataclass(slots=True)
+class Region:
+    """What one unit does to one piece of memory in an epoch.
+
+    is_busy: whether there are any. marks: by kind and width, the last epoch in which each word was
+    touched. marked: how many accesses of each kind are in `marks`.
+    """
+
+    size: int
+    is_busy: bool = False
+    accesses: dict[Kind, list[Access]] = field(
+        default_factory=lambda: {kind: [] for kind in _AGAINST}
+    )
+    marked: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(_AGAINST, 0))
+    marks: dict[tuple[Kind, int], Array] = field(default_factory=dict[tuple[Kind, int], Array])
+
+    def clear(self) -> None:
+        self.is_busy = False
+        for kind, accesses in self.accesses.items():
+            accesses.clear()
+            self.marked[kind] = 0
+
+    def touched(self, kind: Kind, words: Array, width: int, epoch: int) -> bool:
+        """Whether accesses of this kind have touched any of the words in this epoch."""
+        accesses, marked = self.accesses[kind], self.marked[kind]
+        for access in accesses[marked:]:
+            key = kind, access.width
+            if key not in self.marks:
+                self.marks[key] = np.zeros(-(-self.size // access.width), np.int32)
+            self.marks[key][access.words] = epoch
+        self.marked[kind] = len(accesses)
+        for (marks_kind, marks_width), marks in self.marks.items():
+            if marks_kind == kind:
+                places = _in_words(words, width, marks_width)
+                if (marks[places] == epoch).any():
+                    return True
+        return False
+
+
+def _in_words(words: Array, width: int, other: int) -> Array:
+    """The words of `other` bytes that words of `width` bytes lie in, or consist of."""
+    if width == other:
+        return words
+    if width < other:
+        return words // (other // width)
+    parts = width // other
+    return words[..., None] * parts + np.arange(parts)
+
+
+class UnitAccesses:
+    """The accesses of one unit since its last barrier.
+
+    threads: of the unit. file: the name of the text in tracebacks.
+    """
+
+    def __init__(self, file: str, threads: int, dependences: Dependences) -> None:
+        self.file = file
+        self.threads = threads
+        self.dependences = dependences
+        self.epoch = 1
+        self.regions: dict[int, Region] = {}  # by address
+        self.busy: list[Region] = []
+        self.acquired = False  # and no barrier since
+
+    def publish(self) -> None:
+        for kind in ("written", "read"):
+            for accesses in (region.accesses[kind] for region in self.busy):
+                if accesses:
+                    raise Race(
+                        f"the unit publishes its progress, with no barrier of the block since "
+                        f"memory was {kind}, maybe by another thread, {self._named(accesses[-1])}"
+                    )
+
+    def acquire(self) -> None:
+        self.acquired = True
+
+    def barrier(self) -> None:
+        self.epoch += 1
+        self.acquired = False
+        for region in self.busy:
+            region.clear()
+        self.busy.clear()
+
+    def access(
+        self,
+        kind: Kind,
+        words: Array,
+        width: int,
+        buffer: Buffer,
+        lanes: Array | None,
+        shape: tuple[int, ...],
+    ) -> None:
+        """words: of `buffer`, in the order of `lanes`. Raises Race."""
+        if self.acquired and kind != "changed atomically":
+            raise Race(
+                f"{buffer.name} is {kind} after a wait, with no barrier of the block in between, "
+                f"maybe by a thread that has not seen what other units published"
+            )
+        start, size = buffer.memory
+        region = self.regions.get(start)
+        if region is None:
+            region = self.regions[start] = Region(size)
+        if buffer.address != start:
+            words = words + (buffer.address - start) // width
+        access = Access(kind, words, width, lanes, shape, self._lines())
+        if not region.is_busy:
+            region.is_busy = True
+            self.busy.append(region)
+        else:
+            for other in _AGAINST[kind]:
+                others = region.accesses[other]
+                if others and region.touched(other, words, width, self.epoch):
+                    self._compare(access, others, buffer)
+        region.accesses[kind].append(access)
+
+    def _lines(self) -> Lines:
+        found: list[tuple[CodeType, int]] = []
+        frame: FrameType | None = inspect.currentframe()
+        while frame is not None:
+            code = frame.f_code
+            if code.co_filename == self.file:
+                found.append((code, frame.f_lineno))
+            frame = frame.f_back
+        return tuple(found)
+
+    # ---- where marks say that something was touched twice --------------------------------------
+    def _compare(self, access: Access, others: list[Access], buffer: Buffer) -> None:
+        for other in others:
+            for place in self._races(access, other):
+                at = place - (buffer.address - buffer.memory[0])
+                raise Race(
+                    f"byte {at} of {buffer.name} is {access.kind} here, and was {other.kind} by "
+                    f"the same unit with no barrier of the block in between, maybe by another "
+                    f"thread, {self._named(other)}"
+                )
+
+    def _named(self, access: Access) -> str:
+        """`at line 7 in k_sum: tl.store(...)`."""
+        if not access.lines:
+            return "outside of the text"
+        code, line = access.lines[0]
+        text = linecache.getline(self.file, line).strip()
+        return f"at line {line} in {code.co_name}: {text}"
+
+    def _races(self, access: Access, before: Access) -> Iterator[int]:
+        """The bytes at which the two accesses race."""
+        mine, theirs = access.bytes(), before.bytes()
+        order = np.argsort(theirs, kind="stable")
+        sorted_ = theirs[order]
+        first = np.searchsorted(sorted_, mine, "left")
+        last = np.searchsorted(sorted_, mine, "right")
+        if self._same_layout(access, before):
+            # One lane before, and it has the same number.
+            lanes = np.repeat(access.numbers, access.width)
+            its = np.repeat(before.numbers, before.width)[order]
+            same = (last - first == 1) & (its[np.minimum(first, len(its) - 1)] == lanes)
+            bad = (last > first) & ~same
+        else:
+            bad = last > first
+        yield from mine[bad][:1].tolist()
+
+    def _same_layout(self, access: Access, before: Access) -> bool:
+        """Whether equal lanes are one thread's, or wait for each other as if they were."""
+        if access.shape != before.shape or access.width != before.width:
+            return False
+        if access.kind == before.kind == "written":
+            return access.lines == before.lines
+        if (before.kind, access.kind) != ("read", "written"):
+            return False
+        if access.lines == before.lines:
+            return True
+        lanes = int(np.prod(access.shape))
+        return lanes >= self.threads and self.dependences.reach(before.lines, access.lines)
