@@ -554,10 +554,9 @@ def without_one(function: Function) -> Iterator[Function]:
 
     for place, at in enumerate(effects):
         if PUBLISH in at:
-            for effect in (BARRIER, FENCE):
-                last = max((n for n in range(place) if effect in effects[n]), default=place)
-                if last < place:  # in PTX the fence is a part of the exchange
-                    yield without(lambda n, last=last: n == last)
+            for effect in {BARRIER, FENCE} - {*at}:  # in PTX the exchange is a fence
+                last = max(n for n in range(place) if effect in effects[n])
+                yield without(lambda n, last=last: n == last)
     if is_poll(function):
         last = max(n for n, at in enumerate(effects) if LOOK in at or ACQUIRE in at)
         yield without(lambda n: n >= last and INVALIDATE in effects[n])
