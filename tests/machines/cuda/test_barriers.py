@@ -33,7 +33,7 @@ from tests.schedule.trees import F32, condition, load, number
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("greenlet", reason="greenlet is not installed")
 
-N, GO = Reg("n"), Reg("go")
+N, T, GO = Reg("n"), Reg("t"), Reg("go")
 KERNELS = (
     kernel("first", A, INPUT),
     kernel("again", A, INPUT, mirrored=False),
@@ -56,6 +56,8 @@ def looped(*items: Item) -> Node[Schedule]:
     return For(N, number(0), number(2), 1, one(*items, steps=0), parallel=True)
 
 
+ALONE = one(FIRST, steps=0)
+BOUND = For(N, number(0), load(A, 0), 1, one(AGAIN, steps=0))
 BY_HAND: dict[str, tuple[Node[Schedule], int]] = {
     "a load, and a task that overwrites": (one(FIRST, LOADS, AGAIN), 2),
     "a check, and a task that overwrites": (
@@ -65,6 +67,10 @@ BY_HAND: dict[str, tuple[Node[Schedule], int]] = {
     "a bound of a loop, and a task that overwrites": (
         Seq((one(FIRST), For(N, number(0), load(A, 0), 1, one(AGAIN, steps=0), parallel=True))),
         1,
+    ),
+    "a bound that a task has written": (
+        For(T, number(0), number(2), 1, Seq((ALONE, BOUND)), parallel=True),
+        3,
     ),
     "a load between tasks of other memory": (one(FIRST, LOADS, START, STEP), 2),
     "two readers of what a task wrote": (one(FIRST, LOADS, END), 1),

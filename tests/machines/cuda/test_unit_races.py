@@ -215,6 +215,15 @@ def test_an_update_of_other_lanes_is_a_race() -> None:
         run(body)
 
 
+def test_the_check_can_be_left_out() -> None:
+    source = program("n = tl.load(counts)\ntl.store(counts, n + 1)", pointer("counts", "i32"))
+    counts = torch.ones(1, dtype=torch.int32)
+    InterpretedKernel(source, races=False).launch([control_block(1), counts, PLENTY])
+    assert counts.item() == 2
+    with pytest.raises(RunError, match="byte 0 of counts is written here"):
+        InterpretedKernel(source).launch([control_block(1), counts, PLENTY])
+
+
 def test_the_error_names_both_lines_and_the_buffer() -> None:
     with pytest.raises(RunError) as caught:
         run("mirror(p, q)\ntwice(q, p)")

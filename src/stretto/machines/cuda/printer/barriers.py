@@ -20,11 +20,11 @@ function begins without anything touched but the stack, and ends without anythin
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
-from stretto.device.program import FrameLayout
+from stretto.device.program import FrameLayout, Placement
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.scalar import BARRIER
 
@@ -49,10 +49,17 @@ class Barriers:
     """
 
     kernels: Mapping[str, Kernel]
-    frame: FrameLayout
+    frame: InitVar[FrameLayout]
     buffers: Mapping[str, Buffer]
     rotated: Set[Buffer] = frozenset()
     entries: dict[int, Touched] = field(default_factory=dict[int, Touched])
+    _places: dict[str, Placement] = field(init=False)
+    _sized: frozenset[str] = field(init=False)
+    _known: dict[str, Set[Access]] = field(default_factory=dict[str, Set[Access]])
+
+    def __post_init__(self, frame: FrameLayout) -> None:
+        self._places = dict(frame.placements)
+        self._sized = frozenset(name for name, _ in frame.sized)
 
     def placed(
         self, block: code.Block, before: Touched, units: int = code.EVERY
@@ -120,7 +127,9 @@ class Barriers:
         loaded = _all(code.reads(statement), False)
         match statement:
             case code.Run(kernel):
-                return kernel_accesses(self.kernels[kernel])
+                if kernel not in self._known:
+                    self._known[kernel] = kernel_accesses(self.kernels[kernel])
+                return self._known[kernel]
             case code.Call():
                 return loaded | {(None, True)}
             case _:
@@ -158,12 +167,10 @@ class Barriers:
             return True
         if self.is_outside(a) and self.is_given(b):
             return True
-        places = dict(self.frame.placements)
-        if a.name in places and b.name in places:
-            first, second = places[a.name], places[b.name]
+        if a.name in self._places and b.name in self._places:
+            first, second = self._places[a.name], self._places[b.name]
             return first.offset < second.end and second.offset < first.end
-        sized = dict(self.frame.sized)
-        return a.name in sized and b.name in sized
+        return a.name in self._sized and b.name in self._sized
 
     def is_outside(self, buffer: Buffer) -> bool:
         """Whether its memory may lie outside of the function's own frame."""
