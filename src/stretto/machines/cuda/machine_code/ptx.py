@@ -22,6 +22,7 @@ def functions(ptx: str) -> list[Function]:
     found: list[Function] = []
     header = ""
     body: list[tuple[int, str]] | None = None
+    depth = 0  # of braces: assembly of the text has blocks of its own
     for number, line in enumerate(ptx.splitlines(), 1):
         line = line.partition("//")[0].rstrip()
         if body is None:
@@ -29,9 +30,11 @@ def functions(ptx: str) -> list[Function]:
             if line.endswith(";"):  # it was only declared
                 header = ""
             if line == "{" and (name := _NAME.search(header)):
-                body = []
+                body, depth = [], 1
                 found.append(Function(name[1], ()))
-        elif line == "}":
+            continue
+        depth += line.count("{") - line.count("}")
+        if not depth:
             found[-1] = _function(found[-1].name, body)
             body, header = None, ""
         elif not line.lstrip().startswith((".loc", ".file")):

@@ -95,52 +95,52 @@ def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
 # control block, $2 the unit, $3 and $4 the first unit to wait for and how many, $5 the target,
 # $6 the looks after which a thread gives up, $7 whether the unit goes on.
 LOOKS = tl.constexpr("""{
-    .reg .pred p, stop;
-    .reg .u32 at, step, other;
-    .reg .u64 address, host, detail;
-    .reg .s64 seen, left, some;
-    setp.eq.u32 stop, $7, 0;
-    mov.u32 at, %tid.x;
-    mov.u32 step, %ntid.x;
-    @stop bra meet;
+    .reg .pred %p, %stop;
+    .reg .u32 %at, %step, %other;
+    .reg .u64 %address, %host, %detail;
+    .reg .s64 %seen, %left, %some;
+    setp.eq.u32 %stop, $7, 0;
+    mov.u32 %at, %tid.x;
+    mov.u32 %step, %ntid.x;
+    @%stop bra meet;
 next:
-    setp.ge.u32 p, at, $4;
-    @p bra meet;
-    add.u32 other, $3, at;
-    add.u32 at, at, step;
-    setp.eq.u32 p, other, $2;
-    @p bra next;
-    mul.wide.u32 address, other, 8;
-    add.u64 address, address, $1;
-    mov.s64 left, $6;
+    setp.ge.u32 %p, %at, $4;
+    @%p bra meet;
+    add.u32 %other, $3, %at;
+    add.u32 %at, %at, %step;
+    setp.eq.u32 %p, %other, $2;
+    @%p bra next;
+    mul.wide.u32 %address, %other, 8;
+    add.u64 %address, %address, $1;
+    mov.s64 %left, $6;
 look:
-    ld.acquire.gpu.global.s64 seen, [address + 128];
-    setp.ge.s64 p, seen, $5;
-    @p bra next;
-    sub.s64 left, left, 1;
-    and.b64 some, left, 31;
-    setp.ne.s64 p, some, 0;
-    @p bra look;
-    ld.relaxed.gpu.global.s64 seen, [$1];
-    setp.ne.s64 stop, seen, 0;
-    @stop bra meet;
-    setp.gt.s64 p, left, 0;
-    @p bra look;
-    setp.eq.u32 stop, 0, 0;
-    atom.relaxed.gpu.global.cas.b64 seen, [$1], 0, 7;
-    setp.ne.s64 p, seen, 0;
-    @p bra meet;
-    cvt.u64.u32 detail, $3;
-    shl.b64 detail, detail, 40;
-    add.s64 detail, detail, $5;
-    st.global.u64 [$1 + 8], detail;
-    ld.global.u64 host, [$1 + 16];
-    setp.eq.u64 p, host, 0;
-    @p bra meet;
-    st.global.u64 [host], 7;
+    ld.acquire.gpu.global.s64 %seen, [%address + 128];
+    setp.ge.s64 %p, %seen, $5;
+    @%p bra next;
+    sub.s64 %left, %left, 1;
+    and.b64 %some, %left, 31;
+    setp.ne.s64 %p, %some, 0;
+    @%p bra look;
+    ld.relaxed.gpu.global.s64 %seen, [$1];
+    setp.ne.s64 %stop, %seen, 0;
+    @%stop bra meet;
+    setp.gt.s64 %p, %left, 0;
+    @%p bra look;
+    setp.eq.u32 %stop, 0, 0;
+    atom.relaxed.gpu.global.cas.b64 %seen, [$1], 0, 7;
+    setp.ne.s64 %p, %seen, 0;
+    @%p bra meet;
+    cvt.u64.u32 %detail, $3;
+    shl.b64 %detail, %detail, 40;
+    add.s64 %detail, %detail, $5;
+    st.global.u64 [$1 + 8], %detail;
+    ld.global.u64 %host, [$1 + 16];
+    setp.eq.u64 %p, %host, 0;
+    @%p bra meet;
+    st.global.u64 [%host], 7;
 meet:
-    barrier.cta.red.or.pred stop, 0, stop;
-    selp.u32 $0, 1, 0, stop;
+    barrier.cta.red.or.pred %stop, 0, %stop;
+    selp.u32 $0, 1, 0, %stop;
 }""")
 
 
