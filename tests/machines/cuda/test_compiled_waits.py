@@ -127,13 +127,13 @@ class Change:
 CODE = PRELUDE.index("import triton")
 UNSEALED, UNFENCED = "no fence since the barrier", "no fence since the look"
 UNMET = "no barrier since the fence"
-MEETING = r"barrier\.cta\.red\.or\.pred %stop, 0, %stop"
+MEETING = r"bar\.red\.or\.pred %stop, 0, %stop"
 CHANGES = (
     Change(r"^ +tl\.debug_barrier\(\)$", "", "signal", "no barrier since the unit has", "signal"),
     Change(r'sem="release"', 'sem="relaxed"', "signal", UNSEALED, "signal"),
     Change(r'scope="gpu"', 'scope="cta"', "signal", UNSEALED, "signal"),
     Change(MEETING, "or.pred %stop, %stop, %stop", "wait", UNMET),
-    Change(MEETING, "barrier.cta.red.or.pred %stop, 0, 64, %stop", "wait", UNMET),
+    Change(MEETING, "bar.red.or.pred %stop, 0, 64, %stop", "wait", UNMET),
     Change(r"ld\.acquire\.gpu", "ld.relaxed.gpu", "wait", UNFENCED),
     Change(r"ld\.acquire\.gpu", "ld.acquire.cta", "wait", ""),
     Change(r"ld\.acquire\.gpu", "ld", "wait", ""),

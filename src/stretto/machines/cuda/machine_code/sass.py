@@ -128,8 +128,6 @@ def _effects(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
             everyone = re.fullmatch(r"0x0(, !?U?P\w+)?", operands)
             return (Effect.BARRIER,) if everyone and {"SYNC", "RED"} & {*parts} else ()
         case "CALL":
-            if "__cuda_sm70_barrier" in operands:  # of threads that are not together
-                return (Effect.BARRIER,)
             return () if "$__internal" in operands else (Effect.CALL,)
         case "RET" | "EXIT":
             return (Effect.RETURN,)

@@ -139,7 +139,8 @@ look:
     @%p bra meet;
     st.global.u64 [%host], 7;
 meet:
-    barrier.cta.red.or.pred %stop, 0, %stop;
+    bar.warp.sync 0xffffffff;
+    bar.red.or.pred %stop, 0, %stop;
     selp.u32 $0, 1, 0, %stop;
 }""")
 
