@@ -1,0 +1,133 @@
+"""Which units are waited for at the ends of leaves.
+
+Units go through random runs, and publish at the ends of leaves only where that is said to be
+awaited.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from stretto.device.awaited import Units, awaited_ends, has_end
+from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While, trip_count, walk
+from stretto.machines.cuda.costs import CUDA_COSTS
+from stretto.schedule.scheduler import schedule
+from tests.sampling import every
+from tests.schedule.programs import A, X, device, kernel, leaf
+from tests.schedule.random_trees import random_tree
+
+Awaited = Mapping[int, Units]
+DEPTH = 3
+
+
+def run_of(
+    program: DeviceProgram, node: Node[Schedule], rng: random.Random, depth: int = 0
+) -> Iterator[Schedule]:
+    """The leaves of a run in which chance decides."""
+    match node:
+        case Leaf(body):
+            yield body
+        case Seq(children):
+            for child in children:
+                yield from run_of(program, child, rng, depth)
+        case For(body=body):
+            trips = trip_count(node)
+            for _ in range(rng.randrange(4) if trips is None else trips):
+                yield from run_of(program, body, rng, depth)
+        case While(head=head, body=body):
+            for _ in range(rng.randrange(4)):
+                yield from run_of(program, head, rng, depth)
+                yield from run_of(program, body, rng, depth)
+            yield from run_of(program, head, rng, depth)
+        case If(then=then, orelse=orelse):
+            arms = [arm for arm in (then, orelse) if depth < DEPTH or not calls(arm)]
+            yield from run_of(program, rng.choice(arms), rng, depth)
+        case Call(function=name):
+            yield from run_of(program, program.tree.function(name).body, rng, depth + 1)
+
+
+def calls(node: Node[Schedule]) -> bool:
+    return any(isinstance(item, Call) for item in walk(node))
+
+
+def ends(run: list[Schedule], units: int, awaited: Awaited) -> bool:
+    """Does each unit come to the end of the run, and has it published that?"""
+    published = [0] * units
+
+    def unit(number: int) -> Iterator[tuple[Wait, int]]:
+        base = 0
+        for body in run:
+            for item in body.units[number]:
+                if isinstance(item, Wait):
+                    yield item, base
+                elif isinstance(item, Signal):
+                    published[number] = base + item.step
+            if has_end(body):
+                base += body.steps
+                if number in awaited[id(body)]:
+                    published[number] = base
+        yield Wait(number, 0), base  # of which it is the only unit: what it has published counts
+
+    def is_over(number: int, wait: Wait, base: int) -> bool:
+        others = wait.others(number) or (number,)
+        return all(published[other] >= base + wait.step for other in others)
+
+    units_left = {number: unit(number) for number in range(units)}
+    waiting = {number: next(steps) for number, steps in units_left.items()}
+    while waiting:
+        ready = [number for number, (wait, base) in waiting.items() if is_over(number, wait, base)]
+        if not ready:
+            return False
+        for number in ready:
+            following = next(units_left[number], None)
+            if following is None:
+                del waiting[number]
+            else:
+                waiting[number] = following
+    return True
+
+
+def runs(program: DeviceProgram, count: int) -> list[list[Schedule]]:
+    body = program.tree.main.body
+    return [[*run_of(program, body, random.Random(seed))] for seed in range(count)]
+
+
+@pytest.mark.parametrize(("seed", "units"), every(7, range(20), (2, 5)))
+def test_units_come_to_the_end(seed: int, units: int) -> None:
+    program = schedule(random_tree(seed), units, CUDA_COSTS)
+    awaited = awaited_ends(program)
+    for run in runs(program, 20):
+        assert ends(run, units, awaited)
+
+
+def test_what_is_awaited_is_needed() -> None:
+    """Without half of it some run does not end; without the rest units wait for what comes next."""
+    said = needed = 0
+    for seed in range(8):
+        program = schedule(random_tree(seed), 3, CUDA_COSTS)
+        awaited = dict(awaited_ends(program))
+        tried = runs(program, 60)
+        for leaf_id, units in awaited.items():
+            for unit in units:
+                fewer = awaited | {leaf_id: units - {unit}}
+                said += 1
+                needed += not all(ends(run, 3, fewer) for run in tried)
+    assert said > 40
+    assert needed > 0.4 * said
+
+
+def test_a_leaf_that_nobody_waits_for() -> None:
+    """Unit 0 goes on by itself; in the last leaf unit 1 waits for what it did in the second."""
+    one = kernel("one", A, X)
+    alone = leaf(1, (Run("one", 0, 2, 1),), ())
+    last = leaf(1, (), (Wait(0, 0),))
+    program = device(Seq((alone, leaf(2, (Run("one", 0, 2, 1),), ()), last)), one)
+    first, second, third = (node.body for node in program.tree.main.body.children)  # pyright: ignore
+    awaited = awaited_ends(program)
+    assert awaited[id(first)] == frozenset()
+    assert awaited[id(second)] == {0}
+    assert awaited[id(third)] == {0, 1}
