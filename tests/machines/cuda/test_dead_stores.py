@@ -15,16 +15,16 @@ from tests import backends
 from tests.support import program_of
 
 CELL = """
-    func @main(%x: f32[64], %c: f32[64]) -> (f32[64], f32[64]) {
-      %w = constant "w" : f32[128, 64]
-      %y = aten.linear.default(%x, %w) : f32[128]
-      %a = aten.slice.Tensor(%y, 0, 0, 64, 1) : f32[64]
-      %b = aten.slice.Tensor(%y, 0, 64, 128, 1) : f32[64]
-      %s = aten.sigmoid.default(%a) : f32[64]
-      %t = aten.tanh.default(%b) : f32[64]
-      %u = aten.mul.Tensor(%s, %c) : f32[64]
-      %v = aten.add.Tensor(%u, %t) : f32[64]
-      %h = aten.tanh.default(%v) : f32[64]
+    func @main(%x: f32[256], %c: f32[256]) -> (f32[256], f32[256]) {
+      %w = constant "w" : f32[512, 256]
+      %y = aten.linear.default(%x, %w) : f32[512]
+      %a = aten.slice.Tensor(%y, 0, 0, 256, 1) : f32[256]
+      %b = aten.slice.Tensor(%y, 0, 256, 512, 1) : f32[256]
+      %s = aten.sigmoid.default(%a) : f32[256]
+      %t = aten.tanh.default(%b) : f32[256]
+      %u = aten.mul.Tensor(%s, %c) : f32[256]
+      %v = aten.add.Tensor(%u, %t) : f32[256]
+      %h = aten.tanh.default(%v) : f32[256]
       return %v, %h
     }
 """
@@ -63,11 +63,11 @@ BRANCH = """
 """
 
 
-def checked(text: str, *inputs: Tensor) -> tuple[Plan, str]:
+def checked(text: str, *inputs: Tensor, units: int = 3) -> tuple[Plan, str]:
     """The plan and its text, which computes what the interpreter does."""
     program = program_of(text)
     backends.check(program, list(inputs), units=(1, 3, 7), native=())
-    plan = make_plan(backends.built_cuda(program, units=3).device)
+    plan = make_plan(backends.built_cuda(program, units=units).device)
     return plan, "\n".join(one.text.replace(library_text(), "") for one in print_plan(plan))
 
 
@@ -77,7 +77,7 @@ def stores(text: str) -> list[str]:
 
 
 def test_a_cell_stores_its_results_alone() -> None:
-    _, text = checked(CELL, torch.randn(64), torch.randn(64))
+    _, text = checked(CELL, torch.randn(256), torch.randn(256), units=32)
     assert len(stores(text)) == 2
 
 
@@ -102,5 +102,5 @@ def test_what_a_library_call_reads_is_stored() -> None:
 
 
 def test_a_plan_of_one_launch_hands_nothing_over() -> None:
-    plan, _ = checked(CELL, torch.randn(64), torch.randn(64))
+    plan, _ = checked(CELL, torch.randn(256), torch.randn(256))
     assert handed_over(plan) == frozenset()
