@@ -67,7 +67,7 @@ def checked(text: str, *inputs: Tensor, units: int = 3) -> tuple[Plan, str]:
     """The plan and its text, which computes what the interpreter does."""
     program = program_of(text)
     backends.check(program, list(inputs), units=(1, 3, 7), native=())
-    plan = make_plan(backends.built_cuda(program, units=units).device)
+    plan = make_plan(backends.built_cuda(program, units=units, spread=False).device)
     return plan, "\n".join(one.text.replace(library_text(), "") for one in print_plan(plan))
 
 
