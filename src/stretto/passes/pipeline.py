@@ -37,6 +37,7 @@ from stretto.passes.simplify import Simplify
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
+from stretto.passes.stack_layers import StackLayers
 from stretto.passes.strip_mine import StripMine
 from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
@@ -93,6 +94,8 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         EliminateCommonSubexpressions(),
         EliminateDeadCode(),
         Skew(target),
+        EliminateDeadCode(),
+        StackLayers(target),
         Overlap(target),
         Unroll(target),
         StripMine(target),

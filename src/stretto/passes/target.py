@@ -40,6 +40,9 @@ class PassCosts(Protocol):
     def level_rows(self) -> int: ...
 
     @property
+    def stacked_layers(self) -> int: ...
+
+    @property
     def level_bytes(self) -> float: ...
 
     @property

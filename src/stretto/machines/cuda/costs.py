@@ -55,6 +55,7 @@ class CudaCosts(CostModel):
     activation_seconds: float = 0.0
     """Recursions stay as short as they are: what a longer text costs was not measured."""
     in_turn: bool = False
+    stacked_layers: int = 3
 
     spread_figures: ClassVar[Mapping[str, float]] = {
         "start_seconds": 1e-12,

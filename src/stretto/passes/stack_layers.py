@@ -1,0 +1,397 @@
+"""Stacking: layers that a loop computes side by side, by equal ops, become rows of one tensor.
+
+In a skewed loop the layers of a stack run in one iteration, each a step behind the one before, and
+nothing in an iteration needs another layer's. As ops of their own they are a kernel each, with
+addresses of their own for all that they read and write; stacked they are one kernel whose tasks are
+the rows of all layers, so that the units of a GPU are dealt among the layers.
+
+    for %d carry (%p, %a, %b, %c) {                  %W = stack(%U, %V, %X)     # constants
+      %p2 = f(x[%d])                                 for %d carry (%s = [%p, %a, %b, %c]) {
+      %a2 = tanh(linear(%p, %U) + %a)                  %p2 = f(x[%d])
+      %b2 = tanh(linear(%a, %V) + %b)         =>       %r = tanh(bmm(%W, %s[:3]) + %s[1:])
+      %c2 = tanh(linear(%b, %X) + %c)                  %s2 = cat(%p2, %r)
+      yield %p2, %a2, %b2, %c2 }                       yield %s2 }
+
+Changes: `for` loops whose body has at least so many connected parts of equal ops as the machine's
+costs say. Needs: skewed loops. Guarantees: the same values, up to how a product of several matrices
+is summed. Parts are connected by the values that ops in the body pass to each other; what depends
+on the loop's index alone belongs to none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from networkx import Graph, connected_components
+
+from stretto.errors import VerifyError
+from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.ops import Argument, ForOp, TensorOp
+from stretto.ir.rewrite import all_blocks, clone_op, substitute, uses
+from stretto.ir.types import TensorType
+from stretto.ops.arguments import value_argument
+from stretto.ops.infer import tensor_op
+from stretto.ops.properties import is_random, stop_reason
+from stretto.passes.batching.batch import Batch, Stays
+from stretto.passes.batching.rules import rule_for
+from stretto.passes.target import Target
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@dataclass(frozen=True, slots=True)
+class StackLayers:
+    """target: says how many equal layers are stacked; none are where it is not known. least: so
+    many are in any case."""
+
+    target: Target | None = None
+    least: int = 0
+    name: ClassVar[str] = "stack_layers"
+
+    def apply(self, program: Program) -> bool:
+        least = self.least or (self.target.costs.stacked_layers if self.target else 0)
+        if not least:
+            return False
+        changed = False
+        for function in program.functions.values():
+            for block in list(all_blocks(function.body)):
+                for loop in [op for op in block.ops if isinstance(op, ForOp)]:
+                    while (made := _stacked(loop, function.body, least)) is not None:
+                        if isinstance(made, str):
+                            program.remarks.decline(self.name, "for", made, loop.location)
+                            break
+                        loop = _put(made, loop, block, function.body)
+                        changed = True
+        return changed
+
+
+Yield = tuple[int, int, int]
+"""A result that the body yields: the op of the layer, the result, how often before it did so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A connected part of a body. leaves: what its ops read from outside, by first use. yields: the
+    places of the yields."""
+
+    ops: tuple[TensorOp, ...]
+    leaves: tuple[Value, ...]
+    yields: Mapping[Yield, int]
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A loop in the place of another one, with ops before it, and ops behind it that take apart
+    what it gives. results: of the old loop, what stands for them."""
+
+    before: list[Op]
+    loop: ForOp
+    behind: list[Op]
+    results: dict[Value, Value]
+
+
+def _put(made: Made, loop: ForOp, block: Block, body: Block) -> ForOp:
+    place = block.ops.index(loop)
+    block.ops[place : place + 1] = [*made.before, made.loop, *made.behind]
+    substitute(body, made.results)
+    return made.loop
+
+
+def _stacked(loop: ForOp, body: Block, least: int) -> Made | str | None:
+    """None where the loop has no equal layers, else what it becomes, or why it stays."""
+    if loop.parallel or loop.independent:
+        return None
+    groups = defaultdict[Hashable, list[Layer]](list)
+    for layer in _layers(loop):
+        groups[layer.key].append(layer)
+    reason: str | None = None
+    for layers in groups.values():
+        for end in range(len(layers), least - 1, -1):  # the last ones may follow another layer
+            try:
+                return _Stack(loop, layers[:end], frozenset(uses(body))).made()
+            except Stays as why:
+                reason = reason or str(why)
+            except VerifyError as error:
+                reason = reason or error.message
+    return reason
+
+
+# ---- layers --------------------------------------------------------------------------------------
+def _layers(loop: ForOp) -> Iterator[Layer]:
+    """The connected parts of the body that consist of operators which can be computed in any
+    order, in the order of their first ops."""
+    index_ops = _of_the_index(loop)
+    ops = [op for op in loop.body.ops if op not in index_ops]
+    makers = {value: op for op in ops for value in op.results}
+    graph: Graph[Op] = Graph()
+    graph.add_nodes_from(ops)
+    graph.add_edges_from(
+        (makers[value], op) for op in ops for value in op.operands if value in makers
+    )
+    place = {op: n for n, op in enumerate(ops)}
+    parts = [sorted(part, key=place.__getitem__) for part in connected_components(graph)]
+    for part in sorted(parts, key=lambda part: place[part[0]]):
+        found = [op for op in part if isinstance(op, TensorOp) and not _stays(op)]
+        if len(found) == len(part):
+            yield _layer(loop, found, index_ops)
+
+
+def _of_the_index(loop: ForOp) -> set[Op]:
+    """Ops that make numbers of the loop's index, and of what is known before the loop."""
+    found: set[Op] = set()
+    inside = {value for op in loop.body.ops for value in op.results} | {*loop.carried}
+    for op in loop.body.ops:
+        known = all(value not in inside for value in op.operands)
+        if isinstance(op, TensorOp) and known and not any(r.tensor.rank for r in op.results):
+            found.add(op)
+            inside -= {*op.results}
+    return found
+
+
+def _stays(op: TensorOp) -> bool:
+    return is_random(op) or stop_reason(op) is not None
+
+
+def _layer(loop: ForOp, ops: Sequence[TensorOp], index_ops: set[Op]) -> Layer:
+    names = {v: ("op", n, r) for n, op in enumerate(ops) for r, v in enumerate(op.results)}
+    numbers = {value for op in index_ops for value in op.results}
+    leaves: dict[Value, int] = {}
+
+    def named(value: Value) -> Hashable:
+        if value in names:
+            return names[value]
+        kind = "number" if value in numbers else "carried" if value in loop.carried else "outer"
+        return kind, leaves.setdefault(value, len(leaves)), value.type
+
+    rows: list[Hashable] = []
+    for op in ops:
+        arguments = tuple(_encoded(item, named) for item in op.args)
+        keywords = tuple((key, _encoded(item, named)) for key, item in op.kwargs)
+        rows.append((op.target, arguments, keywords, tuple(r.type for r in op.results)))
+    yields: dict[Yield, int] = {}
+    counts = defaultdict[Hashable, int](int)
+    for place, value in enumerate(loop.body.yields):
+        if value in names:
+            _, op, result = names[value]
+            yields[op, result, counts[value]] = place
+            counts[value] += 1
+    return Layer(tuple(ops), tuple(leaves), yields, tuple(rows))
+
+
+def _encoded(item: Argument, named: Callable[[Value], Hashable]) -> Hashable:
+    """An argument as something to compare, values by their names."""
+    if isinstance(item, Value):
+        return named(item)
+    if isinstance(item, tuple):
+        return tuple(_encoded(one, named) for one in item)
+    return type(item).__name__, item
+
+
+# ---- the loop with one of them -------------------------------------------------------------------
+@dataclass(slots=True)
+class _Stack:
+    """carried: for each result that layers yield, the places of its carried values, None where a
+    layer does not yield it. heads: of a result that each layer takes from the one before, the place
+    of what the first layer takes. params: the carried value with all of them, behind the head."""
+
+    loop: ForOp
+    layers: list[Layer]
+    used: frozenset[Value]
+    before: list[Op] = field(default_factory=list[Op])
+    comparisons: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
+    carried: dict[Yield, list[int | None]] = field(init=False)
+    heads: dict[Yield, int] = field(default_factory=dict[Yield, int])
+    params: dict[Yield, Value] = field(init=False)
+    batch: Batch = field(init=False)
+
+    def __post_init__(self) -> None:
+        keys = dict.fromkeys(key for layer in self.layers for key in layer.yields)
+        self.carried = {key: [one.yields.get(key) for one in self.layers] for key in keys}
+        for slot in range(len(self.layers[0].leaves)):
+            places = self.places_of([layer.leaves[slot] for layer in self.layers])
+            for key, carried in self.carried.items():
+                if places and carried[:-1] == places[1:] and not self.is_stacked(places[0]):
+                    self.heads.setdefault(key, places[0])
+        self.params = {key: Value(self.param_type(key)) for key in self.carried}
+        self.batch = Batch(len(self.layers))
+
+    def places_of(self, values: list[Value]) -> list[int]:
+        """The places of carried values; none where some are others."""
+        carried = self.loop.carried
+        known = all(value in carried for value in values)
+        return [carried.index(value) for value in values] if known else []
+
+    def param_type(self, key: Yield) -> TensorType:
+        op, result, _ = key
+        each = self.layers[0].ops[op].results[result].tensor
+        return TensorType(each.dtype, (len(self.layers) + self.offset(key), *each.shape))
+
+    def offset(self, key: Yield) -> int:
+        """Where the first layer's row is."""
+        return int(key in self.heads)
+
+    def made(self) -> Made:
+        first = self.layers[0]
+        for slot, leaf in enumerate(first.leaves):
+            values = [layer.leaves[slot] for layer in self.layers]
+            if any(value is not leaf for value in values):
+                self.batch.twins[leaf] = self.twin(values)
+        for op in first.ops:
+            self.compute(op)
+        return self.assembled()
+
+    def twin(self, values: list[Value]) -> Value:
+        """All values of a leaf, along a new leading dim."""
+        if places := self.places_of(values):
+            return self.handed_over(places)
+        makers = {value: op for op in self.loop.body.ops for value in op.results}
+        if all(value in makers for value in values):
+            return self.compared([makers[value] for value in values])
+        if any(value in makers or value in self.loop.carried for value in values):
+            raise Stays("some layers read what others do not")
+        return self.put_before("aten.stack.default", tuple(values), 0)
+
+    def handed_over(self, places: list[int]) -> Value:
+        """Carried values: those of one result, or those of the layers before."""
+        for key, carried in self.carried.items():
+            if carried == places:
+                return self.rows(key, self.offset(key))
+            if carried[:-1] == places[1:] and self.heads.get(key) == places[0]:
+                return self.rows(key, 0)
+        raise Stays("layers read what others carry, in no order")
+
+    def rows(self, key: Yield, start: int) -> Value:
+        if key not in self.heads:
+            return self.params[key]
+        end = start + len(self.layers)
+        return self.emit("aten.slice.Tensor", self.params[key], 0, start, end)
+
+    def is_stacked(self, place: int) -> bool:
+        return any(place in carried for carried in self.carried.values())
+
+    def compared(self, makers: list[Op]) -> Value:
+        """Comparisons of one number with a number of each layer, which grow evenly."""
+        found = [_comparison(op) for op in makers]
+        name, number, start = found[0] or ("", None, 0)
+        step = found[1][2] - start if found[1] else 0
+        wanted = [(name, number, start + n * step) for n in range(len(found))]
+        if number is None or not step or found != wanted:
+            raise Stays("layers do other things with the loop's index")
+        key = name, number, start, step
+        if key not in self.comparisons:
+            stop = start + len(found) * step
+            numbers = self.put_before("aten.arange.start_step", start, stop, step)
+            self.comparisons[key] = self.emit(f"aten.{name}.Tensor", number, numbers)
+        return self.comparisons[key]
+
+    def compute(self, op: TensorOp) -> None:
+        batch = self.batch
+        if not any(batch.is_batched(value) for value in op.operands):
+            copy = batch.add(clone_op(op, dict(batch.invariants)))
+            batch.invariants.update(zip(op.results, copy.results, strict=True))
+            return
+        if (row := self.linear_of_a_row(op)) is not None:
+            batch.twins[op.result] = row
+            return
+        rule = rule_for(op.target)
+        if rule is None:
+            raise Stays(f"`{op.target}` has no batched form")
+        batch.twins.update(zip(op.results, rule(batch, op), strict=True))
+
+    def linear_of_a_row(self, op: TensorOp) -> Value | None:
+        """A linear layer of one row: each weight, which lies row by row, times a column."""
+        if op.target != "aten.linear.default":
+            return None
+        source, weight = value_argument(op, "input"), value_argument(op, "weight")
+        bias, batch, shape = value_argument(op, "bias"), self.batch, op.result.tensor.shape
+        if source is None or not batch.is_batched(weight) or any(dim != 1 for dim in shape[:-1]):
+            return None
+        assert weight is not None
+        columns = batch.reshape(batch.expanded(source), (batch.length, source.tensor.shape[-1], 1))
+        product = self.emit("aten.bmm.default", batch.twins[weight], columns)
+        product = batch.reshape(product, (batch.length, *shape))
+        if bias is None:
+            return product
+        return self.emit("aten.add.Tensor", product, batch.aligned(bias, len(shape)))
+
+    def put_before(self, target: str, *args: Argument) -> Value:
+        self.before.append(tensor_op(target, *args))
+        return self.before[-1].results[0]
+
+    def emit(self, target: str, *args: Argument) -> Value:
+        return self.batch.emit(target, *args)
+
+    # ---- the new loop ----------------------------------------------------------------------------
+    def assembled(self) -> Made:
+        loop = self.loop
+        gone = {op for layer in self.layers for op in layer.ops}
+        kept = [n for n in range(len(loop.carried)) if not self.is_stacked(n)]
+        rows: list[Op] = []
+        renamed = {
+            loop.carried[place]: self.row(rows, self.params[key], n)
+            for key, n, place in self.places()
+        }
+        inside = Block((), [op for op in loop.body.ops if op not in gone])
+        read = {renamed.get(value) for value in (*uses(inside), *loop.body.yields)}
+        rows = [op for op in rows if op.results[0] in read]
+        substitute(inside, renamed)
+        yields = [renamed.get(value, value) for value in loop.body.yields]
+        following = [self.following(key, yields) for key in self.carried]
+        body = Block(
+            (loop.index, *(loop.carried[n] for n in kept), *self.params.values()),
+            [*rows, *inside.ops, *self.batch.ops],
+            (*(yields[n] for n in kept), *following),
+        )
+        inits = [*(loop.inits[n] for n in kept), *map(self.init, self.carried)]
+        results = [*(loop.results[n] for n in kept), *(Value(p.type) for p in self.params.values())]
+        new = replace(loop, inits=tuple(inits), body=body, results=tuple(results))
+        behind: list[Op] = []
+        stacked = dict(zip(self.params, results[len(kept) :], strict=True))
+        given = {
+            loop.results[place]: self.row(behind, stacked[key], n)
+            for key, n, place in self.places()
+            if loop.results[place] in self.used
+        }
+        return Made(self.before, new, behind, given)
+
+    def following(self, key: Yield, yields: Sequence[Value]) -> Value:
+        """What the next iteration has of a result of all layers."""
+        op, result, _ = key
+        made = self.batch.expanded(self.layers[0].ops[op].results[result])
+        if key not in self.heads:
+            return made
+        head = self.emit("aten.unsqueeze.default", yields[self.heads[key]], 0)
+        return self.emit("aten.cat.default", (head, made), 0)
+
+    def places(self) -> Iterator[tuple[Yield, int, int]]:
+        """(result, row, place) of each carried value that is stacked."""
+        for key, places in self.carried.items():
+            rows = enumerate(places, self.offset(key))
+            yield from ((key, row, place) for row, place in rows if place is not None)
+
+    def row(self, ops: list[Op], stack: Value, number: int) -> Value:
+        ops.append(tensor_op("aten.select.int", stack, 0, number))
+        return ops[-1].results[0]
+
+    def init(self, key: Yield) -> Value:
+        """What the layers begin with; any of it for one that does not yield it."""
+        places = self.carried[key]
+        found = [None if n is None else self.loop.inits[n] for n in places]
+        some = next(value for value in found if value is not None)
+        head = [self.loop.inits[self.heads[key]]] if key in self.heads else []
+        rows = (*head, *(some if value is None else value for value in found))
+        return self.put_before("aten.stack.default", rows, 0)
+
+
+def _comparison(op: Op) -> tuple[str, Value, int] | None:
+    """The name of a comparison with an integer, and what is compared."""
+    if not isinstance(op, TensorOp) or len(op.args) != 2:
+        return None
+    name, (number, other) = op.target.removeprefix("aten.").removesuffix(".Scalar"), op.args
+    if name not in COMPARISONS or not isinstance(number, Value) or type(other) is not int:
+        return None
+    return name, number, other
