@@ -16,14 +16,19 @@ from stretto.machines.cuda.templates.dot import Dot
 from stretto.options import Options
 
 WAYS = (
-    *(Style(registers=registers) for registers in EARLY_REGISTERS),
-    Style(registers=0, inline=True),
+    Style(registers=EARLY_REGISTERS),
+    Style(registers=160, warps=8),
+    Style(registers=48),
     Style(registers=0, warps=8),
+    Style(registers=0),
+    Style(registers=0, inline=True),
 )
 """Ways to print a launch, the best first. The less constants are kept in registers, and the more
 threads share the work, the more registers are free; a call needs some, too."""
-PATIENCE = 10.0
-"""Seconds of a compilation after which no other way is tried."""
+PATIENCE = 30.0
+"""Seconds of compilations after which no other way is tried."""
+FAR_OFF = 256
+"""Where so many bytes spill, ways that keep constants are not tried any more."""
 WIDE = 4096
 """Results of a block of a product that four warps have no registers for."""
 MOST_INLINE = 20
@@ -69,14 +74,18 @@ def _compile(
     options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
     tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
+    spent = 0.0
     for style in ways(program):
         if style.inline and len(program.kernels) > MOST_INLINE:
+            continue
+        if style.registers and any(k.resources.spill_bytes > FAR_OFF for _, k in tried.values()):
             continue
         source = print_program(program, words, style, kept)
         if (source.text, style.warps) in tried:
             continue
         kernel = compile_source(source, target, options)
         tried[source.text, style.warps] = source, kernel
-        if kernel.resources.spill_bytes == 0 or kernel.seconds > PATIENCE:
+        spent += kernel.seconds
+        if kernel.resources.spill_bytes == 0 or spent + kernel.seconds > PATIENCE:
             break
     return min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes)

@@ -46,8 +46,8 @@ HEADER = '''\
 import triton
 import triton.language as tl
 '''
-EARLY_REGISTERS = (96, 48, 0)
-"""Registers of a thread, of 255, that may hold constants: what is worth trying."""
+EARLY_REGISTERS = 96
+"""Registers of a thread, of 255, that may hold constants unless a style says otherwise."""
 WARP = 32
 """Threads."""
 LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
@@ -76,7 +76,7 @@ class Style:
     """
 
     warps: int = WARPS
-    registers: int = EARLY_REGISTERS[0]
+    registers: int = EARLY_REGISTERS
     inline: bool = False
 
 
