@@ -19,7 +19,6 @@ from stretto.device.launch_graph import (
     NodeKind,
     dependences,
 )
-from stretto.device.operator import Kernel
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, Wait, aligned
 from stretto.device.regions import Region, item_regions, merged, whole
@@ -224,18 +223,16 @@ def _names(items: Iterable[object]) -> frozenset[str]:
     return frozenset(item.name for item in items if isinstance(item, Reg))
 
 
-def launch_kernels(program: DeviceProgram) -> tuple[Kernel, ...]:
-    """The kernels that a launch itself runs, without those of the functions that it calls."""
-    used = {name for schedule in leaves(program.tree.main.body) for name in schedule.kernels}
-    return tuple(kernel for kernel in program.kernels if kernel.name in used)
-
-
 def _launch_name(program: DeviceProgram) -> str:
-    kernels = launch_kernels(program)
-    if not kernels:
-        return "registers"
-    more = f" and {len(kernels) - 1} more" if len(kernels) > 1 else ""
-    return kernels[0].name + more
+    used = {name for schedule in leaves(program.tree.main.body) for name in schedule.kernels}
+    names = [kernel.name for kernel in program.kernels if kernel.name in used]
+    match names:
+        case []:
+            return "registers"
+        case [name]:
+            return name
+        case [name, *more]:
+            return f"{name} and {len(more)} more"
 
 
 def _has_waits(program: DeviceProgram) -> bool:

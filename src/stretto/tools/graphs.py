@@ -6,10 +6,11 @@ Each kernel is a launch. Nothing is measured: every time comes from the simulato
 from __future__ import annotations
 
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
 from rich.table import Table
 
 from stretto.device.costs import CostModel
@@ -78,3 +79,50 @@ def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel)
     if any(kernel.call is not None for kernel in program.kernels):
         return None
     return simulate(program, device, Assumed(costs.unknown_trips), costs).seconds
+
+
+def graph_table(found: Graphed) -> Table:
+    """The ways to enqueue a model's graph, the slowest kind first."""
+    graph = found.given.graph
+    nodes, edges = counted(len(graph.nodes), "node"), counted(len(graph.edges), "edge")
+    title = f"{found.model} on {found.given.device.name}, simulated: {nodes}, {edges}"
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for column in ("", "time", "streams", "events"):
+        table.add_column(column, justify="right" if column else "left")
+    for cells in ways_cells(found.ways):
+        table.add_row(*cells)
+    if found.persistent is not None:
+        table.add_row(PERSISTENT, seconds_text(found.persistent))
+    return table
+
+
+def ways_cells(ways: Sequence[Alternative]) -> list[tuple[str, str, str, str]]:
+    """Name, time, streams and events of each way."""
+    return [
+        (
+            way.name,
+            seconds_text(way.run.seconds),
+            str(way.arrangement.stream_count),
+            str(len(way.arrangement.events)),
+        )
+        for way in ways
+    ]
+
+
+def graph_data(found: Graphed) -> dict[str, Any]:
+    """The same for a file."""
+    graph = found.given.graph
+    return {
+        "nodes": len(graph.nodes),
+        "edges": len(graph.edges),
+        "frame_bytes": {"as planned": found.frame_bytes[0], "graph": found.frame_bytes[1]},
+        "persistent_seconds": found.persistent,
+        "ways": {
+            way.name: {
+                "seconds": way.run.seconds,
+                "streams": way.arrangement.stream_count,
+                "events": len(way.arrangement.events),
+            }
+            for way in found.ways
+        },
+    }
