@@ -79,33 +79,27 @@ def profiled(
 
 
 def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:
-    """The ways that are compared, the plan's own order on one stream first. Of random orders the
-    median."""
-    before = given.graph.before
-    found = [
-        given.simulated(
-            "launches, one stream",
-            arranged(before, program_order(before), one_stream(before)),
-            launched_costs(given.device),
-        ),
-        given.simulated(
-            "graph, one stream", arranged(before, program_order(before), one_stream(before))
-        ),
-    ]
+    """The ways that are compared, the plan's own order on one stream first; then Opara's streams
+    with several orders, and with parts of Opara's algorithms left out. Of random orders the median.
+    """
+    before, profiles, device = given.graph.before, given.profiles, given.device
+    planned = arranged(before, program_order(before), one_stream(before))
     streams = opara_streams(before)
+    opara = Opara().order(before, profiles, device)
     orders = {
-        "Opara": Opara().order(before, given.profiles, given.device),
+        "Opara": opara,
         "depth first": depth_first(before),
         "breadth first": breadth_first(before),
-        "Opara, not in turns": Opara(in_turns=False).order(before, given.profiles, given.device),
-        "Opara, not by needs": Opara(by_needs=False).order(before, given.profiles, given.device),
-        "Opara, shared memory only": Opara(only_shared=True).order(
-            before, given.profiles, given.device
-        ),
+        "Opara, not in turns": Opara(in_turns=False).order(before, profiles, device),
+        "Opara, not by needs": Opara(by_needs=False).order(before, profiles, device),
+        "Opara, shared memory only": Opara(only_shared=True).order(before, profiles, device),
     }
-    found += (
-        given.simulated(name, arranged(before, order, streams)) for name, order in orders.items()
-    )
+    found = [
+        given.simulated("launches, one stream", planned, launched_costs(device)),
+        given.simulated("graph, one stream", planned),
+        *(given.simulated(name, arranged(before, o, streams)) for name, o in orders.items()),
+        given.simulated("Opara, all events", arranged(before, opara, streams, fewest=False)),
+    ]
     drawn = [
         given.simulated("random", arranged(before, random_order(before, seed), streams))
         for seed in seeds
