@@ -2,10 +2,10 @@
 
     python -m benchmarks.scheduling.graphs [MODELS] [--device h200] [--library] [--json F]
 
-For each model: its launches one after the other on a stream; the same as a captured graph; the graph
-on the streams of Opara's algorithm 1 in several orders, its algorithm 2 among them; and the program
-as one persistent kernel. --library: operators are library calls. Nothing here was measured: all
-times are the simulator's (docs/graphs.md).
+For each model: its launches one after the other on a stream; the same as a captured graph; the
+graph on the streams of Opara's algorithm 1 in several orders, its algorithm 2 among them; and the
+program as one persistent kernel. --library: operators are library calls. Nothing here was measured:
+all times are the simulator's (docs/graphs.md).
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def test_no_fewer_events_would_do(seed: int) -> None:
     found = fewest_events(before, order, streams)
     assert keeps(before, order, streams, found)
     reached = ancestors(Arrangement(order, streams, found).waits, order)
-    pairs = [(a, b) for b in order for a in order if reached[b] >> a & 1 and streams[a] != streams[b]]
+    pairs = [
+        (a, b) for b in order for a in order if reached[b] >> a & 1 and streams[a] != streams[b]
+    ]
     if len(pairs) > 10:
         pairs = list(found)
     for choice in product((False, True), repeat=len(pairs)):
@@ -98,7 +100,12 @@ def profile(compute: float = 0.0, nbytes: float = 0.0, needs: BlockNeeds = NEEDS
 
 def test_opara_takes_kinds_in_turns() -> None:
     before: Before = ((), (), (), ())
-    profiles = [profile(nbytes=1e6), profile(nbytes=1e6), profile(compute=1.0), profile(compute=1.0)]
+    profiles = [
+        profile(nbytes=1e6),
+        profile(nbytes=1e6),
+        profile(compute=1.0),
+        profile(compute=1.0),
+    ]
     assert Opara().order(before, profiles, H200) == (0, 2, 1, 3)
     assert Opara(in_turns=False).order(before, profiles, H200) == (0, 1, 2, 3)
 

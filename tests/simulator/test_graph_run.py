@@ -16,9 +16,7 @@ from stretto.simulator.library_work import library_work
 from stretto.simulator.occupancy import LIMITS, BlockNeeds, Room
 from tests.schedule.trees import EAGER
 
-DEVICE = replace(
-    H200, units=4, memory_bandwidth=8.0, unit_bandwidth=8.0, cache_bandwidth=16.0
-)
+DEVICE = replace(H200, units=4, memory_bandwidth=8.0, unit_bandwidth=8.0, cache_bandwidth=16.0)
 """Four multiprocessors; of memory 8 bytes a second, which one of them may draw alone."""
 NOTHING = GraphCosts(0.0, 0.0, 0.0, 0.0)
 SMALL = BlockNeeds(128, 32)
@@ -135,7 +133,9 @@ def test_the_work_of_library_calls() -> None:
     assert library_work(product, EAGER).operations == 2 * 8 * 4 * 16
     image, weights = buffer("x", 1, 3, 9, 9), buffer("w", 5, 3, 3, 3)
     out = buffer("y", 1, 5, 7, 7)
-    convolution = LibraryCall("", "aten.convolution.default", (image, weights, None), (), (out,), "")
+    convolution = LibraryCall(
+        "", "aten.convolution.default", (image, weights, None), (), (out,), ""
+    )
     assert library_work(convolution, EAGER).operations == 2 * 5 * 49 * 27
     tanh = LibraryCall("", "aten.tanh.default", (a,), (), (buffer("d", 8, 16),), "")
     assert library_work(tanh, EAGER).operations == 8 * 16

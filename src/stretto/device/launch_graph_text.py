@@ -1,6 +1,6 @@
 """The text of a graph of launches, which is read back exactly.
 
-    print_graph(graph)        parse_graph(text) == graph
+print_graph(graph)        parse_graph(text) == graph
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _read_part(given: ExprParser) -> Part:
 
 
 PART: Syntax[Part] = Syntax(_part_text, _read_part)
-REGION = record(Region, "region {buffer} {shape} {box}{write}", box=items(PART), write=flag("write"))
+REGION = record(
+    Region, "region {buffer} {shape} {box}{write}", box=items(PART), write=flag("write")
+)
 _GRAPHS: Syntax[Any] = block(later(lambda: GRAPH))
 NODE = record(
     GraphNode,

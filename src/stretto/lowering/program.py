@@ -110,7 +110,9 @@ def lower(
         )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
-        low = _lowering(program, program.functions[name], externals, slots, costs, languages, by_library)
+        low = _lowering(
+            program, program.functions[name], externals, slots, costs, languages, by_library
+        )
         functions.append(_lower_function(low))
         stacks[name] = low.bases
     settled = settle_parallel(functions)

@@ -1,4 +1,4 @@
-"""Ways to enqueue a graph of launches, compared in simulation: streams, events and orders as data."""
+"""Ways to enqueue a graph of launches, compared in simulation: streams, events, orders as data."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def best_order(given: Profiled) -> Alternative | None:
             given.profiles, arranged(before, order, streams), given.device, costs
         ).seconds
 
-    return given.simulated("best of all orders", arranged(before, min(orders, key=seconds), streams))
+    return given.simulated(
+        "best of all orders", arranged(before, min(orders, key=seconds), streams)
+    )
 
 
 class _Profiles:

@@ -1,8 +1,8 @@
 """Graphs of a plan: the dependences between its actions, by what these read and write.
 
 The plan's own order is one that is known to be right. Of two actions the order matters where they
-meet in memory or in a register (`device/launch_graph.py: dependences`); what each touches is that of
-the verified kernels that it runs. All else of the plan's order is left out of the graph.
+meet in memory or in a register (`device/launch_graph.py: dependences`); what each touches is that
+of the verified kernels that it runs. All else of the plan's order is left out of the graph.
 """
 
 from __future__ import annotations

@@ -75,9 +75,7 @@ def random_order(before: Before, seed: int) -> Order:
     """Any order that the edges allow."""
     draw = random.Random(seed)
     ready: list[int] = []
-    return _taken(
-        before, ready.append, lambda turn: ready.pop(draw.randrange(len(ready)))
-    )
+    return _taken(before, ready.append, lambda turn: ready.pop(draw.randrange(len(ready))))
 
 
 def all_orders(before: Before) -> Iterator[Order]:
@@ -97,9 +95,7 @@ def all_orders(before: Before) -> Iterator[Order]:
     return further()
 
 
-def _taken(
-    before: Before, enter: Callable[[int], None], take: Callable[[int], int]
-) -> Order:
+def _taken(before: Before, enter: Callable[[int], None], take: Callable[[int], int]) -> Order:
     """Takes nodes one by one. enter: told of a node that nothing is before any more. take: gives
     the next one, for the number of nodes that were taken already."""
     left = [len(set(earlier)) for earlier in before]

@@ -1,10 +1,10 @@
 """Profiles of the nodes of a graph of launches: what each needs of a device, and does on it.
 
-A launch of one kernel is as many blocks as units have tasks of it, and does what its tasks do. Other
-launches, whose units wait for each other, and control nodes of the host are simulated by themselves:
-they hold the whole device for so long. Library calls are estimated from their operands. What was
-compiled says what a block of it needs; everything else has the needs in `ASSUMED`, which are
-assumptions.
+A launch of one kernel is as many blocks as units have tasks of it, and does what its tasks do.
+Other launches, whose units wait for each other, and control nodes of the host are simulated by
+themselves: they hold the whole device for so long. Library calls are estimated from their operands.
+A launch that was compiled says what a block of it needs; everything else has the needs in
+`ASSUMED`, which are assumptions.
 """
 
 from __future__ import annotations
@@ -40,14 +40,20 @@ class Assumptions:
     its kernels. least_depth: products whose sums are as long are cut along them, too.
     """
 
-    product: BlockNeeds = BlockNeeds(128, 168, 48 << 10)
-    other: BlockNeeds = BlockNeeds(128, 64, 2 << 10)
-    tile: int = 64 * 64
-    elements: int = 1024
-    least_depth: int = 256
+    product: BlockNeeds
+    other: BlockNeeds
+    tile: int
+    elements: int
+    least_depth: int
 
 
-ASSUMED = Assumptions()
+ASSUMED = Assumptions(
+    product=BlockNeeds(128, 168, 48 << 10),
+    other=BlockNeeds(128, 64, 2 << 10),
+    tile=64 * 64,
+    elements=1024,
+    least_depth=256,
+)
 
 
 class Profiler:
@@ -115,9 +121,7 @@ class Profiler:
                        operations=float(operations))  # fmt: skip
         return self._moving(made, work.moved, tasks)
 
-    def _moving(
-        self, profile: Profile, moved: Sequence[tuple[str, float]], tasks: int
-    ) -> Profile:
+    def _moving(self, profile: Profile, moved: Sequence[tuple[str, float]], tasks: int) -> Profile:
         """The profile with the bytes that tasks move, by where they lie just then."""
         missing = self._residency.touch(moved, tasks)
         far = sum(nbytes for name, nbytes in moved if name in missing) * tasks

@@ -1,5 +1,5 @@
-"""A graph of launches as an SVG: a row per stream, a box per node over its simulated time, and a line
-for each event that a node of one stream waits for in another."""
+"""A graph of launches as an SVG: a row per stream, a box per node over its simulated time, and a
+line for each event that a node of one stream waits for in another."""
 
 from __future__ import annotations
 

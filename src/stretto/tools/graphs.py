@@ -5,7 +5,6 @@ Each kernel is a launch. Nothing is measured: every time comes from the simulato
 
 from __future__ import annotations
 
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,14 +45,20 @@ class Graphed:
 
 
 def graph_model(
-    model: Model, name: str, units: int | None = None, options: Options | None = None,
-    own_memory: bool = True, by_library: bool = False,
-) -> Graphed:  # fmt: skip
+    model: Model,
+    name: str,
+    units: int | None = None,
+    options: Options | None = None,
+    *,
+    own_memory: bool = True,
+    by_library: bool = False,
+) -> Graphed:
     """Compiles a model for a GPU that need not be there, a launch per kernel, and compares the ways
     to enqueue them.
 
-    by_library: operators are library calls, and no native kernels. own_memory: local buffers share no bytes, so that launches do not wait because of them. Raises
-    UsageError for what is no GPU, and the errors of the stages.
+    own_memory: local buffers share no bytes, so that launches do not wait because of them.
+    by_library: operators are library calls, and no native kernels. Raises UsageError for what is no
+    GPU, and the errors of the stages.
     """
     machine, device, options = device_machine(name, units, options or Options())
     if not device.target:

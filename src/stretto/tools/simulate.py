@@ -138,7 +138,9 @@ def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
     return simulate(program, device, choices, costs).seconds
 
 
-def device_machine(name: str, units: int | None, options: Options) -> tuple[Machine, Device, Options]:
+def device_machine(
+    name: str, units: int | None, options: Options
+) -> tuple[Machine, Device, Options]:
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
     cpu = default_machine()

@@ -40,7 +40,6 @@ from stretto.runtime.sizes import Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import stopped
 
-
 Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
 """Gives the parts of a sequence in the order in which the host executes them."""
 

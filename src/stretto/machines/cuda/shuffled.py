@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from stretto.device.launch_graph import LaunchGraph
+from stretto.device.launch_graph import LaunchGraph, ancestors
 from stretto.device.plan import Action, Plan
 from stretto.device.tree import Node, Seq, children
 from stretto.machines.cuda.plan import Order
@@ -25,13 +25,21 @@ def sequence_graphs(plan: Plan) -> dict[int, LaunchGraph]:
     return found
 
 
-def shuffled(graphs: Graphs, seed: int) -> Order:
-    """Each sequence in a random order that its graph allows, another one each time."""
+def shuffled(graphs: Graphs, seed: int, early: Mapping[int, int] | None = None) -> Order:
+    """Each sequence in a random order that its graph allows, another one each time.
+
+    early: by the `id` of a sequence a node that comes as early as its graph allows.
+    """
     draw = random.Random(seed)
+    first = early or {}
 
     def order(sequence: Seq[Action]) -> Sequence[Node[Action]]:
         graph = graphs[id(sequence)]
         numbers = random_order(graph.before, draw.randrange(1 << 30))
+        if id(sequence) in first:
+            node = first[id(sequence)]
+            known = ancestors(graph.before, numbers)[node] | 1 << node
+            numbers = sorted(numbers, key=lambda number: not known >> number & 1)
         return [sequence.children[number] for number in numbers]
 
     return order
