@@ -226,13 +226,10 @@ def _names(items: Iterable[object]) -> frozenset[str]:
 def _launch_name(program: DeviceProgram) -> str:
     used = {name for schedule in leaves(program.tree.main.body) for name in schedule.kernels}
     names = [kernel.name for kernel in program.kernels if kernel.name in used]
-    match names:
-        case []:
-            return "registers"
-        case [name]:
-            return name
-        case [name, *more]:
-            return f"{name} and {len(more)} more"
+    if not names:
+        return "registers"
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return names[0] + more
 
 
 def _has_waits(program: DeviceProgram) -> bool:
