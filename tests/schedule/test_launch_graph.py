@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stretto
+from stretto.build import begin, run_stages
 from stretto.device.expr import Buffer
 from stretto.device.launch_graph import (
     COUNTERS,
@@ -28,9 +29,13 @@ from stretto.device.tree import Leaf, walk
 from stretto.device.verifier import verify_plan
 from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError, VerifyError
+from stretto.frontends.python import capture
 from stretto.ir.types import DType
 from stretto.machines.cuda.plan import PlanExecutable, in_order
 from stretto.machines.cuda.shuffled import sequence_graphs, shuffled
+from stretto.machines.machine import HOST
+from stretto.machines.registry import known_machines
+from stretto.machines.stages import BY_LIBRARY, LOWER
 from stretto.options import Options
 from stretto.schedule.launch_graph import plan_graph, shared_bytes, with_own_memory
 from stretto.schedule.plan import make_plan
@@ -235,3 +240,27 @@ def test_a_node_that_may_stop_the_run_keeps_its_place() -> None:
 def test_launches_whose_units_wait_run_one_at_a_time() -> None:
     nodes = [GraphNode(NodeKind.LAUNCH, f"{n}", writes=(COUNTERS,)) for n in range(2)]
     assert list(dependences(nodes)) == [Edge(0, 1, Dependence.REGISTER)]
+
+
+def test_a_program_of_library_calls_in_shuffled_orders() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(6, 6)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.tanh(x @ x), torch.softmax(x, -1)
+        return (a @ b).t() + a.sum(0)
+
+    options = Options(units=2)
+    captured = capture(function, (x,), {}, options)
+    stages = begin(captured.program, known_machines()["cuda-emulated"], options, HOST)
+    steps = (BY_LIBRARY if step is LOWER else step for step in stages.machine.stages)
+    run_stages(stages, tuple(steps))
+    executable = stages.executable
+    assert isinstance(executable, PlanExecutable)
+    graphs = sequence_graphs(executable.plan)
+    kinds = {node.kind for graph in graphs.values() for node in graph.nodes}
+    assert kinds == {NodeKind.LIBRARY, NodeKind.LAUNCH}  # the launch transposes
+    for seed in range(4):
+        executable.order = shuffled(graphs, seed)
+        (found,) = executable([x])
+        torch.testing.assert_close(found, function(x))
