@@ -10,7 +10,7 @@ from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.tree import Call, For, If, Leaf, Node, While, reads, trip_count
-from stretto.device.verifier.launch_graphs import verify_arrangement
+from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import plan_graph, stretch
 from stretto.schedule.launch_order import (
     MOST_NODES,
@@ -72,8 +72,9 @@ class Profiled:
 def profiled(
     plan: Plan, device: Device, costs: CostModel, needs: dict[int, BlockNeeds] | None = None
 ) -> Profiled:
-    """The graph of main. needs: of compiled launches, by the `id` of the launch."""
+    """The graph of main, verified. needs: of compiled launches, by the `id` of the launch."""
     graph = plan_graph(plan)
+    verify_graph(graph)
     found = _Profiles(plan, device, costs, needs)
     return Profiled(graph, tuple(map(found.node, stretch(plan.tree.main.body))), device)
 

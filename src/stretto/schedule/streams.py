@@ -38,10 +38,6 @@ def opara_streams(before: Before) -> tuple[int, ...]:
     return tuple(streams)
 
 
-STREAMS = {"one": one_stream, "opara": opara_streams}
-"""Ways to allocate streams, by the names of `StreamChoice`."""
-
-
 def fewest_events(before: Before, order: Sequence[int], streams: Sequence[int]) -> Events:
     """The events without which the streams would not keep the order.
 
