@@ -88,7 +88,8 @@ class Lowering:
 
     lower_op: lowers one op; `program.py`, which knows the rules and the control ops, provides it.
     recursive: the function may call itself, so only its frame is its own.
-    languages: those in which the machine takes kernels of users.
+    languages: those in which the machine takes kernels of users. by_library: operators that compute
+        anything are library calls.
     slots: where the lists live that functions take and return. bases: the
         stacks that this function uses.
     outer: the enclosing blocks that are being lowered, with the items emitted at their end.
@@ -106,6 +107,7 @@ class Lowering:
     costs: CostModel
     recursive: bool = False
     languages: frozenset[str] = frozenset()
+    by_library: bool = field(default=False, init=False)
     slots: ListSlots = field(default_factory=ListSlots)
     bases: set[Buffer] = field(default_factory=set[Buffer])
     uses: Uses = field(default_factory=Uses)

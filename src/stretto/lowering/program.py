@@ -65,6 +65,7 @@ from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
 from stretto.lowering.user_kernels import lower_kernel
 from stretto.ops.effects import is_draw
 from stretto.ops.infer import parameters, relations
+from stretto.ops.properties import is_view
 
 
 def lower(
@@ -72,11 +73,13 @@ def lower(
     costs: CostModel = HOST_COSTS,
     updates: Updates = NO_UPDATES,
     languages: frozenset[str] = frozenset(),
+    by_library: bool = False,
 ) -> Lowered:
     """Lowers every function that main reaches.
 
     updates: the inputs that the program changes where they lie (`lowering.updates`). languages:
-    those in which the machine takes kernels of users.
+    those in which the machine takes kernels of users. by_library: whatever computes anything
+    becomes a library call, although it has a rule.
 
     Raises CodegenError for what no machine could run.
     """
@@ -96,7 +99,7 @@ def lower(
     if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
-    low = _lowering(program, program.main, externals, slots, costs, languages)
+    low = _lowering(program, program.main, externals, slots, costs, languages, by_library)
     placed = {number: inputs[parameter] for number, parameter in updated.items()}
     main, outputs = _lower_main(low, inputs, placed)
     begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
@@ -107,7 +110,9 @@ def lower(
         )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
-        low = _lowering(program, program.functions[name], externals, slots, costs, languages)
+        low = _lowering(
+            program, program.functions[name], externals, slots, costs, languages, by_library
+        )
         functions.append(_lower_function(low))
         stacks[name] = low.bases
     settled = settle_parallel(functions)
@@ -135,12 +140,14 @@ def _lowering(
     slots: ListSlots,
     costs: CostModel,
     languages: frozenset[str],
+    by_library: bool,
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
     storage = list_storage(function)
     low = Lowering(
         program, function, externals, storage, lower_op, costs, recursive, languages, slots
     )
+    low.by_library = by_library
     low.uses.count(function.body)
     low.joints = joints(function.body)
     for symbol, own in size_parameters(function).items():
@@ -291,10 +298,13 @@ def _literal(value: bool | int | float) -> Const:
 
 
 _NO_RULE = "these arguments have no native lowering"
+_ASKED = "operators were to be library calls"
 
 
 def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
     """The results of an op by its rule or by the user's kernel for it; or None, and why."""
+    if low.by_library and not is_view(op) and any(True for _ in op.operands):
+        return None, _ASKED
     kernel = kernel_for(op.target)
     if kernel is not None:
         return lower_kernel(low, op, kernel)

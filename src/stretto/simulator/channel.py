@@ -14,18 +14,23 @@ from math import inf
 
 @dataclass(slots=True)
 class Channel:
-    """total: bytes per second of all transfers together. each: the most that one of them gets."""
+    """total: bytes per second of all transfers together. each: the most that one of them gets.
+
+    What is transferred may be anything that is shared so, as arithmetic. Equal transfers that begin
+    together are one entry with their number.
+    """
 
     total: float
     each: float
     now: float = 0.0
     progress: float = 0.0
-    ends: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    under_way: int = 0
+    ends: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])
 
     @property
     def rate(self) -> float:
         """Bytes per second of each transfer under way."""
-        return min(self.each, self.total / max(len(self.ends), 1))
+        return min(self.each, self.total / max(self.under_way, 1))
 
     @property
     def next_end(self) -> float:
@@ -34,17 +39,20 @@ class Channel:
             return inf
         return max(self.now, self.now + (self.ends[0][0] - self.progress) / self.rate)
 
-    def begin(self, now: float, unit: int, nbytes: float) -> None:
+    def begin(self, now: float, unit: int, nbytes: float, count: int = 1) -> None:
+        """A transfer of a unit; or `count` of them, of so many bytes each."""
         self._advance(now)
-        heappush(self.ends, (self.progress + nbytes, unit))
+        self.under_way += count
+        heappush(self.ends, (self.progress + nbytes, unit, count))
 
     def end(self, now: float) -> int:
-        """Ends the next transfer, at `next_end`; gives its unit."""
-        reached, unit = self.ends[0]
+        """Ends the next transfer, or those that began with it, at `next_end`; gives its unit."""
+        reached, unit, count = self.ends[0]
         self._advance(now)
         # Rounding must not let the clock stand before what has ended.
         self.progress = max(self.progress, reached)
         heappop(self.ends)
+        self.under_way -= count
         return unit
 
     def _advance(self, now: float) -> None:

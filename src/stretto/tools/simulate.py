@@ -22,7 +22,7 @@ from stretto.entry import Entry
 from stretto.frontends.python import capture
 from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
-from stretto.machines.stages import TO_SCHEDULE
+from stretto.machines.stages import BY_LIBRARY, LOWER, TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
@@ -93,12 +93,12 @@ def simulate_model(
     UsageError for a device that is not known or whose tasks cannot be measured, and the errors of
     the stages.
     """
-    machine, device, options = _machine(name, units, options or Options())
+    machine, device, options = device_machine(name, units, options or Options())
     if measured:
         _require_cores(device, options)
         program = _measured_program(model, machine, options)
     else:
-        program = _scheduled_program(model, machine, options)
+        program = scheduled_program(model, machine, options)
     choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
     if followed:
         threads = options.threads or 1
@@ -138,7 +138,9 @@ def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
     return simulate(program, device, choices, costs).seconds
 
 
-def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, Device, Options]:
+def device_machine(
+    name: str, units: int | None, options: Options
+) -> tuple[Machine, Device, Options]:
     """The machine that compiles for a device, the device, and the options that ask for the
     units."""
     cpu = default_machine()
@@ -157,12 +159,16 @@ def _machine(name: str, units: int | None, options: Options) -> tuple[Machine, D
     return cpu, device, options
 
 
-def _scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
-    """The program of a model, verified; nothing is printed or built of it."""
+def scheduled_program(
+    model: Model, machine: Machine, options: Options, by_library: bool = False
+) -> DeviceProgram:
+    """The program of a model, verified; nothing is printed or built of it. by_library: operators
+    are library calls, although there are native kernels for them."""
     with torch.no_grad():
         captured = capture(model.function, model.inputs, {}, options)
     stages = begin(captured.program, machine, options, HOST)
-    run_stages(stages, TO_SCHEDULE)
+    steps = (BY_LIBRARY if by_library and step is LOWER else step for step in TO_SCHEDULE)
+    run_stages(stages, tuple(steps))
     assert stages.device is not None
     return stages.device
 

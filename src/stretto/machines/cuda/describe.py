@@ -29,6 +29,7 @@ from stretto.device.tree import (
 from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.graph_tables import graph_tables
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
@@ -77,6 +78,7 @@ def describe(
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
     if stages.device is not None:
         tables.append(_placement_table(stages.device, stages))
+    tables += graph_tables(made, stages.machine.costs)
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 

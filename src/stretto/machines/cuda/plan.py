@@ -6,7 +6,7 @@ the condition of a branch or loop that has a library call inside, a size that a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -40,9 +40,18 @@ from stretto.runtime.sizes import Values
 from stretto.runtime.status import Status
 from stretto.runtime.stops import stopped
 
+Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
+"""Gives the parts of a sequence in the order in which the host executes them."""
+
+
+def in_order(sequence: Seq[Action]) -> Sequence[Node[Action]]:
+    """As the plan has them."""
+    return sequence.children
+
 
 class PlanExecutable(CudaExecutable):
-    """A program of several launches. `reads` counts how often the host has read a register."""
+    """A program of several launches. `reads` counts how often the host has read a register. order:
+    of a sequence's parts; another one than the plan's shows whether a graph has all its edges."""
 
     def __init__(
         self,
@@ -65,6 +74,7 @@ class PlanExecutable(CudaExecutable):
         for name, launch in plan.launches:
             self.moving[name].update(launch.program.tree.main.tensors)
         self.frames = dict(plan.program.frames)
+        self.order: Order = in_order
         self.reads = 0
         self.library_runs = 0
         if plan.decides_on_host:
@@ -187,8 +197,8 @@ class _Host:
                 self.launch(launch, at)
             case Leaf(Library(call)):
                 self.library(call, at)
-            case Seq(children):
-                for child in children:
+            case Seq():
+                for child in self.executable.order(node):
                     self.node(child, at)
             case For(index, start, stop, step, body, rotate):
                 for position in range(self.number(at, start), self.number(at, stop), step):

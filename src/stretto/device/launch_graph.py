@@ -1,0 +1,201 @@
+"""A stretch of a plan as a graph: what the host enqueues, and what has to come before what.
+
+A plan (`plan.py`) says one order. A `LaunchGraph` has one node for each action of a straight-line
+stretch, numbered in the plan's order, and an edge for each pair whose order matters: two accesses
+to memory or to a register, one of which writes, or a node that may stop the run. Any order that the
+edges allow gives the same results, which `verifier/launch_graphs.py` checks. Control nodes of the
+host are nodes that have graphs of their own, one for each part.
+
+An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and the events
+that a node of one stream waits for in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stretto.device.regions import Region, overlap
+
+STACK = "#stack"
+"""Stands for the memory behind the frame, where the functions that a launch calls have theirs."""
+COUNTERS = "#counters"
+"""Stands for the progress counters of the units, which a launch with waits inside needs alone."""
+
+
+class NodeKind(StrEnum):
+    LAUNCH = "launch"
+    LIBRARY = "library"
+    CONTROL = "control"
+
+
+class Dependence(StrEnum):
+    """Why the order of two nodes matters."""
+
+    FLOW = "flow"
+    """The later one reads what the earlier one wrote."""
+    ANTI = "anti"
+    """The later one overwrites what the earlier one reads."""
+    OUTPUT = "output"
+    """Both write the same place."""
+    MEMORY = "memory"
+    """They use two buffers that share bytes."""
+    REGISTER = "register"
+    """A register, an address, or what only one launch at a time may use."""
+    ORDER = "order"
+    """One of them may stop the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """regions: the memory that it touches. reads, writes: names of registers, of words with
+    addresses, and of what only one launch at a time may use. stops: it may stop the run. bodies:
+    of a control node.
+    """
+
+    kind: NodeKind
+    name: str
+    regions: tuple[Region, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    stops: bool = False
+    bodies: tuple[LaunchGraph, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Node number `before` has ended before number `after` begins."""
+
+    before: int
+    after: int
+    reason: Dependence
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGraph:
+    """nodes: in the plan's order. shares: pairs of names of buffers that have bytes in common."""
+
+    name: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[Edge, ...]
+    shares: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """For each node those that an edge puts before it, in the plan's order."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            found[edge.after].append(edge.before)
+        return tuple(tuple(sorted(set(numbers))) for numbers in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """order: the numbers of the nodes, as they are enqueued. streams: of each node, by its number.
+    events: (before, after) pairs of nodes on two streams."""
+
+    order: tuple[int, ...]
+    streams: tuple[int, ...]
+    events: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def stream_count(self) -> int:
+        return len(set(self.streams))
+
+    @property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """For each node those that it waits for: the one before it on its stream, and events."""
+        found: list[list[int]] = [[] for _ in self.order]
+        last: dict[int, int] = {}
+        for number in self.order:
+            stream = self.streams[number]
+            if stream in last:
+                found[number].append(last[stream])
+            last[stream] = number
+        for before, after in self.events:
+            found[after].append(before)
+        return tuple(map(tuple, found))
+
+
+def dependences(
+    nodes: Sequence[GraphNode], shares: Iterable[tuple[str, str]] = ()
+) -> Iterator[Edge]:
+    """All pairs of nodes whose order matters, each once, with the first reason that is found."""
+    near = _neighbours(shares)
+    touched: dict[str, list[tuple[int, Region]]] = {}
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for number, node in enumerate(nodes):
+        found: dict[int, Dependence] = {}
+        for region in node.regions:
+            for other, earlier in touched.get(region.buffer.name, ()):
+                if other not in found and (reason := _conflict(earlier, region)) is not None:
+                    found[other] = reason
+        for region in node.regions:
+            for name in near.get(region.buffer.name, ()):
+                for other, earlier in touched.get(name, ()):
+                    if earlier.write or region.write:
+                        found.setdefault(other, Dependence.MEMORY)
+        for name in (*node.reads, *node.writes):
+            for other in writers.get(name, ()):
+                found.setdefault(other, Dependence.REGISTER)
+        for name in node.writes:
+            for other in readers.get(name, ()):
+                found.setdefault(other, Dependence.REGISTER)
+        for other in range(number):
+            if nodes[other].stops or (node.stops and _lasts(nodes[other])):
+                found.setdefault(other, Dependence.ORDER)
+        for region in node.regions:
+            touched.setdefault(region.buffer.name, []).append((number, region))
+        for names, known in ((node.reads, readers), (node.writes, writers)):
+            for name in names:
+                known.setdefault(name, []).append(number)
+        yield from (Edge(other, number, found[other]) for other in sorted(found))
+
+
+def ancestors(before: Sequence[Iterable[int]], order: Iterable[int]) -> list[int]:
+    """For each node the set of all that come before it, as the bits of a number. order: one in
+    which each node comes behind those that are before it."""
+    found = [0] * len(before)
+    for number in order:
+        for earlier in before[number]:
+            found[number] |= found[earlier] | 1 << earlier
+    return found
+
+
+def needed(before: Sequence[Iterable[int]], order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """For each node those before it that no other one implies: the transitive reduction."""
+    known = ancestors(before, order)
+    return tuple(
+        tuple(
+            sorted(
+                one
+                for one in set(earlier)
+                if not any(known[other] >> one & 1 for other in earlier if other != one)
+            )
+        )
+        for earlier in map(tuple, before)
+    )
+
+
+def _conflict(earlier: Region, later: Region) -> Dependence | None:
+    if not (earlier.write or later.write) or not overlap(earlier, later):
+        return None
+    if earlier.write and later.write:
+        return Dependence.OUTPUT
+    return Dependence.FLOW if earlier.write else Dependence.ANTI
+
+
+def _lasts(node: GraphNode) -> bool:
+    """Whether something remains of it in a run that is stopped: it may stop the run itself, or it
+    changes an input."""
+    return node.stops or any(r.write and r.buffer.kind == "updated" for r in node.regions)
+
+
+def _neighbours(shares: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one, other in shares:
+        found.setdefault(one, []).append(other)
+        found.setdefault(other, []).append(one)
+    return found

@@ -1,0 +1,182 @@
+"""Ways to enqueue a graph of launches, compared in simulation: streams, events, orders as data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from stretto.device.costs import CostModel
+from stretto.device.launch_graph import Arrangement, LaunchGraph
+from stretto.device.plan import Action, Launch, Library, Plan
+from stretto.device.tree import Call, For, If, Leaf, Node, While, reads, trip_count
+from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
+from stretto.schedule.launch_graph import plan_graph, stretch
+from stretto.schedule.launch_order import (
+    MOST_NODES,
+    Opara,
+    all_orders,
+    breadth_first,
+    depth_first,
+    program_order,
+    random_order,
+)
+from stretto.schedule.streams import arranged, one_stream, opara_streams
+from stretto.simulator.devices import Device
+from stretto.simulator.graph_run import (
+    GraphCosts,
+    GraphRun,
+    Profile,
+    captured_costs,
+    launched_costs,
+    run_graph,
+)
+from stretto.simulator.launches import read_seconds
+from stretto.simulator.occupancy import BlockNeeds
+from stretto.simulator.profiles import Profiler
+
+MOST_ORDERS = 20_000
+"""Orders of a small graph that are tried; a graph of more has no best one here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A way to enqueue a graph, and a simulated run of it. captured: as one graph, else as launches
+    on streams."""
+
+    name: str
+    arrangement: Arrangement
+    run: GraphRun
+    captured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A graph with the profiles of its nodes on a device."""
+
+    graph: LaunchGraph
+    profiles: tuple[Profile, ...]
+    device: Device
+
+    def simulated(
+        self, name: str, arrangement: Arrangement, costs: GraphCosts | None = None
+    ) -> Alternative:
+        """Verifies an arrangement and simulates it; as a captured graph unless costs are given."""
+        verify_arrangement(self.graph, arrangement)
+        made = run_graph(
+            self.profiles, arrangement, self.device, costs or captured_costs(self.device)
+        )
+        return Alternative(name, arrangement, made, costs is None)
+
+
+def profiled(
+    plan: Plan, device: Device, costs: CostModel, needs: dict[int, BlockNeeds] | None = None
+) -> Profiled:
+    """The graph of main, verified. needs: of compiled launches, by the `id` of the launch."""
+    graph = plan_graph(plan)
+    verify_graph(graph)
+    found = _Profiles(plan, device, costs, needs)
+    return Profiled(graph, tuple(map(found.node, stretch(plan.tree.main.body))), device)
+
+
+def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:
+    """The ways that are compared, the plan's own order on one stream first; then Opara's streams
+    with several orders, and with parts of Opara's algorithms left out. Of random orders the median.
+    """
+    before, profiles, device = given.graph.before, given.profiles, given.device
+    planned = arranged(before, program_order(before), one_stream(before))
+    streams = opara_streams(before)
+    opara = Opara().order(before, profiles, device)
+    orders = {
+        "Opara": opara,
+        "depth first": depth_first(before),
+        "breadth first": breadth_first(before),
+        "Opara, not in turns": Opara(in_turns=False).order(before, profiles, device),
+        "Opara, not by needs": Opara(by_needs=False).order(before, profiles, device),
+        "Opara, shared memory only": Opara(only_shared=True).order(before, profiles, device),
+    }
+    found = [
+        given.simulated("launches, one stream", planned, launched_costs(device)),
+        given.simulated("graph, one stream", planned),
+        *(given.simulated(name, arranged(before, o, streams)) for name, o in orders.items()),
+        given.simulated("Opara, all events", arranged(before, opara, streams, fewest=False)),
+    ]
+    drawn = [
+        given.simulated("random", arranged(before, random_order(before, seed), streams))
+        for seed in seeds
+    ]
+    found.append(sorted(drawn, key=lambda one: one.run.seconds)[len(drawn) // 2])
+    best = best_order(given)
+    return found if best is None else [*found, best]
+
+
+def best_order(given: Profiled) -> Alternative | None:
+    """The fastest of all orders, of a graph that is small enough; the streams are Opara's."""
+    before = given.graph.before
+    if len(before) > MOST_NODES:
+        return None
+    orders = list(islice(all_orders(before), MOST_ORDERS + 1))
+    if len(orders) > MOST_ORDERS:
+        return None
+    streams, costs = opara_streams(before), captured_costs(given.device)
+
+    def seconds(order: tuple[int, ...]) -> float:
+        return run_graph(
+            given.profiles, arranged(before, order, streams), given.device, costs
+        ).seconds
+
+    return given.simulated(
+        "best of all orders", arranged(before, min(orders, key=seconds), streams)
+    )
+
+
+class _Profiles:
+    """Profiles of the actions of a plan, and of control nodes, which the host executes."""
+
+    def __init__(
+        self, plan: Plan, device: Device, costs: CostModel, needs: dict[int, BlockNeeds] | None
+    ) -> None:
+        self._plan, self._device, self._costs = plan, device, costs
+        self._profiler = Profiler(plan.program, device, costs, needs)
+        self._running: set[str] = set()
+
+    def node(self, node: Node[Action]) -> Profile:
+        match node:
+            case Leaf(Launch() as launch):
+                return self._profiler.launch(launch)
+            case Leaf(Library() as library):
+                return self._profiler.library(library)
+            case _:
+                return self._profiler.whole(self._control(node))
+
+    def _control(self, node: Node[Action]) -> float:
+        """Seconds that a control node takes, one iteration after the other."""
+        read = read_seconds(self._device) if reads(node) else 0.0
+        match node:
+            case For(body=body):
+                trips = trip_count(node)
+                trips = self._costs.unknown_trips if trips is None else trips
+                return read + trips * self._body(body)
+            case While(head=head, body=body):
+                trips = self._costs.unknown_trips
+                return (trips + 1) * (read + self._body(head)) + trips * self._body(body)
+            case If(then=then, orelse=orelse):
+                return read + max(self._body(then), self._body(orelse))
+            case Call(function=name) if name not in self._running:
+                self._running.add(name)
+                found = self._body(self._plan.tree.function(name).body)
+                self._running.discard(name)
+                return read + found
+            case _:
+                return read
+
+    def _body(self, body: Node[Action]) -> float:
+        """A stretch of a control node, as launches on one stream."""
+        return sum(
+            self._alone(self.node(part)) + self._device.next_launch_seconds
+            for part in stretch(body)
+        )
+
+    def _alone(self, profile: Profile) -> float:
+        costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
+        return run_graph((profile,), Arrangement((0,), (0,)), self._device, costs).seconds

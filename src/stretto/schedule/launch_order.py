@@ -1,0 +1,117 @@
+"""In which order the nodes of a graph of launches are enqueued.
+
+`OPARA` is algorithm 2 of Opara (section 3.3): of the nodes that nothing is before any more, memory-
+and compute-bound ones are taken in turns, of either kind the one first that needs least of a
+multiprocessor. "Needs" are threads, registers and shared memory, the largest of the three shares;
+the paper's own implementation looks at shared memory only. Each part can be switched off.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from stretto.schedule.streams import Before
+from stretto.simulator.devices import Device
+from stretto.simulator.graph_run import Profile
+from stretto.simulator.occupancy import limits_of
+
+Order = tuple[int, ...]
+
+MOST_NODES = 9
+"""Of a graph all of whose orders are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opara:
+    """in_turns: memory- and compute-bound nodes are taken in turns. by_needs: the least needs come
+    first, else what was ready first. only_shared: needs are shared memory alone."""
+
+    in_turns: bool = True
+    by_needs: bool = True
+    only_shared: bool = False
+
+    def order(self, before: Before, profiles: Sequence[Profile], device: Device) -> Order:
+        limits = limits_of(device)
+        queues: tuple[list[tuple[float, int, int]], ...] = ([], [])
+        entered = 0
+
+        def enter(number: int) -> None:
+            nonlocal entered
+            profile = profiles[number]
+            kind = int(self.in_turns and not profile.is_memory_bound(device))
+            needs = profile.needs.share(limits)
+            if self.only_shared:
+                needs = profile.needs.shared_bytes / limits.shared_bytes
+            heappush(queues[kind], (needs if self.by_needs else 0.0, entered, number))
+            entered += 1
+
+        def take(turn: int) -> int:
+            queue = queues[turn % 2] or queues[1 - turn % 2]
+            return heappop(queue)[2]
+
+        return _taken(before, enter, take)
+
+
+def program_order(before: Before) -> Order:
+    return tuple(range(len(before)))
+
+
+def breadth_first(before: Before) -> Order:
+    """What was ready first comes first."""
+    ready: list[int] = []
+    return _taken(before, ready.append, lambda turn: ready.pop(0))
+
+
+def depth_first(before: Before) -> Order:
+    """What became ready last comes first."""
+    ready: list[int] = []
+    return _taken(before, ready.append, lambda turn: ready.pop())
+
+
+def random_order(before: Before, seed: int) -> Order:
+    """Any order that the edges allow."""
+    draw = random.Random(seed)
+    ready: list[int] = []
+    return _taken(before, ready.append, lambda turn: ready.pop(draw.randrange(len(ready))))
+
+
+def all_orders(before: Before) -> Iterator[Order]:
+    """Every order that the edges allow."""
+    taken: list[int] = []
+
+    def further() -> Iterator[Order]:
+        if len(taken) == len(before):
+            yield tuple(taken)
+            return
+        for number, earlier in enumerate(before):
+            if number not in taken and all(other in taken for other in earlier):
+                taken.append(number)
+                yield from further()
+                taken.pop()
+
+    return further()
+
+
+def _taken(before: Before, enter: Callable[[int], None], take: Callable[[int], int]) -> Order:
+    """Takes nodes one by one. enter: told of a node that nothing is before any more. take: gives
+    the next one, for the number of nodes that were taken already."""
+    left = [len(set(earlier)) for earlier in before]
+    followers: list[list[int]] = [[] for _ in before]
+    for number, earlier in enumerate(before):
+        for other in set(earlier):
+            followers[other].append(number)
+    for number, count in enumerate(left):
+        if not count:
+            enter(number)
+    order: list[int] = []
+    while len(order) < len(before):
+        number = take(len(order))
+        order.append(number)
+        for follower in followers[number]:
+            left[follower] -= 1
+            if not left[follower]:
+                enter(follower)
+    return tuple(order)

@@ -1,0 +1,133 @@
+"""`stretto simulate MODEL --graph`: a model as a graph of launches, enqueued in several ways.
+
+Each kernel is a launch. Nothing is measured: every time comes from the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from stretto.device.costs import CostModel
+from stretto.device.plan import Plan
+from stretto.device.program import DeviceProgram
+from stretto.options import Options
+from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
+from stretto.schedule.launch_graph import with_own_memory
+from stretto.schedule.launches import choose_launches
+from stretto.schedule.plan import make_plan
+from stretto.simulator.control import Assumed
+from stretto.simulator.devices import Device
+from stretto.simulator.simulate import simulate
+from stretto.text import counted, seconds_text
+from stretto.tools.models import Model
+from stretto.tools.names import UsageError
+from stretto.tools.simulate import device_machine, scheduled_program
+
+PERSISTENT = "one persistent kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Graphed:
+    """A model as a graph on a device. ways: how it may be enqueued. persistent: simulated seconds
+    as one launch. frame_bytes: of main's frame as it is planned, and with own memory."""
+
+    model: str
+    plan: Plan
+    given: Profiled
+    ways: tuple[Alternative, ...]
+    persistent: float | None
+    frame_bytes: tuple[int, int]
+
+
+def graph_model(
+    model: Model,
+    name: str,
+    units: int | None = None,
+    options: Options | None = None,
+    *,
+    own_memory: bool = True,
+    by_library: bool = False,
+) -> Graphed:
+    """Compiles a model for a GPU that need not be there, a launch per kernel, and compares the ways
+    to enqueue them.
+
+    own_memory: local buffers share no bytes, so that launches do not wait because of them.
+    by_library: operators are library calls, and no native kernels. Raises UsageError for what is no
+    GPU, and the errors of the stages.
+    """
+    machine, device, options = device_machine(name, units, options or Options())
+    if not device.target:
+        raise UsageError(f"--graph is about launches: {name} is no GPU")
+    program = scheduled_program(model, machine, options, by_library)
+    plan = per_kernel_plan(program, machine.costs, own_memory)
+    given = profiled(plan, device, machine.costs)
+    frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)
+    persistent = persistent_seconds(program, device, machine.costs)
+    return Graphed(model.name, plan, given, tuple(alternatives(given)), persistent, frames)
+
+
+def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) -> Plan:
+    """A launch for each kernel outside of control flow."""
+    if own_memory:
+        program = with_own_memory(program)
+    chosen = choose_launches(program, costs, "per_kernel", "units")
+    return make_plan(program, cuts=chosen.cuts)
+
+
+def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel) -> float | None:
+    """Of a program as one launch; None where library calls cut it."""
+    if any(kernel.call is not None for kernel in program.kernels):
+        return None
+    return simulate(program, device, Assumed(costs.unknown_trips), costs).seconds
+
+
+def graph_table(found: Graphed) -> Table:
+    """The ways to enqueue a model's graph, the slowest kind first."""
+    graph = found.given.graph
+    nodes, edges = counted(len(graph.nodes), "node"), counted(len(graph.edges), "edge")
+    title = f"{found.model} on {found.given.device.name}, simulated: {nodes}, {edges}"
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for column in ("", "time", "streams", "events"):
+        table.add_column(column, justify="right" if column else "left")
+    for cells in ways_cells(found.ways):
+        table.add_row(*cells)
+    if found.persistent is not None:
+        table.add_row(PERSISTENT, seconds_text(found.persistent))
+    return table
+
+
+def ways_cells(ways: Sequence[Alternative]) -> list[tuple[str, str, str, str]]:
+    """Name, time, streams and events of each way."""
+    return [
+        (
+            way.name,
+            seconds_text(way.run.seconds),
+            str(way.arrangement.stream_count),
+            str(len(way.arrangement.events)),
+        )
+        for way in ways
+    ]
+
+
+def graph_data(found: Graphed) -> dict[str, Any]:
+    """The same for a file."""
+    graph = found.given.graph
+    return {
+        "nodes": len(graph.nodes),
+        "edges": len(graph.edges),
+        "frame_bytes": {"as planned": found.frame_bytes[0], "graph": found.frame_bytes[1]},
+        "persistent_seconds": found.persistent,
+        "ways": {
+            way.name: {
+                "seconds": way.run.seconds,
+                "streams": way.arrangement.stream_count,
+                "events": len(way.arrangement.events),
+            }
+            for way in found.ways
+        },
+    }
