@@ -33,6 +33,10 @@ class Options:
         user's cache folder.
     fuse: merge operators into larger kernels.
     skip: names of passes over Programs that do not run, to see what they are worth.
+    library: names of operators that torch computes, in library calls, although there are kernels
+        for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
+        kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
+        without dims stay as they are.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
         or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
@@ -82,6 +86,7 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
     skip: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
     winograd: int = 4
     unroll: int = 4
     kernels: str = "fastest"
@@ -124,6 +129,7 @@ class Options:
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)
         _require_names("skip", self.skip)
+        _require_names("library", self.library)
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))
 

@@ -35,7 +35,11 @@ def _passes(stages: Stages) -> None:
 
 def _lower(stages: Stages) -> None:
     stages.lowered = lower(
-        stages.program, stages.machine.costs, stages.updates, stages.machine.languages
+        stages.program,
+        stages.machine.costs,
+        stages.updates,
+        stages.machine.languages,
+        stages.options.library,
     )
     if stages.options.verify:
         verify_form(stages.lowered)
