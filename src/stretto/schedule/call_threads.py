@@ -8,7 +8,7 @@ those that all others wait for keep all threads. The shares are found as by CPR 
 the longest path get more for as long as that makes the stretch shorter. A stretch ends at an item
 behind which all later ones are, and which is behind all earlier ones.
 
-A leaf is left as it is where the plan gains less than `CALL_GAIN`, and so are calls that may fail
+A leaf is left as it is where the plan gains less than `GAIN`, and so are calls that may fail
 or draw random numbers: these keep their order.
 """
 
@@ -24,35 +24,46 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import DRAWS, Kernel
 from stretto.device.regions import Body, Statement
 from stretto.device.runs import apart_functions
-from stretto.device.tree import Leaf, Node, Seq, Tree, children, is_parallel, rebuilt
+from stretto.device.tree import Leaf, Node, Seq, Tree, children, is_parallel, leaves, rebuilt
 from stretto.ops.properties import properties
 from stretto.ops.table import Fails
-from stretto.schedule.choice import planning_policy
 from stretto.schedule.dependence import Node as Item
 from stretto.schedule.dependence import leaf_nodes
 from stretto.schedule.footprint import Footprints
+from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import Policy, kernel_seconds
 
-CALL_GAIN = 1.05
+GAIN = 1.03
 """Calls side by side must make a leaf faster by this factor, by the estimates."""
+LEAST_SHARED = 5e-5
+"""Seconds of a native kernel that is taken to be shared out to all units."""
 MOST_PLACED = 20_000
 """Items that are placed for one stretch, in all its trials."""
 
 
 def share_threads(
-    tree: Tree[Body], units: int, costs: CostModel, policy: Policy | None = None
+    tree: Tree[Body], units: int, costs: CostModel, policy: Policy | None = None, gain: float = GAIN
 ) -> Tree[Body]:
-    """The tree with a share of the threads for library calls, where that gains."""
+    """The tree with a share of the threads for library calls, where that gains.
+
+    policy: plans the leaves. gain: by which factor a leaf must become faster.
+    """
     if units == 1:
         return tree
     apart = apart_functions(tree)
-    policy = policy or planning_policy(units, costs)
-    leaf = _LeafShares(units, costs, policy)
+    leaf = _LeafShares(units, costs, policy or ListPolicy(), gain)
     functions = tuple(
         function if function.name in apart else function.with_body(_shared(function.body, leaf))
         for function in tree.functions
     )
     return replace(tree, functions=functions)
+
+
+def has_shares(tree: Tree[Body]) -> bool:
+    """Whether library calls of a tree may run side by side."""
+    bodies = (body for function in tree.functions for body in leaves(function.body))
+    kernels = (item for body in bodies for item in body if isinstance(item, Kernel))
+    return any(kernel.call is not None and kernel.call.threads > 0 for kernel in kernels)
 
 
 def _shared(node: Node[Body], leaf: _LeafShares) -> Node[Body]:
@@ -89,6 +100,7 @@ class _LeafShares:
     units: int
     costs: CostModel
     policy: Policy
+    gain: float
 
     def shared(self, body: Body) -> Body:
         if sum(may_share(item) for item in body) < 2:
@@ -99,7 +111,7 @@ class _LeafShares:
             shares |= self._shares(items, stretch)
         found = self._with(body, shares)
         before = self._planned(self._with(body, {}))
-        return found if self._planned(found) * CALL_GAIN < before else body
+        return found if self._planned(found) * self.gain < before else body
 
     def _with(self, body: Body, shares: Shares) -> Body:
         """The body with these threads for the calls, and all for the others."""
@@ -150,8 +162,8 @@ class _LeafShares:
 
     def _trial(self, items: Sequence[Item], stretch: range, shares: Shares) -> _Trial:
         """The items of a stretch, each on the first units that are free, those with the longest way
-        to the end first. Native kernels have all units."""
-        threads = {index: shares.get(index, self.units) for index in stretch}
+        to the end first."""
+        threads = {i: self._threads(items[i].item, shares.get(i, self.units)) for i in stretch}
         seconds = {index: self._seconds(items[index].item, threads[index]) for index in stretch}
         before = {i: [other for other in items[i].before if other in stretch] for i in stretch}
         ahead = dict(seconds)
@@ -179,10 +191,16 @@ class _LeafShares:
                     heappush(ready, (-ahead[other], other))
         return _Trial(max(free), tuple(_longest(stretch, before, end, seconds)))
 
+    def _threads(self, item: Statement, share: int) -> int:
+        """How many units an item occupies: a native kernel all, if it is worth it."""
+        if isinstance(item, Kernel) and item.call is not None:
+            return share
+        return self.units if kernel_seconds(item, self.costs) > LEAST_SHARED else 1
+
     def _seconds(self, item: Statement, threads: int) -> float:
         if isinstance(item, Kernel) and item.call is not None:
             return call_seconds(item.call, self.costs, threads)
-        return kernel_seconds(item, self.costs) / self.units
+        return kernel_seconds(item, self.costs) / threads
 
 
 def _longest(

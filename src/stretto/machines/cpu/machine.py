@@ -39,7 +39,7 @@ from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
 from stretto.runtime.threads import can_share
-from stretto.schedule.call_threads import share_threads
+from stretto.schedule.call_threads import GAIN, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database
@@ -131,9 +131,10 @@ class CpuMachine(Machine):
         if self.measured is not None:
             choose = MeasuredChooser(choose, self.measured, this_cpu(options), units)
         selected = select(lowered, units, options.fuse, costs, choose, remarks)
-        if not can_share():
+        if options.calls == "one_by_one" or not can_share():
             return selected
-        shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy))
+        gain = 0.0 if options.calls == "side_by_side" else GAIN
+        shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy), gain)
         return replace(selected, tree=shared)
 
     def describe(self, stages: Stages) -> Description:
