@@ -3,7 +3,7 @@
     python -m benchmarks.scheduling.library [NAMES] [--repeats N] [--json F]
 
 Each model is compiled twice with `Options(library=("*",))`: its calls one after the other, each on
-all threads of torch, and side by side by the estimates. These and eager PyTorch take turns; medians
+all threads of torch, and side by side. These and eager PyTorch take turns; medians
 are shown, of each repeat. `others` is the part of the machine's processor time that other processes
 had meanwhile: where it is not close to 0, the figures say little.
 """
@@ -57,7 +57,7 @@ def compiled(name: str, threads: int) -> tuple[Calls, tuple[torch.Tensor, ...]]:
     config = NASNetConfig(filters=64, repeats=2) if name == WIDE else entry.presets["full"]
     model, inputs = entry.make(config, 0)
     calls: dict[str, Callable[..., Any]] = {"eager": model}
-    for way, calls_option in (("one_by_one", "one_by_one"), ("side_by_side", "auto")):
+    for way, calls_option in (("one_by_one", "one_by_one"), ("side_by_side", "side_by_side")):
         options = Options(threads=threads, library=("*",), calls=calls_option)
         calls[way] = stretto.compile(model, inputs, options=options)
         torch.testing.assert_close(calls[way](*inputs), model(*inputs), rtol=1e-3, atol=1e-4)

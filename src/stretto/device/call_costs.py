@@ -9,6 +9,9 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall
 from stretto.ops.properties import properties
 
+DISPATCH_SECONDS = 2.5e-5
+"""What a call takes in Python, of which one unit at a time executes anything, and in torch's
+dispatcher (Zen 3), unless `CostModel.call_seconds` is more."""
 REGION_SECONDS = 5e-6
 """Starting threads for a part of an operator, and joining them."""
 REGIONS = 2
@@ -31,10 +34,11 @@ def call_seconds(call: LibraryCall, costs: CostModel, threads: int) -> float:
     moved = sum(_bytes(item, costs) for item in (*call.inputs, *call.outs, *call.outs))
     operations = _operations(call, made, costs) / (costs.flops * EFFICIENCY)
     work = moved / CALL_BANDWIDTH + operations + made * _window(call) * WINDOW_SECONDS
+    begin = max(costs.call_seconds, DISPATCH_SECONDS)
     if threads == 1 or not (operations or _window(call) or made > GRAIN):
-        return costs.call_seconds + work
+        return begin + work
     share = SERIAL + (1 - SERIAL) / threads
-    return costs.call_seconds + REGIONS * REGION_SECONDS + work * share
+    return begin + REGIONS * REGION_SECONDS + work * share
 
 
 def _operations(call: LibraryCall, made: float, costs: CostModel) -> float:

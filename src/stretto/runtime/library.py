@@ -174,7 +174,7 @@ class LibraryTable:
         self._bound: list[tuple[bytes, Bound] | None] = [None] * len(calls)
         """By number: the pointers of the last time, and what lies there."""
 
-    def __call__(self, number: int, address: int, alone: bool = True) -> None:
+    def __call__(self, number: int, address: int, alone: int = 1) -> None:
         self.runs += 1
         call, kinds = self.calls[number]
         operands = self._operands(number, address, call, kinds)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from stretto.device.call_costs import call_seconds
+from stretto.device.call_costs import DISPATCH_SECONDS, call_seconds
 from stretto.device.costs import CostModel
 from stretto.device.operator import DRAWS, Kernel
 from stretto.device.regions import Body, Statement
@@ -33,7 +33,7 @@ from stretto.schedule.footprint import Footprints
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import Policy, kernel_seconds
 
-GAIN = 1.03
+GAIN = 1.1
 """Calls side by side must make a leaf faster by this factor, by the estimates."""
 LEAST_SHARED = 5e-5
 """Seconds of a native kernel that is taken to be shared out to all units."""
@@ -126,8 +126,10 @@ class _LeafShares:
         return replace(item, call=replace(item.call, threads=threads), seconds=seconds)
 
     def _planned(self, body: Body) -> float:
+        """Seconds of a leaf; no less than what all its calls take in Python."""
+        calls = sum(isinstance(item, Kernel) and item.call is not None for item in body)
         planner = self.policy.planner(self.units, self.costs, Footprints(self.units))
-        return planner.plan(body).seconds
+        return max(planner.plan(body).seconds, calls * DISPATCH_SECONDS)
 
     # ---- the shares of a stretch -----------------------------------------------------------
     def _shares(self, items: Sequence[Item], stretch: range) -> Shares:

@@ -21,7 +21,6 @@ pixels."""
 class CpuCosts(CostModel):
     """Rates are of one core."""
 
-    call_seconds: float = 2.5e-5
     registers: int = 32
     """Vector registers: how large the tiles are that stay in them."""
     dots_factor: float = 1.3
