@@ -9,7 +9,7 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall
 from stretto.ops.properties import properties
 
-DISPATCH_SECONDS = 2.5e-5
+DISPATCH_SECONDS = 1.5e-5
 """What a call takes in Python, of which one unit at a time executes anything, and in torch's
 dispatcher (Zen 3), unless `CostModel.call_seconds` is more."""
 REGION_SECONDS = 5e-6
