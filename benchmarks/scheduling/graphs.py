@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.models.groups import GROUPS
+from stretto.options import Options
 from stretto.tools.graphs import graph_data, graph_model, graph_table
 from stretto.tools.models import Model
 
@@ -43,7 +44,7 @@ def main(
     found = json.loads(file.read_text()) if file is not None and file.exists() else {}
     for name in models or MODELS:
         model = zoo_model(name, "small" if small else "full")
-        made = graph_model(model, device, by_library=library)
+        made = graph_model(model, device, options=Options(library=("*",) if library else ()))
         console.print(graph_table(made))
         kind = "library calls" if library else "own kernels"
         found.setdefault("what", "simulated, nothing was measured")

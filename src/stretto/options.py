@@ -15,6 +15,8 @@ POLICIES = ("auto", "wavefront", "team", "list", "search")
 
 LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
+CALLS = ("auto", "one_by_one", "side_by_side")
+"""What `Options.calls` can be."""
 CONTROL = ("auto", "units", "host")
 """What `Options.control` can be."""
 
@@ -33,6 +35,13 @@ class Options:
         user's cache folder.
     fuse: merge operators into larger kernels.
     skip: names of passes over Programs that do not run, to see what they are worth.
+    library: names of operators that torch computes, in library calls, although there are kernels
+        for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
+        kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
+        without dims stay as they are.
+    calls: on the CPU machine, library calls run "one_by_one", each on all threads of torch, or
+        "side_by_side" where they need nothing of each other, on a share of the threads each; "auto"
+        does that where it is faster by a tenth by the estimates.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
         or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
@@ -82,6 +91,8 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
     skip: tuple[str, ...] = ()
+    library: tuple[str, ...] = ()
+    calls: str = "one_by_one"
     winograd: int = 4
     unroll: int = 4
     kernels: str = "fastest"
@@ -119,11 +130,13 @@ class Options:
         _require_one_of("kernels", self.kernels, KERNELS)
         _require_one_of("policy", self.policy, POLICIES)
         _require_one_of("launches", self.launches, LAUNCHES)
+        _require_one_of("calls", self.calls, CALLS)
         _require_one_of("control", self.control, CONTROL)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)
         _require_names("skip", self.skip)
+        _require_names("library", self.library)
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))
 

@@ -29,7 +29,7 @@ def model() -> Model:
 
 @pytest.mark.parametrize("library", [False, True])
 def test_the_ways_of_a_model(library: bool, tmp_path: Path) -> None:
-    found = graph_model(model(), "h200", 8, by_library=library)
+    found = graph_model(model(), "h200", 8, Options(library=("*",) if library else ()))
     kinds = {str(node.kind) for node in found.given.graph.nodes}
     assert ("library" in kinds) == library
     assert (found.persistent is None) == library

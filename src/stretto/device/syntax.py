@@ -126,7 +126,8 @@ ARGUMENTS: Syntax[tuple[LibraryArgument, ...]] = items(ARGUMENT)
 
 LIBRARY_CALL = record(
     LibraryCall,
-    "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}[ of {origin}]",
+    "{name} {target} {args} {kwargs} -> {outs}\n"
+    "  reason {reason} source {source}[ of {origin}][ threads {threads}]",
     args=ARGUMENTS,
     kwargs=items(pair("{left} = {right}", NAME, ARGUMENT)),
     reason=STRING,

@@ -88,8 +88,7 @@ class Lowering:
 
     lower_op: lowers one op; `program.py`, which knows the rules and the control ops, provides it.
     recursive: the function may call itself, so only its frame is its own.
-    languages: those in which the machine takes kernels of users. by_library: operators that compute
-        anything are library calls.
+    languages: those in which the machine takes kernels of users. library: what is left to torch.
     slots: where the lists live that functions take and return. bases: the
         stacks that this function uses.
     outer: the enclosing blocks that are being lowered, with the items emitted at their end.
@@ -107,7 +106,6 @@ class Lowering:
     costs: CostModel
     recursive: bool = False
     languages: frozenset[str] = frozenset()
-    by_library: bool = field(default=False, init=False)
     slots: ListSlots = field(default_factory=ListSlots)
     bases: set[Buffer] = field(default_factory=set[Buffer])
     uses: Uses = field(default_factory=Uses)
@@ -134,6 +132,7 @@ class Lowering:
     location: SourceLocation | None = None
     operator: str = ""
     counter: int = 0
+    library: tuple[str, ...] = ()
 
     # ---- names and buffers -------------------------------------------------------------------
     def fresh(self, hint: str) -> str:

@@ -9,11 +9,9 @@ from stretto.device.expr import (
     Apply,
     Buffer,
     Const,
-    Extent,
     Index,
     Position,
     Reg,
-    is_known,
     size_register,
 )
 from stretto.device.forms import (
@@ -24,13 +22,13 @@ from stretto.device.forms import (
     OutputTensor,
     ProgramInterface,
 )
-from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
+from stretto.device.operator import DRAWS
 from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.device.user_kernels import kernel_for
 from stretto.errors import CodegenError, LibraryLayoutError
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
-from stretto.ir.ops import Argument, CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
+from stretto.ir.ops import CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
@@ -45,10 +43,10 @@ from stretto.lowering.lazy import (
     Lazy,
     cast,
     constant,
-    memory_shape,
     register_value,
     stored,
 )
+from stretto.lowering.library import is_left, library_call
 from stretto.lowering.lists.slots import ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.rules import RULES
@@ -64,8 +62,7 @@ from stretto.lowering.targets import (
 from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
 from stretto.lowering.user_kernels import lower_kernel
 from stretto.ops.effects import is_draw
-from stretto.ops.infer import parameters, relations
-from stretto.ops.properties import is_view
+from stretto.ops.infer import relations
 
 
 def lower(
@@ -73,13 +70,13 @@ def lower(
     costs: CostModel = HOST_COSTS,
     updates: Updates = NO_UPDATES,
     languages: frozenset[str] = frozenset(),
-    by_library: bool = False,
+    library: tuple[str, ...] = (),
 ) -> Lowered:
     """Lowers every function that main reaches.
 
     updates: the inputs that the program changes where they lie (`lowering.updates`). languages:
-    those in which the machine takes kernels of users. by_library: whatever computes anything
-    becomes a library call, although it has a rule.
+    those in which the machine takes kernels of users. library: operators that are left to torch
+    (`Options.library`).
 
     Raises CodegenError for what no machine could run.
     """
@@ -99,7 +96,7 @@ def lower(
     if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
-    low = _lowering(program, program.main, externals, slots, costs, languages, by_library)
+    low = _lowering(program, program.main, externals, slots, costs, languages, library)
     placed = {number: inputs[parameter] for number, parameter in updated.items()}
     main, outputs = _lower_main(low, inputs, placed)
     begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
@@ -111,7 +108,7 @@ def lower(
     functions, stacks = [main], {"main": low.bases}
     for name in names:
         low = _lowering(
-            program, program.functions[name], externals, slots, costs, languages, by_library
+            program, program.functions[name], externals, slots, costs, languages, library
         )
         functions.append(_lower_function(low))
         stacks[name] = low.bases
@@ -140,14 +137,22 @@ def _lowering(
     slots: ListSlots,
     costs: CostModel,
     languages: frozenset[str],
-    by_library: bool,
+    library: tuple[str, ...],
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
     storage = list_storage(function)
     low = Lowering(
-        program, function, externals, storage, lower_op, costs, recursive, languages, slots
+        program,
+        function,
+        externals,
+        storage,
+        lower_op,
+        costs,
+        recursive,
+        languages,
+        slots,
+        library=library,
     )
-    low.by_library = by_library
     low.uses.count(function.body)
     low.joints = joints(function.body)
     for symbol, own in size_parameters(function).items():
@@ -298,16 +303,15 @@ def _literal(value: bool | int | float) -> Const:
 
 
 _NO_RULE = "these arguments have no native lowering"
-_ASKED = "operators were to be library calls"
 
 
 def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
     """The results of an op by its rule or by the user's kernel for it; or None, and why."""
-    if low.by_library and not is_view(op) and any(True for _ in op.operands):
-        return None, _ASKED
     kernel = kernel_for(op.target)
     if kernel is not None:
         return lower_kernel(low, op, kernel)
+    if is_left(op, low.library):
+        return None, "left to torch by Options.library"
     rule = RULES.get(op.target)
     if rule is None:
         return None, "no native lowering"
@@ -320,7 +324,7 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
     results, reason = _native(low, op)
     if results is None:
         try:
-            _library(low, op, reason)
+            library_call(low, op, reason)
         except LibraryLayoutError as error:
             error.target = op.target
             raise
@@ -341,60 +345,3 @@ def _check_relations(low: Lowering, op: TensorOp) -> None:
         holds = Apply(_COMPARISONS[relation.sign], (left, right), DType.BOOL)
         failure = Failure("RuntimeError", f"{op.target} needs sizes with {relation}; found {{}}")
         low.check(holds, CheckCode.INDEX, low.stop(failure), left)
-
-
-def _library(low: Lowering, op: TensorOp, reason: str) -> None:
-    """A call into ATen on whole buffers."""
-    outs = tuple(
-        low.output(value)
-        if value in low.destinations
-        else low.new_whole(value.hint, value.tensor.dtype, low.extents(value.tensor.shape))
-        for value in op.results
-    )
-    for value in op.results:
-        _check_layout(low, low.extents(value.tensor.shape))
-    known = parameters(op.target)
-    args = tuple(
-        _library_argument(low, argument, parameter.is_tensor)
-        for parameter, argument in zip(known.values(), op.args, strict=False)
-    )
-    kwargs = tuple(
-        (key, _library_argument(low, item, known[key].is_tensor)) for key, item in op.kwargs
-    )
-    written = outs
-    if is_draw(op):
-        assert low.externals.draws is not None
-        kwargs, written = (*kwargs, (DRAWS, low.externals.draws)), (*outs, low.externals.draws)
-    low.emit(LibraryCall(op.target, op.target, args, kwargs, written, reason, low.source))
-    for value, buffer in zip(op.results, outs, strict=True):
-        bind(low, value, buffer)
-
-
-def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
-    """A library call sees memory as it lies, where a dynamic dim is the first one."""
-    if memory_shape(shape) != shape or not all(map(is_known, shape[1:])):
-        raise LibraryLayoutError(
-            "a library call on a tensor whose size is known only at run time in a dim other than "
-            "the first",
-            location=low.location,
-            remedy="transpose the tensor before and after the call",
-        )
-
-
-def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> LibraryArgument:
-    """`tensor`: the operator takes a tensor here, and else a number."""
-    match argument:
-        case Value() if tensor:
-            lazy = low.tensor(argument)
-            _check_layout(low, lazy.shape)
-            return low.whole(lazy, argument.hint)
-        case Value():
-            number = low.scalar(argument)
-            return number.value if isinstance(number, Const) else low.let(number, argument.hint)
-        case Size():
-            extent = low.extent(argument)
-            return low.let(Position(extent), "size") if isinstance(extent, Size) else extent
-        case tuple():
-            return tuple(_library_argument(low, item, tensor) for item in argument)
-        case _:
-            return argument

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from stretto.device.forms import Scheduled
 from stretto.device.verifier import verify_form, verify_selection
 from stretto.ir.core import Program
@@ -35,9 +33,13 @@ def _passes(stages: Stages) -> None:
     )
 
 
-def _lower(stages: Stages, by_library: bool = False) -> None:
+def _lower(stages: Stages) -> None:
     stages.lowered = lower(
-        stages.program, stages.machine.costs, stages.updates, stages.machine.languages, by_library
+        stages.program,
+        stages.machine.costs,
+        stages.updates,
+        stages.machine.languages,
+        stages.options.library,
     )
     if stages.options.verify:
         verify_form(stages.lowered)
@@ -70,8 +72,6 @@ def _verify(stages: Stages) -> None:
 
 PASSES = BuildStage("passes", _passes, OPTIMISED)
 LOWER = BuildStage("lower", _lower, OPERATORS)
-BY_LIBRARY = BuildStage("lower", partial(_lower, by_library=True), OPERATORS)
-"""In place of `LOWER`: all operators are library calls."""
 SELECT = BuildStage("select", _select, KERNELS)
 SCHEDULE = BuildStage("schedule", _schedule, SCHEDULED)
 VERIFY = BuildStage("verify", _verify)

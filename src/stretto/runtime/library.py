@@ -10,29 +10,32 @@ from math import prod
 import torch
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall
+from stretto.device.operator import DRAWS, LibraryArgument, LibraryCall, LibraryOperand
 from stretto.errors import SourceLocation
 from stretto.ir.failure import run_error
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.ops.generators import States, generator_named, restore, states_of
 from stretto.ops.infer import resolve
+from stretto.runtime.threads import with_threads
 
 Number = bool | int | float
 Operand = torch.Tensor | Number
+POINTER_BYTES = 8
 
 
-def run_call(
-    call: LibraryCall, operands: Sequence[Operand], begin: Callable[[int], None] | None = None
-) -> None:
-    """Runs one call; `operands` are as `LibraryCall.operands` says, results are written in place.
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call with its operands. draws: counts random draws."""
 
-    A call that draws random numbers counts that in its last result; before the first one `begin`
-    is called with the address of the count.
+    args: list[object]
+    kwargs: dict[str, object]
+    outs: list[object]
+    draws: torch.Tensor | None
 
-    Tensors have their dims already. Raises a RunError of the class and with the message that the
-    operator raises.
-    """
+
+def bound(call: LibraryCall, operands: Sequence[Operand]) -> Bound:
+    """`operands` are as `LibraryCall.operands` says; tensors have their dims already."""
     rest = list(operands)
 
     def bind(argument: LibraryArgument) -> object:
@@ -51,22 +54,40 @@ def run_call(
     args = [bind(item) for item in call.args]
     kwargs = {key: bind(item) for key, item in call.kwargs}
     draws = kwargs.pop(DRAWS, None)
-    if begin is not None and isinstance(draws, torch.Tensor) and not draws.item():
-        begin(draws.data_ptr())
+    assert draws is None or isinstance(draws, torch.Tensor)
     if "generator" in kwargs:
         kwargs["generator"] = generator_named(str(kwargs["generator"]))
+    return Bound(args, kwargs, [bind(out) for out in call.outs], draws)
+
+
+def run_call(
+    call: LibraryCall, operands: Sequence[Operand], begin: Callable[[int], None] | None = None
+) -> None:
+    """Runs one call; `operands` are as for `bound`, results are written in place.
+
+    A call that draws random numbers counts that in its last result; before the first one `begin`
+    is called with the address of the count.
+
+    Raises a RunError of the class and with the message that the operator raises.
+    """
+    _run(call, bound(call, operands), begin)
+
+
+def _run(call: LibraryCall, operands: Bound, begin: Callable[[int], None] | None) -> None:
+    draws = operands.draws
+    if begin is not None and draws is not None and not draws.item():
+        begin(draws.data_ptr())
     try:
         with torch.no_grad():
-            found = resolve(call.target)(*args, **kwargs)
+            found = resolve(call.target)(*operands.args, **operands.kwargs)
     except Exception as error:  # torch raises RuntimeError, IndexError, ValueError ...
         stop = run_error(type(error), str(error).strip(), _location(call.source))
         stop.op = call.target
         raise stop from error
     results = found if isinstance(found, tuple | list) else () if found is None else (found,)
-    if isinstance(draws, torch.Tensor):
+    if draws is not None:
         results = (*results, draws + 1)
-    for out, result in zip(call.outs, results, strict=True):
-        target = bind(out)
+    for target, result in zip(operands.outs, results, strict=True):
         assert isinstance(target, torch.Tensor)
         target.copy_(result)
 
@@ -138,30 +159,56 @@ class Draws:
 
 
 class LibraryTable:
-    """The callback of a program: `table(number, address of operand pointers)`.
+    """The callback of a program: `table(number, address of operand pointers, alone)`.
 
-    `runs` counts how often the program called back.
+    alone: no other call of the program runs meanwhile, so that it has all threads of torch.
+
+    `runs` counts how often the program called back. Tensors are made anew only where a call finds
+    other memory than the last time: they own none of it.
     """
 
     def __init__(self, calls: Sequence[LibraryCall]) -> None:
         self.calls = [(call, call.operands) for call in calls]
         self.runs = 0
         self.draws = Draws.of(calls)
+        self._bound: list[tuple[bytes, Bound] | None] = [None] * len(calls)
+        """By number: the pointers of the last time, and what lies there."""
 
-    def __call__(self, number: int, address: int) -> None:
+    def __call__(self, number: int, address: int, alone: int = 1) -> None:
         self.runs += 1
         call, kinds = self.calls[number]
-        pointers = (ctypes.c_void_p * len(kinds)).from_address(address)
-        numbers = {
-            kind: number_at(p, kind)
-            for kind, p in zip(kinds, pointers, strict=True)
-            if not isinstance(kind, Buffer)
-        }
-        operands: list[Operand] = []
-        for kind, pointer in zip(kinds, pointers, strict=True):
-            if isinstance(kind, Buffer):
-                dims = [int(numbers[dim]) for dim in extents(kind)]
-                operands.append(tensor_at(pointer or 0, kind, dims))
-            else:
-                operands.append(numbers[kind])
-        run_call(call, operands, self.draws.begin)
+        operands = self._operands(number, address, call, kinds)
+        if call.threads and not alone:
+            with_threads(call.threads, _run, call, operands, self.draws.begin)
+        else:
+            _run(call, operands, self.draws.begin)
+
+    def _operands(
+        self, number: int, address: int, call: LibraryCall, kinds: Sequence[LibraryOperand]
+    ) -> Bound:
+        key = ctypes.string_at(address, POINTER_BYTES * len(kinds))
+        known = self._bound[number]
+        if known is not None and known[0] == key:
+            return known[1]
+        made = bound(call, _tensors(kinds, address))
+        if made.draws is None and all(isinstance(kind, Buffer) for kind in kinds):
+            self._bound[number] = key, made
+        return made
+
+
+def _tensors(kinds: Sequence[LibraryOperand], address: int) -> list[Operand]:
+    """What lies at the pointers that a program hands over."""
+    pointers = (ctypes.c_void_p * len(kinds)).from_address(address)
+    numbers = {
+        kind: number_at(p, kind)
+        for kind, p in zip(kinds, pointers, strict=True)
+        if not isinstance(kind, Buffer)
+    }
+    operands: list[Operand] = []
+    for kind, pointer in zip(kinds, pointers, strict=True):
+        if isinstance(kind, Buffer):
+            dims = [int(numbers[dim]) for dim in extents(kind)]
+            operands.append(tensor_at(pointer or 0, kind, dims))
+        else:
+            operands.append(numbers[kind])
+    return operands

@@ -21,7 +21,7 @@ from stretto.device.regions import kernel_regions
 from stretto.device.tree import Rotation
 from stretto.schedule.dependence import Node
 from stretto.schedule.footprint import Footprint, Footprints, Parts
-from stretto.schedule.policy import Awaited, LeafPlan, Placed, part_seconds, waves
+from stretto.schedule.policy import Awaited, LeafPlan, Placed, occupied, part_seconds, waves
 
 Times = NDArray[np.float64]
 MOST_WRITERS = 8
@@ -111,7 +111,9 @@ class Timeline:
             finish, units = self.free.copy(), tuple(dict.fromkeys(part.unit for part in parts))
             finish[list(units)] = start[list(units)]
             for part in parts:
-                finish[part.unit] += part_seconds(node.item, part, self.costs)
+                busy = list(occupied(node.item, part.unit, self.units))
+                begin = max(finish[part.unit], self.free[busy].max())
+                finish[busy] = begin + part_seconds(node.item, part, self.costs)
         return Step(node, parts, units, footprints, finish, frozenset(after))
 
     def place(self, step: Step) -> None:

@@ -358,7 +358,9 @@ def _simulate_graph(
     require_known("policy", [policy], POLICIES)
     found = find_model(name, small=small)
     with errors.status(f"simulating {found.name} on {device}"):
-        made = graph_model(found, device, units, Options(policy=policy), by_library=library)
+        made = graph_model(
+            found, device, units, Options(policy=policy, library=("*",) if library else ())
+        )
     console.print(graph_table(made))
     if picture is not None:
         write_picture(made, picture)

@@ -51,19 +51,17 @@ def graph_model(
     options: Options | None = None,
     *,
     own_memory: bool = True,
-    by_library: bool = False,
 ) -> Graphed:
     """Compiles a model for a GPU that need not be there, a launch per kernel, and compares the ways
     to enqueue them.
 
-    own_memory: local buffers share no bytes, so that launches do not wait because of them.
-    by_library: operators are library calls, and no native kernels. Raises UsageError for what is no
-    GPU, and the errors of the stages.
+    own_memory: local buffers share no bytes, so that launches do not wait because of them. Raises
+    UsageError for what is no GPU, and the errors of the stages.
     """
     machine, device, options = device_machine(name, units, options or Options())
     if not device.target:
         raise UsageError(f"--graph is about launches: {name} is no GPU")
-    program = scheduled_program(model, machine, options, by_library)
+    program = scheduled_program(model, machine, options)
     plan = per_kernel_plan(program, machine.costs, own_memory)
     given = profiled(plan, device, machine.costs)
     frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)

@@ -22,7 +22,7 @@ from stretto.entry import Entry
 from stretto.frontends.python import capture
 from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
-from stretto.machines.stages import BY_LIBRARY, LOWER, TO_SCHEDULE
+from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
@@ -159,16 +159,12 @@ def device_machine(
     return cpu, device, options
 
 
-def scheduled_program(
-    model: Model, machine: Machine, options: Options, by_library: bool = False
-) -> DeviceProgram:
-    """The program of a model, verified; nothing is printed or built of it. by_library: operators
-    are library calls, although there are native kernels for them."""
+def scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
+    """The program of a model, verified; nothing is printed or built of it."""
     with torch.no_grad():
         captured = capture(model.function, model.inputs, {}, options)
     stages = begin(captured.program, machine, options, HOST)
-    steps = (BY_LIBRARY if by_library and step is LOWER else step for step in TO_SCHEDULE)
-    run_stages(stages, tuple(steps))
+    run_stages(stages, TO_SCHEDULE)
     assert stages.device is not None
     return stages.device
 

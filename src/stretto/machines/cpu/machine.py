@@ -38,6 +38,8 @@ from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
+from stretto.runtime.threads import can_share
+from stretto.schedule.call_threads import GAIN, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database
@@ -128,7 +130,12 @@ class CpuMachine(Machine):
         choose = self.chooser or chooser(options.kernels, units, POLICIES.get(options.policy))
         if self.measured is not None:
             choose = MeasuredChooser(choose, self.measured, this_cpu(options), units)
-        return select(lowered, units, options.fuse, costs, choose, remarks)
+        selected = select(lowered, units, options.fuse, costs, choose, remarks)
+        if options.calls == "one_by_one" or not can_share():
+            return selected
+        gain = 0.0 if options.calls == "side_by_side" else GAIN
+        shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy), gain)
+        return replace(selected, tree=shared)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []

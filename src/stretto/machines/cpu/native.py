@@ -21,9 +21,10 @@ from stretto.runtime.status import Status
 from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.runtime.support import load_library
 
-LibraryCall = Callable[[int, int], object]
-"""`library(call, operands)`: the number of the call and the address of its array of pointers. Runs
-on the thread of the unit that calls, with the GIL."""
+LibraryCall = Callable[[int, int, int], object]
+"""`library(call, operands, alone)`: the number of the call, the address of its array of pointers,
+and whether all units of the launch share one thread, so that no other call runs meanwhile. Runs on
+the thread of the unit that calls, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
 

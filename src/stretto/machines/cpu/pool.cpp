@@ -180,9 +180,10 @@ struct LibraryCall {
 int32_t library_here(void* argument) {
     auto* call = static_cast<LibraryCall*>(argument);
     int state = python.ensure();
+    bool alone = call->ctx->units == 1 || call->ctx->switch_unit != nullptr;
     void* result =
-        python.call(call->ctx->callable, "LL", static_cast<long long>(call->call),
-                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)));
+        python.call(call->ctx->callable, "LLi", static_cast<long long>(call->call),
+                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)), int(alone));
     if (result == nullptr)
         keep_exception(call->ctx);
     else

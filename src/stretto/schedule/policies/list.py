@@ -28,6 +28,7 @@ from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
 from stretto.schedule.policy import (
     LeafPlan,
     equal_blocks,
+    first_units,
     kernel_seconds,
     only_parts,
     register,
@@ -119,7 +120,8 @@ class ListPlanner:
         blocks = equal_blocks(kernel.tasks, min(max(BLOCKS, 2 * self._units), kernel.tasks))
         ready = self._ready(kernel, blocks, node, timeline)
         whole = np.maximum(timeline.free, ready.max(axis=0))
-        yield (Part(int(np.argmin(whole)), 0, kernel.tasks),)
+        unit = min(first_units(kernel, self._units), key=lambda unit: float(whole[unit]))
+        yield (Part(unit, 0, kernel.tasks),)
         if kernel.tasks == 1:
             return
         if (ready == ready[0]).all():

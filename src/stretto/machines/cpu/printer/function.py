@@ -286,8 +286,11 @@ class UnitPrinter(ControlPrinter[SourceParts]):
 
     def run(self, item: Run) -> None:
         kernel = self.parts.kernels[item.kernel]
+        number = self.parts.numbers[item.kernel]
         if kernel.call is not None:
-            self.library_call(kernel.call)
+            traced = call("STRETTO_TASK", CONTEXT, UNIT, number, literal(0))
+            with self.out.within(code.Section((), traced)):
+                self.library_call(kernel.call)
             return
         text = self.parts.texts[item.kernel]
         buffers = (self.start(buffer, text.bases.get(buffer)) for buffer in text.buffers)
@@ -296,7 +299,6 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         last = task_count(kernel, self)
         if item.count is not None:
             last = literal(min(item.first + item.count * item.stride, kernel.tasks))
-        number = self.parts.numbers[item.kernel]
         is_long = kernel.seconds >= LONG_SECONDS
         with self.out.within(code.For(TASK, literal(item.first), last, literal(item.stride))):
             traced = call("STRETTO_TASK", CONTEXT, UNIT, number, TASK)
