@@ -1,0 +1,75 @@
+"""What programs for 132 units cost whatever the GPU: waits in a row, releases, kernels, stores."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from stretto.device.awaited import awaited_ends, has_end
+from stretto.device.program import DeviceProgram, Signal
+from stretto.device.tree import leaves
+from stretto.machines.cuda.printer.program import Style, library_text, print_plan
+from stretto.options import Options
+from stretto.schedule.plan import make_plan
+from stretto.simulator.simulate import simulate
+from stretto.tools.models import find_model
+from stretto.tools.simulate import device_machine, scheduled_program
+from tests.sampling import sampled
+
+WAITS = {"lstm": 75, "nasrnn": 1002}
+"""LSTM: a wavefront of 73; NASRNN: 1,000 steps."""
+CASES = sampled(sorted(WAITS), ["lstm"])
+
+
+@cache
+def program(name: str) -> DeviceProgram:
+    machine, _, options = device_machine("h200", None, Options())
+    return scheduled_program(find_model(name), machine, options)
+
+
+@cache
+def text(name: str) -> str:
+    (source,) = print_plan(make_plan(program(name)), Style())
+    return source.text.replace(library_text(), "")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_waits_in_a_row(name: str) -> None:
+    machine, device, _ = device_machine("h200", None, Options())
+    found = simulate(program(name), device, costs=machine.costs)
+    assert 0.9 * WAITS[name] < found.dependent_waits <= WAITS[name]
+
+
+def step(name: str) -> str:
+    """The function of the kernel with most reductions: the one of a step."""
+    functions = re.findall(r"^def k_.*?^    return$", text(name), re.MULTILINE | re.DOTALL)
+    return max(functions, key=lambda one: one.count("stretto_row_sum("))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_loads_of_a_step_come_before_what_is_computed(name: str) -> None:
+    """Where registers hold its weights; and its kernel has no barrier of its own."""
+    body = step(name)
+    assert body.count("stretto_row_sum(") == 8
+    assert "debug_barrier" not in body
+    if name == "nasrnn":
+        assert body.rindex("tl.load(") < body.index("stretto_row_sum(")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_stores_what_the_next_one_reads(name: str) -> None:
+    """Two states; and, of LSTM, what the next layer reads."""
+    assert step(name).count("tl.store(") == {"nasrnn": 2, "lstm": 3}[name]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_release_that_nobody_waits_for(name: str) -> None:
+    made = program(name)
+    awaited = awaited_ends(made)
+    ends = [body for f in made.tree.functions for body in leaves(f.body) if has_end(body)]
+    inside = [{item for items in body.units for item in items} for body in ends]
+    inner = sum(isinstance(item, Signal) for items in inside for item in items)
+    signals = text(name).count(" signal(control")
+    assert 0 < signals <= sum(bool(awaited[id(body)]) for body in ends) + inner
