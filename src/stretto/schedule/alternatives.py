@@ -9,7 +9,7 @@ from itertools import islice
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
 from stretto.device.plan import Action, Launch, Library, Plan
-from stretto.device.tree import Call, For, If, Leaf, Node, While, reads, trip_count
+from stretto.device.tree import Call, If, Leaf, Node, children, is_loop, iterations, reads
 from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import plan_graph, stretch
 from stretto.schedule.launch_order import (
@@ -153,13 +153,12 @@ class _Profiles:
         """Seconds that a control node takes, one iteration after the other."""
         read = read_seconds(self._device) if reads(node) else 0.0
         match node:
-            case For(body=body):
-                trips = trip_count(node)
-                trips = self._costs.unknown_trips if trips is None else trips
-                return read + trips * self._body(body)
-            case While(head=head, body=body):
-                trips = self._costs.unknown_trips
-                return (trips + 1) * (read + self._body(head)) + trips * self._body(body)
+            case _ if is_loop(node):
+                *heads, body = children(node)
+                known = iterations(node)
+                trips = self._costs.unknown_trips if known is None else known
+                tests = trips + 1 if heads else 1
+                return tests * (read + sum(map(self._body, heads))) + trips * self._body(body)
             case If(then=then, orelse=orelse):
                 return read + max(self._body(then), self._body(orelse))
             case Call(function=name) if name not in self._running:

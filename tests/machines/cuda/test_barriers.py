@@ -81,7 +81,7 @@ BY_HAND: dict[str, tuple[Node[Schedule], int]] = {
         Seq((one(FIRST, LOADS), If(GO, looped(START, STEP), Seq(())), one(BACK))),
         4,
     ),
-    "a signal in between": (Seq((one(FIRST), one(LOADS, END), one(AGAIN))), 0),
+    "ends of leaves that nobody waits for": (Seq((one(FIRST), one(LOADS, END), one(AGAIN))), 2),
 }
 ONE_WAITS = device(
     leaf(
