@@ -2,7 +2,7 @@
 
 A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
 cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, and of each other test one
-in five, so that all of them run within some commits. `pytest --sample=TEXT` repeats what the
+in six, so that all of them run within some commits. `pytest --sample=TEXT` repeats what the
 header of a run says.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-ONE_IN = 5
+ONE_IN = 6
 """Of the cases of a test one in so many runs, other ones for each commit."""
 
 
