@@ -125,9 +125,8 @@ def test_a_leaf_that_nobody_waits_for() -> None:
     one = kernel("one", A, X)
     alone = leaf(1, (Run("one", 0, 2, 1),), ())
     last = leaf(1, (), (Wait(0, 0),))
-    program = device(Seq((alone, leaf(2, (Run("one", 0, 2, 1),), ()), last)), one)
-    first, second, third = (node.body for node in program.tree.main.body.children)  # pyright: ignore
-    awaited = awaited_ends(program)
-    assert awaited[id(first)] == frozenset()
-    assert awaited[id(second)] == {0}
-    assert awaited[id(third)] == {0, 1}
+    read = leaf(2, (Run("one", 0, 2, 1),), ())
+    awaited = awaited_ends(device(Seq((alone, read, last)), one))
+    assert awaited[id(alone.body)] == frozenset()
+    assert awaited[id(read.body)] == {0}
+    assert awaited[id(last.body)] == {0, 1}

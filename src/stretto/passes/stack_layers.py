@@ -30,7 +30,7 @@ from networkx import Graph, connected_components
 from stretto.errors import VerifyError
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, TensorOp
-from stretto.ir.rewrite import all_blocks, clone_op, substitute, uses
+from stretto.ir.rewrite import all_blocks, clone_op, free_values_of_op, substitute, uses
 from stretto.ir.types import TensorType
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
@@ -130,7 +130,7 @@ def _layers(loop: ForOp) -> Iterator[Layer]:
     graph: Graph[Op] = Graph()
     graph.add_nodes_from(ops)
     graph.add_edges_from(
-        (makers[value], op) for op in ops for value in op.operands if value in makers
+        (makers[value], op) for op in ops for value in free_values_of_op(op) if value in makers
     )
     place = {op: n for n, op in enumerate(ops)}
     parts = [sorted(part, key=place.__getitem__) for part in connected_components(graph)]
@@ -188,7 +188,7 @@ def _encoded(item: Argument, named: Callable[[Value], Hashable]) -> Hashable:
         return named(item)
     if isinstance(item, tuple):
         return tuple(_encoded(one, named) for one in item)
-    return type(item).__name__, item
+    return type(item).__name__, repr(item) if isinstance(item, float) else item  # 0.0 and -0.0
 
 
 # ---- the loop with one of them -------------------------------------------------------------------
@@ -338,9 +338,9 @@ class _Stack:
         inside = Block((), [op for op in loop.body.ops if op not in gone])
         read = {renamed.get(value) for value in (*uses(inside), *loop.body.yields)}
         rows = [op for op in rows if op.results[0] in read]
-        substitute(inside, renamed)
         yields = [renamed.get(value, value) for value in loop.body.yields]
         following = [self.following(key, yields) for key in self.carried]
+        substitute(inside, renamed)  # from here on nothing declines
         body = Block(
             (loop.index, *(loop.carried[n] for n in kept), *self.params.values()),
             [*rows, *inside.ops, *self.batch.ops],

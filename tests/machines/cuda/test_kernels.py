@@ -12,11 +12,13 @@ from stretto.device.operator import Kernel
 from stretto.ir.core import Program
 from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.runtime.status import Status
+from tests import backends
 from tests.lowering import straight_line
 from tests.lowering.programs import lowered
 from tests.lowering.straight_line import Number, Stacked, check
 from tests.machines.cuda.triton_runner import kernels_of, run_straight
 from tests.sampling import every
+from tests.support import program_of
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -93,6 +95,19 @@ def test_reductions_of_each_dtype(dtype: torch.dtype) -> None:
         for name in ("argmax.default", "argmin.default"):
             check(f"aten.{name}", x, dim)
     check("aten.prod.dim_int", x[:, :7], 1)
+
+
+def test_the_first_of_equals_in_any_chunk() -> None:
+    """What is compared is the same in each chunk of 128."""
+    program = """
+        func @main(%x: f32[8, 1]) -> (i64[8], f32[8]) {
+          %e = aten.expand.default(%x, (8, 300)) : f32[8, 300]
+          %k = aten.argmax.default(%e, 1) : i64[8]
+          %s = aten.sum.dim_IntList(%e, (1,), False) : f32[8]
+          return %k, %s
+        }
+        """
+    backends.check(program_of(program), [random(8, 1)], units=(1, 3), native=())
 
 
 def test_nan_wins_and_the_first_of_equals() -> None:

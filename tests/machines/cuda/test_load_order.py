@@ -121,6 +121,13 @@ def test_a_variable_that_changes_is_no_name() -> None:
     assert "b" in found
 
 
+def test_what_is_computed_of_a_variable_that_changes_is_computed_again() -> None:
+    """The totals of an argmax over equal values: each chunk is compared with what there is then."""
+    again = code.Assign(variable("a"), call("larger", variable("a"), variable("s")))
+    body = (load("q", OTHER), named("a", 0), total("s", "q", "a"), again, total("t", "q", "a"))
+    assert names(body) == ["q", "a", "s", "a", "t"]
+
+
 def test_effects_stay_where_they_are() -> None:
     checked: Term = call("stretto_checked", variable("i"), effect=True)
     body = (*BEGIN, named("p", checked), load("b", X, "p"), named("r", checked))

@@ -44,8 +44,9 @@ def _once(body: code.Block, assignments: Counter[str]) -> code.Block:
         made = code.renamed(statement, names) if names else statement
         if isinstance(made, code.Assign) and _is_pure(made, assignments) and made.target.is_name:
             value, reads = made.value, made.value.reads
+            settled = all(assignments[name] <= 1 for name in value.names)
             name, place = known.get(value, ("", -1))
-            if name and (not reads or _last_change(tuple(found), reads) < place):
+            if name and settled and (not reads or _last_change(tuple(found), reads) < place):
                 names[made.target.text] = name
                 continue
             known[value] = made.target.text, len(found)

@@ -152,6 +152,12 @@ class NestPrinter(ABC):
         """Do the lanes of the frame's blocks stand for the same places here?"""
         return False
 
+    def reads_result(self) -> bool:
+        """Does it read what is where it writes?"""
+        operator = self.operator
+        read = {load.access.buffer for load in operator.reads()}
+        return operator.accumulate or operator.out.buffer in read
+
     @property
     def fills_lanes(self) -> bool:
         """In a frame whose rows are dealt to warps: do all lanes of a warp compute the same?"""

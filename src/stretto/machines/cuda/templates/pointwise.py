@@ -71,7 +71,7 @@ class MapPrinter(NestPrinter):
         else:
             rest = [dim for dim in self.dims if dim not in ordered]
             with self.each(self.scalars, ordered) as inside:
-                if self.operator.accumulate or self.reads_result():
+                if self.reads_result():
                     self.out.add(BARRIER)
                 self.chunks(inside, rest)
 
@@ -94,6 +94,8 @@ class MapPrinter(NestPrinter):
     def fits(self, frame: ResultFrame) -> bool:
         matched = match(frame.signature, self.dims)
         if matched is None or self.ordered_dims():
+            return False
+        if frame.warps and self.reads_result():  # all lanes of a warp store it
             return False
         return frame.rank == 2 or len(matched) == len(self.dims)
 
@@ -153,10 +155,6 @@ class MapPrinter(NestPrinter):
             for dim in self.dims
             if dim.number in computed or offset.coefficient(Var(dim.number)) == 0
         ]
-
-    def reads_result(self) -> bool:
-        buffer = self.operator.out.buffer
-        return any(load.access.buffer == buffer for load in self.operator.reads())
 
     def chunks(self, outer: LanePrinter, dims: list[BoxDim], atomic: bool = False) -> Term | None:
         """Computes and stores; the value, unless it is gone with a loop."""

@@ -172,8 +172,11 @@ class ReducePrinter(NestPrinter):
 
     @property
     def row_warps(self) -> int:
-        """The warps that the rows are dealt to; 0: a row is not of one warp."""
-        return min(self.warps, self.template.rows) if self.template.chunk else 0
+        """The warps that the rows are dealt to; 0: a row is not of one warp. All lanes of a warp
+        store a result, so none of them may read it."""
+        if not self.template.chunk or self.reads_result():
+            return 0
+        return min(self.warps, self.template.rows)
 
     def print(self) -> None:
         if self.combine in SCANS:
