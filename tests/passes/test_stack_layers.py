@@ -199,6 +199,32 @@ def test_why_layers_stay_is_said() -> None:
     assert remark.reason == "layers do other things with the loop's index"
 
 
+def test_what_a_branch_reads_stays() -> None:
+    """An arm uses a value of a layer; constants of layers differ by their sign."""
+    layers = "".join(
+        f"%t{n} = aten.tanh.default(%x{n}) : f32[4]\n"
+        f"%y{n} = aten.add.Scalar(%t{n}, {zero}) : f32[4]\n"
+        for n, zero in enumerate((0.0, -0.0, 0.0))
+    )
+    program = program_of(f"""
+        func @main(%a: f32[4], %c: bool[]) -> (f32[4]) {{
+          %p, %q, %r = for %i in (0, 4, 1) carry (%x0 = %a, %x1 = %a, %x2 = %a) {{
+            {layers}
+            %z = if %c {{
+              yield %y0
+            }} else {{
+              yield %x1
+            }} : f32[4]
+            yield %z, %y1, %y2
+          }} : f32[4], f32[4], f32[4]
+          %s = aten.add.Tensor(%p, %q) : f32[4]
+          %t = aten.add.Tensor(%s, %r) : f32[4]
+          return %t
+        }}
+        """)
+    assert not STACK.apply(program)
+
+
 def test_a_user_s_lstm_on_the_emulated_gpu() -> None:
     torch.manual_seed(0)
     lstm, x = nn.LSTM(16, 16, 5), torch.randn(6, 1, 16)
