@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .constants import proposal_lines
 from .gpu import Gpu, NoGpu, look, why_no_gpu
-from .precompile import precompile
+from .precompile import precompile, precompile_graphs
 from .results import read_part
 from .suite import TOTAL_S, Choice, is_good, run
 from .summary import PARTS, keep, section, table
@@ -16,7 +16,9 @@ from .summary import PARTS, keep, section, table
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.compile_only:
-        precompile(options.cache or options.out / "programs", tuple(options.models))
+        folder = options.cache or options.out / "programs"
+        compile_all = precompile_graphs if options.part == ["graphs"] else precompile
+        compile_all(folder, tuple(options.models))
         return 0
     if options.section:
         print(section(options.out), end="")
@@ -76,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compile-only",
         action="store_true",
-        help="compile the zoo for an H200 into --cache; needs no GPU",
+        help="compile the zoo, or with `--part graphs` the programs of that part, for an H200 "
+        "into --cache; needs no GPU",
     )
     parser.add_argument(
         "--section", action="store_true", help="print results as a section of the README"

@@ -6,15 +6,19 @@ For a GPU that is not here (`--compile-only`), or for one that is, before it is 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..models import CORE, ZOO
+from ..models import CORE
+from ..models.real import MissingPackage
+from . import graphs
 from .engine import Job
 from .gpu import Gpu
+from .shortened import entry_of
 from .worker import Reporter
 
 H200 = Gpu("", "NVIDIA H200", (9, 0), 132, 0)
@@ -33,18 +37,36 @@ def precompile(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
     return found
 
 
+def precompile_graphs(folder: Path, chosen: tuple[str, ...] = ()) -> dict[str, float]:
+    """The programs of the part `graphs` for an H200: seconds by model and system. A model whose
+    package is not installed is left out, and said to be."""
+    found: dict[str, float] = {}
+    for name in graphs.models(False, chosen):
+        for system, settings in graphs.SETTINGS.items():
+            try:
+                seconds = compile_for(H200, name, "full", folder, settings)["compile_s"]
+            except MissingPackage as error:
+                print(f"  {name}: left out: {error}", flush=True)
+                break
+            found[f"{name} {system}"] = seconds
+            print(f"  {name} {system}: {seconds:.1f} s", flush=True)
+    return found
+
+
 @torch.no_grad()
-def compile_for(gpu: Gpu, model: str, preset: str, folder: Path) -> dict[str, Any]:
+def compile_for(
+    gpu: Gpu, model: str, preset: str, folder: Path, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Puts a model's program into the cache in `folder`, as it is made where that GPU is. One that
-    is found there later is one whose text is the same."""
+    is found there later is one whose text is the same. settings: of the options of stretto."""
     from stretto.build import build
     from stretto.frontends.python import capture
     from stretto.machines.cuda.machine import CUDA, gpu_program
     from stretto.options import Options
     from stretto.simulator.devices import costs_on, gpu_like
 
-    options = Options(cache_dir=str(folder))
-    entry = ZOO[model]
+    options = Options(cache_dir=str(folder), **(settings or {}))
+    entry = entry_of(model)
     module, inputs = entry.make(entry.presets[preset], 0)
     costs = costs_on(gpu_like(gpu.name, gpu.capability), CUDA.costs)
     machine = replace(CUDA.for_target(gpu.target, gpu.multiprocessors), costs=costs)

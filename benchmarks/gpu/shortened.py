@@ -11,6 +11,7 @@ from typing import Any
 
 from ..models import ZOO
 from ..models.entry import ZooEntry
+from ..models.groups import GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,13 @@ DRY_STEPS = 2
 
 
 def entry_of(model: str) -> ZooEntry:
-    return ZOO[SHORTENED[model].model if model in SHORTENED else model]
+    """A model of the zoo or of one of its groups. Raises KeyError for an unknown name."""
+    if model in SHORTENED:
+        return ZOO[SHORTENED[model].model]
+    for models in (ZOO, *GROUPS.values()):
+        if model in models:
+            return models[model]
+    raise KeyError(f"there is no model {model!r}")
 
 
 def config_of(model: str, dry_run: bool) -> Any:

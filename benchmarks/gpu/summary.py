@@ -11,7 +11,7 @@ from ..record import OWN_SYSTEM
 from .results import PartRecord, Row, count, read_part
 from .shortened import short_form, summary_of
 
-PARTS = ("correctness", "ceilings", "models", "traces")
+PARTS = ("correctness", "ceilings", "models", "graphs", "traces")
 MARKS = {
     "nasrnn": 2.0,
     "rae": 4.0,

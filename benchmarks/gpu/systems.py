@@ -87,9 +87,9 @@ def prepare(system: str, case: Case, bench: Bench, cache: str) -> Ready:
     """Raises Skipped for a system that does not run the model."""
     match system.removeprefix("compile-"):
         case "eager":
-            return Ready(_without_gradients(case.module, case.inputs), on_host)
+            return Ready(without_gradients(case.module, case.inputs), on_host)
         case "stretto":
-            return _stretto(case, bench, cache)
+            return own_system(compiled(case, bench, cache), case.inputs)
         case "cudnn":
             return _cudnn(case, bench)
         case "jax" | "jax-graphs":
@@ -100,7 +100,7 @@ def prepare(system: str, case: Case, bench: Bench, cache: str) -> Ready:
             return _compile(mode, case, bench)
 
 
-def _without_gradients(
+def without_gradients(
     function: Callable[..., Any], inputs: tuple[Tensor, ...]
 ) -> Callable[[], Any]:
     @torch.no_grad()
@@ -110,11 +110,21 @@ def _without_gradients(
     return call
 
 
-def _stretto(case: Case, bench: Bench, cache: str) -> Ready:
+def compiled(
+    case: Case, bench: Bench, cache: str, dynamic: bool | None = None, **settings: Any
+) -> Any:
+    """stretto's form of a model, with these settings of its options."""
     import stretto
 
-    options = stretto.Options(cache_dir=cache)
-    fast = stretto.compile(case.module, backend=bench.backend, options=options)
+    options = stretto.Options(cache_dir=cache, **settings)
+    return stretto.compile(case.module, backend=bench.backend, options=options, dynamic=dynamic)
+
+
+def own_system(
+    fast: Any, inputs: tuple[Tensor, ...], call: Callable[[], Any] | None = None
+) -> Ready:
+    """stretto's call of a compiled model, by default with these inputs each time."""
+    call = call or without_gradients(fast, inputs)
 
     def details() -> dict[str, Any]:
         (entry,) = fast.signatures
@@ -132,7 +142,6 @@ def _stretto(case: Case, bench: Bench, cache: str) -> Ready:
             "resources": [str(kernel.resources) for kernel in stages.product.compiled],
         }
 
-    call = _without_gradients(fast, case.inputs)
     return Ready(call, on_host, details=details)
 
 
@@ -140,10 +149,10 @@ def _compile(mode: str, case: Case, bench: Bench) -> Ready:
     if bench.dry_run:
         if mode != "compile":
             raise Skipped("a dry run has the default mode only, without code generation")
-        compiled = torch.compile(case.module, backend="eager")
+        module = torch.compile(case.module, backend="eager")
     else:
-        compiled = torch.compile(case.module, mode="default" if mode == "compile" else mode)
-    inner = _without_gradients(compiled, case.inputs)
+        module = torch.compile(case.module, mode="default" if mode == "compile" else mode)
+    inner = without_gradients(module, case.inputs)
     if mode == "compile":
         return Ready(inner, on_host)
 
@@ -162,18 +171,26 @@ def _graph(system: str, case: Case, bench: Bench, cache: str) -> Ready:
     inner = prepare(of, case, bench, cache)
     if bench.dry_run:
         return Ready(inner.call, inner.outputs, NOTES[system] + " (dry run: not captured)")
+    return Ready(captured(inner.call, bench), inner.outputs, NOTES[system])
+
+
+def captured(
+    call: Callable[[], Any], bench: Bench, pool: Any = None
+) -> Callable[[], Any]:
+    """Replays of a CUDA graph of the call, which all give the same tensors. pool: memory that the
+    graph shares with others."""
     for _ in range(3):
-        inner.call()
+        call()
     bench.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = inner.call()
+    with torch.cuda.graph(graph, pool=pool):
+        results = call()
 
-    def call() -> Any:
+    def replay() -> Any:
         graph.replay()
         return results
 
-    return Ready(call, inner.outputs, NOTES[system])
+    return replay
 
 
 def _cudnn(case: Case, bench: Bench) -> Ready:
@@ -188,9 +205,7 @@ def _cudnn(case: Case, bench: Bench) -> Ready:
                 getattr(fused, f"weight_{part}_l{layer}").copy_(map_.weight)
                 getattr(fused, f"bias_{part}_l{layer}").copy_(map_.bias)
     fused.flatten_parameters()
-    return Ready(
-        _without_gradients(lambda x: fused(x)[0][-1], case.inputs), on_host, NOTES["cudnn"]
-    )
+    return Ready(without_gradients(lambda x: fused(x)[0][-1], case.inputs), on_host, NOTES["cudnn"])
 
 
 def _jax(case: Case) -> Ready:
@@ -212,13 +227,13 @@ def _jax(case: Case) -> Ready:
     programs = importlib.import_module(f"..peers.{module_name}", __package__)
     program, weights = getattr(programs, function)(case.host_module, case.config)
     inputs = [jax.numpy.asarray(tensor.numpy()) for tensor in case.host_inputs]
-    compiled = jax.jit(program)
+    jitted = jax.jit(program)
 
     def call() -> Any:
-        return jax.block_until_ready(compiled(weights, *inputs))
+        return jax.block_until_ready(jitted(weights, *inputs))
 
     def several(count: int) -> None:
-        results = [compiled(weights, *inputs) for _ in range(count)]
+        results = [jitted(weights, *inputs) for _ in range(count)]
         jax.block_until_ready(results[-1])
 
     flags = os.environ.get("XLA_FLAGS", "")
@@ -244,4 +259,15 @@ def launches(ready: Ready, bench: Bench) -> int:
     )
 
 
-__all__ = ["GROUPS", "Case", "Ready", "environment", "launches", "prepare"]
+__all__ = [
+    "GROUPS",
+    "Case",
+    "Ready",
+    "captured",
+    "compiled",
+    "environment",
+    "launches",
+    "own_system",
+    "prepare",
+    "without_gradients",
+]

@@ -1,0 +1,207 @@
+"""The memory that graphs of several shapes hold: stretto's one for all, and torch's for each.
+
+A process for each model and system. It measures after the first shape, and again after 4, 16 and
+64; what the GPU had free before any call is where it counts from. Shapes come largest first, since
+later graphs can then use the memory of earlier ones.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..harness import reference_outputs, relative_error
+from ..models.real import MissingPackage
+from ..peers.base import Skipped
+from .correctness import on_host
+from .device import TOLERANCE, Bench
+from .engine import Job
+from .shortened import config_of, entry_of
+from .systems import Case, captured, compiled, without_gradients
+from .worker import Reporter, WrongValue
+
+if TYPE_CHECKING:
+    from stretto.machines.cuda.graphs.executable import Counts
+
+JOB = "memory"
+SYSTEMS = ("stretto", "graph-each", "graph-each-one-pool")
+"""One dynamic program in a captured graph; torch.cuda.graph of eager for each shape, with memory of
+its own, or from a pool that all of them share."""
+SETTINGS: dict[str, Any] = {"enqueue": "graph", "launches": "per_kernel"}
+COUNTS, DRY_COUNTS = (1, 4, 16, 64), (1, 4)
+ROW_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What differs between the shapes of a model: this dim of all inputs, `most` at most."""
+
+    dim: int
+    most: int
+
+    def sizes(self, count: int) -> list[int]:
+        """So many sizes, the largest first, evenly apart."""
+        return [self.most - number * (self.most // count) for number in range(count)]
+
+
+MODELS = {"deepfm": Dimension(0, 64), "bert_base": Dimension(1, 128)}
+"""Instances at once; words of a text."""
+DRY_MODELS = {"deepfm": Dimension(0, 4)}
+
+
+def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
+    return [
+        Job("graphs", f"{JOB} {model} {system}", 4 * ROW_LIMIT_S)
+        for model in (DRY_MODELS if dry_run else MODELS)
+        if not chosen or model in chosen
+        for system in SYSTEMS
+    ]
+
+
+def row_name(model: str, system: str, count: int) -> str:
+    return f"{model} memory {system}, {count} shape{'s' if count > 1 else ''}"
+
+
+def run(reporter: Reporter, bench: Bench, told: str) -> None:
+    """In a worker; `told` is what stands behind JOB in the job's name."""
+    model, _, system = told.partition(" ")
+    held: list[Held] = []
+
+    def measure(count: int) -> dict[str, Any]:
+        if bench.dry_run and system != "stretto":
+            raise Skipped("a dry run captures no CUDA graph")
+        if not held:
+            held.append(hold(model, system, bench, str(reporter.scratch / "programs")))
+        return held[0].up_to(count)
+
+    for count in DRY_COUNTS if bench.dry_run else COUNTS:
+        reporter.row(row_name(model, system, count), ROW_LIMIT_S, partial(measure, count))
+
+
+@dataclass(slots=True)
+class Held:
+    """A model, and what runs it with the shapes so far.
+
+    add: makes it ready for inputs of one more shape, given on the host, and gives the call. free,
+    allocated, reserved: bytes before any call.
+    """
+
+    bench: Bench
+    module: nn.Module
+    inputs: list[tuple[Tensor, ...]]
+    add: Callable[[tuple[Tensor, ...]], Callable[[], Any]]
+    fast: Any
+    before: dict[str, int]
+    calls: list[Callable[[], Any]] = field(default_factory=list[Callable[[], Any]])
+
+    def up_to(self, count: int) -> dict[str, Any]:
+        """Adds shapes until there are so many. Gives the bytes of the GPU that are used since
+        before the first call, by the driver and by torch's allocator, and what graphs there are.
+        Raises WrongValue where the first or the last shape has a wrong result."""
+        for inputs in self.inputs[len(self.calls) : count]:
+            self.calls.append(self.add(inputs))
+        found = memory(self.bench)
+        values: dict[str, Any] = {"shapes": count}
+        values |= {name: found[name] - self.before[name] for name in found}
+        values |= {"graphs": count} if self.fast is None else graphs_of(self.fast)
+        values["error"] = max(self._error(number) for number in {0, count - 1})
+        if not values["error"] <= TOLERANCE:
+            raise WrongValue(f"error {values['error']:.1e}")
+        return values
+
+    def _error(self, number: int) -> float:
+        """The reference is computed on the host: it must not use memory of the GPU."""
+        reference = reference_outputs(self.module, self.inputs[number])
+        return relative_error(on_host(self.calls[number]()), reference)
+
+
+def hold(model: str, system: str, bench: Bench, cache: str) -> Held:
+    """Raises Skipped where a package of the model is missing."""
+    config = config_of(model, bench.dry_run)
+    try:
+        module, inputs = entry_of(model).make(config, 0)
+        placed, _ = entry_of(model).make(config, 0)
+    except MissingPackage as error:
+        raise Skipped(str(error)) from error
+    dimension = (DRY_MODELS if bench.dry_run else MODELS)[model]
+    shaped = [
+        tuple(resized(tensor, dimension.dim, size) for tensor in inputs)
+        for size in dimension.sizes((DRY_COUNTS if bench.dry_run else COUNTS)[-1])
+    ]
+    placed, _ = bench.place(placed, ())
+    before = memory(bench)
+    if system == "stretto":
+        case = Case(model, config, placed, (), module, inputs)
+        fast = compiled(case, bench, cache, dynamic=True, **SETTINGS)
+        return Held(bench, module, shaped, partial(_dynamic, fast, bench), fast, before)
+    pool = None if system == "graph-each" else torch.cuda.graph_pool_handle()
+    add = partial(_captured, placed, bench, pool)
+    return Held(bench, module, shaped, add, None, before)
+
+
+def resized(tensor: Tensor, dim: int, size: int) -> Tensor:
+    """The tensor with `size` elements along a dim: its own, again and again."""
+    return tensor.index_select(dim, torch.arange(size) % tensor.shape[dim])
+
+
+def _dynamic(fast: Any, bench: Bench, inputs: tuple[Tensor, ...]) -> Callable[[], Any]:
+    """Inputs are placed for each call, and not kept."""
+
+    @torch.no_grad()
+    def call() -> Any:
+        return fast(*(tensor.to(bench.device) for tensor in inputs))
+
+    call()
+    return call
+
+
+def _captured(
+    module: nn.Module, bench: Bench, pool: Any, inputs: tuple[Tensor, ...]
+) -> Callable[[], Any]:
+    """The graph's own inputs stay where they are."""
+    placed = tuple(tensor.to(bench.device) for tensor in inputs)
+    return captured(without_gradients(module, placed), bench, pool)
+
+
+def memory(bench: Bench) -> dict[str, int]:
+    """Bytes of the GPU in use. driver_bytes: by all processes; torch's are this process's, without
+    those that it has cached for nobody. Empty in a dry run: there is no GPU."""
+    if bench.dry_run:
+        return {}
+    gc.collect()
+    bench.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(bench.device)
+    return {
+        "driver_bytes": total - free,
+        "allocated_bytes": torch.cuda.memory_allocated(bench.device),
+        "reserved_bytes": torch.cuda.memory_reserved(bench.device),
+    }
+
+
+def counts_of(fast: Any) -> list[Counts]:
+    """Of each captured program of a compiled function."""
+    from stretto.machines.cuda.graphs.executable import GraphExecutable
+
+    found = (entry.executable for entry in fast.signatures)
+    return [one.counts for one in found if isinstance(one, GraphExecutable)]
+
+
+def graphs_of(fast: Any) -> dict[str, int]:
+    """graphs: those that are kept; made: all so far; patched: launches whose arguments changed."""
+    from stretto.machines.cuda.graphs.executable import GraphExecutable
+
+    found = (entry.executable for entry in fast.signatures)
+    counts = counts_of(fast)
+    return {
+        "programs": len(fast.signatures),
+        "graphs": sum(one.graph_count for one in found if isinstance(one, GraphExecutable)),
+        "made": sum(one.made for one in counts),
+        "patched": sum(one.patched for one in counts),
+    }

@@ -1,0 +1,340 @@
+"""Systems of a model in turns: what the parts `models` and `graphs` have in common.
+
+Model by model. Every group of systems has a process of its own. First all of a model make ready, a
+few at a time; then, with nothing else running, the systems take turns on the GPU; then their
+processes end. In exclusive-process mode there is one process at a time, and so no turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+from ..harness import reference_outputs, relative_error
+from ..measure import Protocol, once
+from ..models.real import MissingPackage
+from ..peers.base import Skipped
+from .clock import Turn, spread, take_turn
+from .device import TOLERANCE, Bench
+from .engine import TICK_S, Job, Message, Running, Settings
+from .results import Row
+from .shortened import config_of, entry_of
+from .systems import Case, Ready, environment, launches, prepare
+from .worker import Reporter, WrongValue, one_line
+
+PREPARE_SHARE = 0.75
+"""Of a model's time: what is not ready then has no result."""
+TURN_LIMIT_S = 25.0
+DETAILS_LIMIT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """The systems that a part compares.
+
+    groups: the systems that one process holds, by the group's name. weights: of the part's time,
+    by model, 1 where it has none. prepare: makes a system ready in a worker; raises Skipped where
+    it does not run the model.
+    """
+
+    part: str
+    groups: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
+    prepare: Callable[[str, Case, Bench, str], Ready] = prepare
+
+    def jobs(self, chosen: Iterable[tuple[str, str]], dry_run: bool, scratch: str) -> list[Job]:
+        """A job for each (model, group), with caches of its own in `scratch`."""
+        found: list[Job] = []
+        for model, group in chosen:
+            own = f"{scratch}/{self.part}-{model}-{group}"
+            folders = {"TORCHINDUCTOR_CACHE_DIR": f"{own}/inductor"}
+            folders["TRITON_CACHE_DIR"] = f"{own}/triton"
+            settings = environment(group, dry_run) | folders
+            found.append(Job(self.part, f"{model} {group}", 200.0, settings))
+        return found
+
+
+# ---- in a worker -----------------------------------------------------------------------------
+
+
+def serve(lineup: Lineup, reporter: Reporter, bench: Bench) -> None:
+    """Makes the systems of one group ready, then does as the parent says."""
+    model, _, group = reporter.job.partition(" ")
+    ready: dict[str, Ready] = {}
+    try:
+        case, reference = _case(model, bench)
+    except MissingPackage as error:
+        for system in lineup.groups[group]:
+            reporter.row(f"{model} {system}", 200.0, partial(_skip, str(error)))
+    else:
+        for system in lineup.groups[group]:
+            prepare = partial(lineup.prepare, system, case, bench)
+            make = partial(_prepare, reporter, bench, system, prepare, reference, ready)
+            reporter.row(f"{model} {system}", 200.0, make)
+    reporter.send("serving", systems=list(ready))
+    while (message := reporter.listen()) is not None and message["ask"] != "stop":
+        _answer(reporter, bench, message, ready[message["system"]])
+
+
+def _case(model: str, bench: Bench) -> tuple[Case, list[Any]]:
+    config = config_of(model, bench.dry_run)
+    module, inputs = entry_of(model).make(config, 0)
+    reference = reference_outputs(module, inputs)
+    placed, values = bench.place(copy.deepcopy(module), inputs)
+    return Case(model, config, placed, values, module, inputs), reference
+
+
+def _skip(reason: str) -> dict[str, Any]:
+    raise Skipped(reason)
+
+
+def _prepare(
+    reporter: Reporter,
+    bench: Bench,
+    system: str,
+    prepare: Callable[[str], Ready],
+    reference: list[Any],
+    ready: dict[str, Ready],
+) -> dict[str, Any]:
+    """The accuracy gate, and the seconds until the second call has ended, less two steady ones."""
+    start = time.perf_counter()
+    found = prepare(str(reporter.scratch / "programs"))
+    outputs = found.outputs(found.call())
+    found.call()
+    bench.synchronize()
+    spent = time.perf_counter() - start
+    steady = once(lambda: (found.call(), bench.synchronize()))
+    error = relative_error(outputs, reference)
+    again = relative_error(found.outputs(found.call()), reference)
+    values = {"error": error, "compile_s": max(0.0, spent - 2 * steady), "note": found.note}
+    if not max(error, again) <= TOLERANCE:
+        raise WrongValue(f"error {error:.1e}, in a later call {again:.1e}")
+    ready[system] = found
+    return values
+
+
+def _answer(reporter: Reporter, bench: Bench, message: Message, ready: Ready) -> None:
+    try:
+        if message["ask"] == "turn":
+            turn = _turn(bench, ready, message["runs"])
+            reporter.send("turn", **asdict(turn))
+        else:
+            values = ready.details()
+            if ready.several is None and "launches_per_call" not in values:
+                values["launches_per_call"] = launches(ready, bench)
+            reporter.send("details", values=values)
+    except Exception as error:
+        reporter.send("trouble", reason=one_line(error))
+
+
+def _turn(bench: Bench, ready: Ready, runs: int) -> Turn:
+    if ready.several is None:
+        return take_turn(bench, ready.call, runs)
+    ready.call()
+    latency = [once(ready.call) for _ in range(min(runs, 10))]
+    count = max(runs // 5, 1)
+    blocks = [once(partial(ready.several, count)) / count for _ in range(min(runs, 5))]
+    return Turn(blocks, blocks, latency)
+
+
+# ---- in the parent ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _System:
+    """A system that is ready, and its times so far."""
+
+    row: Row
+    running: Running
+    name: str
+    runs: int = 0
+    device: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    latency: list[float] = field(default_factory=list)
+
+
+def drive(
+    lineup: Lineup,
+    todo: Sequence[Job],
+    settings: Settings,
+    record: Callable[[Row], None],
+    end: float,
+) -> None:
+    """All jobs of a part, until the time `end` of the monotonic clock."""
+    rows: dict[str, Row] = {}
+
+    def keep(row: Row) -> None:
+        rows[row.name] = row
+        record(row)
+
+    left = batches(todo, settings.alone)
+    for number, batch in enumerate(left):
+        start = time.monotonic()
+        until = start + (end - start) * _share(lineup, left[number:])
+        _measure(lineup, batch, settings, rows, keep, until)
+
+
+def batches(todo: Sequence[Job], alone: bool) -> list[list[Job]]:
+    """Jobs whose systems take turns: those of a model, or each alone."""
+    if alone:
+        return [[job] for job in todo]
+    found: dict[str, list[Job]] = {}
+    for job in todo:
+        found.setdefault(_model(job), []).append(job)
+    return list(found.values())
+
+
+def _share(lineup: Lineup, left: Sequence[Sequence[Job]]) -> float:
+    """Of the time that is left, for the first of these batches."""
+    weights = [lineup.weights.get(_model(batch[0]), 1.0) for batch in left]
+    return weights[0] / sum(weights)
+
+
+def _model(job: Job) -> str:
+    return job.name.partition(" ")[0]
+
+
+def _measure(
+    lineup: Lineup,
+    batch: Sequence[Job],
+    settings: Settings,
+    rows: dict[str, Row],
+    keep: Callable[[Row], None],
+    end: float,
+) -> None:
+    """Makes systems ready, lets them take turns, and ends their processes, by the time `end`."""
+    start = time.monotonic()
+    ready_by = start + PREPARE_SHARE * (end - start)
+    running = _make_ready(batch, settings, keep, ready_by, end)
+    try:
+        systems = [
+            _System(row, one, name)
+            for one in running
+            for name in lineup.groups[one.job.name.partition(" ")[2]]
+            if (row := rows.get(f"{_model(one.job)} {name}")) is not None and row.status == "ok"
+        ]
+        details_s = min(DETAILS_LIMIT_S, 0.15 * (end - start))
+        _take_turns(systems, settings, keep, end - details_s)
+        _ask_details(systems, keep, end)
+    finally:
+        for one in running:
+            one.worker.kill()
+
+
+def _make_ready(
+    todo: Sequence[Job],
+    settings: Settings,
+    keep: Callable[[Row], None],
+    ready_by: float,
+    end: float,
+) -> list[Running]:
+    """All jobs as far as they come until then, a few at a time; those that serve."""
+    waiting = list(todo)
+    running: list[Running] = []
+    while time.monotonic() < ready_by:
+        busy = [one for one in running if not one.serving and not one.over]
+        if not busy and not waiting:
+            break
+        while waiting and len(busy) < settings.workers:
+            one = Running(waiting.pop(0), settings, keep, end)
+            running.append(one)
+            busy.append(one)
+        for one in busy:
+            one.step()
+        time.sleep(TICK_S)
+    for job in waiting:
+        reason = "not reached: the time for making ready was over"
+        keep(Row(f"{job.name}: all", "failed", reason))
+    for one in running:
+        if not one.serving and not one.over:
+            seconds = time.monotonic() - one.row_start
+            one.worker.kill()
+            late = f"not ready after {seconds:.0f} s: killed"
+            keep(Row(one.row or f"{one.job.name}: start", "failed", late, seconds))
+    return [one for one in running if one.serving]
+
+
+def _take_turns(
+    systems: list[_System], settings: Settings, keep: Callable[[Row], None], end: float
+) -> None:
+    """Rounds in which every system has a turn. The first one counts the runs of the others."""
+    protocol = Protocol.quick() if settings.dry_run else Protocol()
+    for turn in range(protocol.rounds + 1):
+        if turn > 1 and time.monotonic() > end:
+            break
+        for system in systems:
+            if system.row.status == "ok":
+                _one_turn(system, protocol, turn, keep)
+    for system in systems:
+        if system.row.status == "ok":
+            keep(_timed(system, in_turns=not settings.alone))
+
+
+def _one_turn(system: _System, protocol: Protocol, turn: int, keep: Callable[[Row], None]) -> None:
+    runs = system.runs if turn else 3
+    answer = _ask(system, TURN_LIMIT_S, ask="turn", runs=runs)
+    if answer["kind"] != "turn":
+        system.row.status, system.row.reason = "failed", f"while it was timed: {answer['reason']}"
+        keep(system.row)
+    elif turn == 0:
+        system.runs = protocol.runs_per_round(min(answer["device"]))
+    else:
+        system.device += answer["device"]
+        system.host += answer["host"]
+        system.latency += answer["latency"]
+
+
+def _ask(system: _System, limit_s: float, **question: Any) -> Message:
+    """The worker's answer; one of kind `trouble` where it is gone or too late."""
+    running = system.running
+    try:
+        running.worker.tell(system=system.name, **question)
+    except OSError:
+        return {"kind": "trouble", "reason": running.worker.last_words()}
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        running.step()
+        if running.answers:
+            return running.answers.pop(0)
+        if running.over or running.worker.ended:
+            return {"kind": "trouble", "reason": running.worker.last_words()}
+        time.sleep(0.002)
+    running.worker.kill()
+    return {"kind": "trouble", "reason": f"no answer after {limit_s:.0f} s: killed"}
+
+
+def _timed(system: _System, in_turns: bool) -> Row:
+    """The row with its times in milliseconds. in_turns: with the model's other systems."""
+    values = system.row.values
+    values["in_turns"] = in_turns
+    values["device"] = spread(system.device, 1e3, "ms")
+    values["host"] = spread(system.host, 1e3, "ms")
+    values["latency"] = spread(system.latency, 1e3, "ms")
+    return system.row
+
+
+def _ask_details(systems: list[_System], keep: Callable[[Row], None], end: float) -> None:
+    """Last, since a profiler may leave a process slower than it was; all workers at once."""
+    groups: dict[int, list[_System]] = {}
+    for system in systems:
+        if system.row.status == "ok":
+            groups.setdefault(id(system.running), []).append(system)
+
+    def ask(group: list[_System]) -> list[Message]:
+        limit = min(DETAILS_LIMIT_S, max(end - time.monotonic(), 1.0)) / len(group)
+        return [_ask(system, limit, ask="details") for system in group]
+
+    with ThreadPoolExecutor(max(len(groups), 1)) as pool:
+        answers = list(pool.map(ask, groups.values()))
+    for group, found in zip(groups.values(), answers, strict=True):
+        for system, answer in zip(group, found, strict=True):
+            if answer["kind"] == "details":
+                system.row.values |= answer["values"]
+            else:
+                system.row.values["no_details"] = answer["reason"]
+            keep(system.row)
