@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..record import OWN_SYSTEM
+from .graph_summary import graph_lines, graph_table
 from .results import PartRecord, Row, count, read_part
 from .shortened import short_form, summary_of
 
@@ -22,7 +23,6 @@ MARKS = {
     "skipnet": 1.0,
 }
 """What stretto should reach, times faster than the fastest peer."""
-OWN = (OWN_SYSTEM, "stretto-graph")
 SHOWN_CEILINGS = (
     "copy bandwidth",
     "read bandwidth, L2",
@@ -58,8 +58,13 @@ def systems_of(found: Times) -> list[str]:
 
 
 def fastest_peer(own: Mapping[str, float]) -> str | None:
-    peers = {system: time for system, time in own.items() if system not in OWN}
+    peers = {system: time for system, time in own.items() if not is_own(system)}
     return min(peers, key=peers.__getitem__) if peers else None
+
+
+def is_own(system: str) -> bool:
+    """Is it one of the ways to run stretto's programs?"""
+    return system == OWN_SYSTEM or system.startswith(f"{OWN_SYSTEM}-")
 
 
 def table(folder: Path) -> str:
@@ -76,8 +81,10 @@ def table(folder: Path) -> str:
         lines.append(f"== {part}: {counts or 'nothing'} ({record.seconds:.0f} s{end}){note}")
         if part == "ceilings":
             lines += ceiling_lines(record)
-        if part == "models":
+        if part in ("models", "graphs"):
             lines += model_lines(record)
+        if part == "graphs":
+            lines += graph_lines(record)
         lines += [
             f"  {row.status.upper()} {row.name}: {row.reason[:220]}"
             for row in record.rows
@@ -122,10 +129,12 @@ def model_lines(record: PartRecord) -> list[str]:
             assert row is not None
             lines.append(f"  {model:<10} {_model_line(system, row, own.get(OWN_SYSTEM))}")
         peer, mark = fastest_peer(own), MARKS.get(model)
-        if peer is not None and OWN_SYSTEM in own:
-            ratio = own[peer] / min(own[name] for name in OWN if name in own)
+        best = min(filter(is_own, own), key=own.__getitem__, default=None)
+        if peer is not None and best is not None:
+            ratio = own[peer] / own[best]
             aim = f", aim {mark}x: {'reached' if ratio >= mark else 'MISSED'}" if mark else ""
-            lines.append(f"  {model:<10} fastest peer {peer}: {ratio:.2f}x{aim}")
+            by = f" ({best})" if best != OWN_SYSTEM else ""
+            lines.append(f"  {model:<10} fastest peer {peer}: {ratio:.2f}x{aim}{by}")
         skipped = record.row(f"{model} compile")
         if short_form(model) is not None and skipped is not None and skipped.status == "skipped":
             lines.append(f"  {model:<10} torch.compile: {skipped.reason}")
@@ -161,9 +170,17 @@ def quantity(value: float, unit: str) -> str:
 
 def section(folder: Path) -> str:
     """A section of the README from results of a GPU; empty where there are none."""
-    models = read_part(folder, "models")
-    if models is None or models.dry_run:
-        return ""
+    models, graphs = (read_part(folder, part) for part in ("models", "graphs"))
+    tables = [
+        table(record)
+        for record, table in ((models, _model_table), (graphs, graph_table))
+        if record is not None and not record.dry_run
+    ]
+    return "\n".join(tables)
+
+
+def _model_table(models: PartRecord) -> str:
+    """The table of the part `models`, as Markdown."""
     found = times(models)
     about = models.about
     versions = about["versions"]

@@ -174,9 +174,7 @@ def _graph(system: str, case: Case, bench: Bench, cache: str) -> Ready:
     return Ready(captured(inner.call, bench), inner.outputs, NOTES[system])
 
 
-def captured(
-    call: Callable[[], Any], bench: Bench, pool: Any = None
-) -> Callable[[], Any]:
+def captured(call: Callable[[], Any], bench: Bench, pool: Any = None) -> Callable[[], Any]:
     """Replays of a CUDA graph of the call, which all give the same tensors. pool: memory that the
     graph shares with others."""
     for _ in range(3):

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import clock, floors, gpu, models, precompile, pytest_rows, suite, summary
+from benchmarks.gpu import (
+    clock,
+    floors,
+    gpu,
+    graphs,
+    models,
+    precompile,
+    pytest_rows,
+    suite,
+    summary,
+    turns,
+)
 from benchmarks.gpu.clock import device_seconds
 from benchmarks.gpu.device import Bench, about
 from benchmarks.gpu.engine import MOST_WORKERS, ROOT, Job, Settings, run_jobs
@@ -103,6 +114,7 @@ class Processes:
     """In the place of `Running`: workers that are ready when they are first looked at."""
 
     def __init__(self) -> None:
+        self.groups = {"models": GROUPS, "graphs": graphs.GROUPS}
         self.alive: set[str] = set()
         self.busy: set[str] = set()
         self.most_alive = self.most_busy = 0
@@ -121,7 +133,7 @@ class Processes:
                 return
             one.serving = True
             self.busy.discard(job.name)
-            for system in GROUPS[group]:
+            for system in self.groups[job.part][group]:
                 record(Row(f"{model} {system}", "ok", values={"compile_s": 1.0, "error": 0.0}))
 
         def tell(**message: Any) -> None:
@@ -137,8 +149,8 @@ class Processes:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     made = Processes()
-    monkeypatch.setattr(models, "Running", made)
-    monkeypatch.setattr(models, "TICK_S", 0.0)
+    monkeypatch.setattr(turns, "Running", made)
+    monkeypatch.setattr(turns, "TICK_S", 0.0)
     monkeypatch.setattr(models, "run_jobs", lambda jobs, *rest: None)
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     return made
@@ -168,6 +180,27 @@ def test_exclusive_process_mode_has_one_worker(processes: Processes, tmp_path: P
     assert record.about["compute_mode"] == "exclusive process"
     record.write(tmp_path)
     assert "not in turns: one process at a time has the GPU" in summary.table(tmp_path)
+
+
+def test_graphs_take_turns_and_then_memory_is_measured(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def run_jobs(jobs: list[Job], settings: Any, record: Any, end: float, parallel: int) -> None:
+        assert not processes.alive, "processes of systems would hold memory"
+        told.extend((job.name, parallel) for job in jobs)
+
+    monkeypatch.setattr(graphs, "run_jobs", run_jobs)
+    settings = Settings(tmp_path, tmp_path, False, ("deepfm",), SHARED)
+    rows: dict[str, Row] = {}
+    graphs.drive(settings, lambda row: rows.update({row.name: row}), end=1e9)
+    systems = [system for group in graphs.GROUPS.values() for system in group]
+    assert list(rows) == [f"deepfm {system}" for system in systems]
+    assert {row.values["in_turns"] for row in rows.values()} == {True}
+    assert processes.most_alive == len(graphs.GROUPS)
+    names = ["stretto", "graph-each", "graph-each-one-pool"]
+    assert told == [(f"memory deepfm {name}", 1) for name in names]
 
 
 def test_workers_of_other_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,343 @@
+"""The part `graphs` of the GPU suite on the emulated GPU, and with stand-ins for what needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu import graphs, precompile, shapes, summary, turns
+from benchmarks.gpu.device import Bench
+from benchmarks.gpu.gpu import Gpu
+from benchmarks.gpu.graphs import COPIED, GROUPS, MOVED, Programs
+from benchmarks.gpu.results import PartRecord, Row, read_part
+from benchmarks.gpu.shortened import entry_of
+from benchmarks.gpu.systems import Case
+from benchmarks.gpu.worker import WrongValue
+from benchmarks.harness import reference_outputs, relative_error
+from benchmarks.models.real import MissingPackage
+from benchmarks.peers.base import Skipped
+from stretto.machines.cuda.graphs.executable import Counts
+from tests.bench.test_gpu_suite import run_dry, system
+
+DRY = Bench(True)
+
+
+class Branches(nn.Module):
+    """x [B, 5] -> [B, 5]: two branches that need nothing of each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(5, 7), nn.Linear(5, 7)
+        self.last = nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = torch.tanh(self.left(x)), torch.relu(self.right(x)).cumsum(1)
+        return self.last(left.softmax(1)) + self.last(right)
+
+
+def case_of(module: nn.Module, *inputs: Tensor) -> Case:
+    return Case("branches", None, module, inputs, module, inputs)
+
+
+# ---- what is run -------------------------------------------------------------------------------
+def test_every_system_is_in_one_group() -> None:
+    systems = [name for group in GROUPS.values() for name in group]
+    assert len(systems) == len(set(systems))
+    peers = {"eager", "eager-graph", "compile-reduce-overhead", "compile-max-autotune"}
+    assert set(systems) == {*graphs.SETTINGS, *graphs.PROGRAMS, *peers}
+    assert all(set(entry_of(model).presets) >= {"small", "full"} for model in graphs.MODELS)
+
+
+def test_models_can_be_chosen() -> None:
+    assert [job.name for job in graphs.jobs(False, ("deepfm", "rae"))] == [
+        f"deepfm {group}" for group in GROUPS
+    ]
+    assert len(graphs.jobs(False, ())) == len(graphs.MODELS) * len(GROUPS)
+    assert not graphs.jobs(True, ("googlenet",)) and not shapes.jobs(True, ("googlenet",))
+    assert {job.part for job in (*graphs.jobs(True, ()), *shapes.jobs(True, ()))} == {"graphs"}
+
+
+def test_no_name_of_a_model() -> None:
+    with pytest.raises(KeyError, match="there is no model 'no_such'"):
+        entry_of("no_such")
+
+
+# ---- systems on the emulated GPU ---------------------------------------------------------------
+def test_all_of_stretto_s_systems(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Branches().eval(), torch.randn(3, 5)
+    programs, case = Programs(), case_of(module, x)
+    wanted = reference_outputs(module, (x,))
+    found: dict[str, dict[str, Any]] = {}
+    for name in (*graphs.SETTINGS, *graphs.PROGRAMS):
+        ready = programs.prepare(name, case, DRY, str(tmp_path))
+        for _ in range(3):
+            assert relative_error(ready.outputs(ready.call()), wanted) < 1e-5, name
+        found[name] = ready.details()
+    assert len(programs.made) == len(graphs.SETTINGS), "three systems share a program"
+    assert "replays_per_call" not in found["stretto"] | found["stretto-streams"]
+    for name in ("stretto-per-kernel", "stretto-library", MOVED, COPIED):
+        assert found[name]["replays_per_call"] >= 1, name
+        assert "launches_per_call" not in found[name], "the profiler counts them"
+    assert found[MOVED]["patched_per_call"] >= 1 and found[MOVED]["as_they_were"] == 0
+    assert found[MOVED]["graphs_made_per_call"] == 0, "a graph serves all addresses"
+
+
+def test_a_program_that_is_one_launch_has_no_inputs_to_patch(tmp_path: Path) -> None:
+    module = nn.ReLU()
+    with pytest.raises(Skipped, match="the program is one launch, which is not captured"):
+        Programs().prepare(MOVED, case_of(module, torch.randn(3)), DRY, str(tmp_path))
+
+
+# ---- where inputs lie --------------------------------------------------------------------------
+def test_inputs_move_from_call_to_call() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def fast(x: Tensor, y: Tensor, again: Tensor) -> Tensor:
+        seen.append((x.data_ptr(), y.data_ptr(), again.data_ptr()))
+        return x + y.float()
+
+    x, y = torch.randn(3), torch.tensor([1, 2, 3])
+    wanted, kept = x + y, x.clone()
+    call = graphs.moved(fast, (x, y, x))
+    seen.clear()
+    for _ in range(2 * graphs.PLACES):
+        assert torch.equal(call(), wanted)
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in pairwise(seen))
+    assert all(first == again for first, _, again in seen), "an input that is there twice"
+    assert len(set(seen)) == graphs.PLACES and torch.equal(x, kept)
+
+
+def test_a_call_that_uses_inputs_of_an_earlier_one_is_wrong() -> None:
+    first: list[Tensor] = []
+
+    def stale(x: Tensor) -> Tensor:
+        first.append(x)
+        return first[0] + 1
+
+    with pytest.raises(WrongValue, match="with inputs that have moved"):
+        graphs.moved(stale, (torch.randn(3),))
+
+
+def test_inputs_are_copied_to_where_they_lay() -> None:
+    seen: list[int] = []
+
+    def fast(x: Tensor) -> Tensor:
+        seen.append(x.data_ptr())
+        return x * 2
+
+    x = torch.randn(3)
+    call = graphs.copied(fast, (x,))
+    wanted = x * 2
+    assert all(torch.equal(call(), wanted) for _ in range(6))
+    assert len(set(seen)) == 1 and seen[0] != x.data_ptr()
+    x.fill_(4.0)  # one of the places: a call later is about it
+    found = [call() for _ in range(graphs.PLACES)]
+    assert sum(torch.equal(one, torch.full((3,), 8.0)) for one in found) == 1
+
+
+def test_replays_are_counted_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counts(made=1, replayed=5, as_they_were=5, patched=7)
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        hit = len(calls) % 2
+        counts.replayed += 2
+        counts.as_they_were += hit
+        counts.patched += 3 * (not hit)
+
+    monkeypatch.setattr(shapes, "counts_of", lambda fast: [counts])
+    assert graphs.replays(None, call, 4) == {
+        "replays_per_call": 2.0,
+        "as_they_were": 2 / 8,
+        "patched_per_call": 1.5,
+        "graphs_made_per_call": 0.0,
+    }
+    assert graphs.replays(None, lambda: None, 4)["as_they_were"] is None
+    monkeypatch.setattr(shapes, "counts_of", lambda fast: [])
+    assert graphs.replays(None, lambda: None, 4) == {}
+
+
+# ---- memory of shapes --------------------------------------------------------------------------
+def test_sizes_are_different_and_the_largest_comes_first() -> None:
+    for dimension in shapes.MODELS.values():
+        sizes = dimension.sizes(shapes.COUNTS[-1])
+        assert len(set(sizes)) == 64 and sizes == sorted(sizes, reverse=True)
+        assert sizes[0] == dimension.most and sizes[-1] >= 1
+
+
+def test_one_graph_has_all_shapes(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+
+    def row(name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> None:
+        rows.append({"name": name, **run()})
+
+    reporter: Any = SimpleNamespace(scratch=tmp_path, row=row)
+    shapes.run(reporter, DRY, "deepfm stretto")
+    assert [one["name"] for one in rows] == [
+        "deepfm memory stretto, 1 shape",
+        "deepfm memory stretto, 4 shapes",
+    ]
+    assert [(one["shapes"], one["programs"], one["graphs"]) for one in rows] == [
+        (1, 1, 1),
+        (4, 1, 1),
+    ]
+    assert rows[1]["patched"] > 0 and rows[1]["made"] == 1 and rows[1]["error"] < 1e-5
+    assert "driver_bytes" not in rows[1], "without a GPU nothing is said of its memory"
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, capture: Callable[..., Any]) -> shapes.Held:
+    """Graphs of eager for each shape; captured by `capture`, with memory that grows as it is."""
+    made: list[int] = []
+
+    def counted(call: Callable[[], Any], bench: Bench, pool: Any) -> Callable[[], Any]:
+        made.append(1)
+        return capture(call)
+
+    monkeypatch.setattr(shapes, "captured", counted)
+    kinds = ("driver_bytes", "allocated_bytes", "reserved_bytes")
+    monkeypatch.setattr(
+        shapes,
+        "memory",
+        lambda bench: {kind: 1000 + n * len(made) for n, kind in enumerate(kinds, 10)},
+    )
+    return shapes.hold("deepfm", "graph-each", DRY, "")
+
+
+def test_bytes_are_those_since_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = hold(monkeypatch, lambda call: call)
+    for count in (1, 4):
+        values = held.up_to(count)
+        assert values["shapes"] == values["graphs"] == count
+        assert values["driver_bytes"] == 10 * count and values["reserved_bytes"] == 12 * count
+        assert values["error"] < 1e-5
+
+
+def test_a_shape_with_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = hold(monkeypatch, lambda call: lambda: call() * 1.01)
+    with pytest.raises(WrongValue, match="error 1.0e-02"):
+        held.up_to(1)
+
+
+# ---- a model whose package is missing ----------------------------------------------------------
+def test_a_missing_package_skips_all_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(model: str, bench: Bench) -> None:
+        raise MissingPackage("torchvision is not installed")
+
+    rows: dict[str, str] = {}
+
+    def row(name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> None:
+        with pytest.raises(Skipped) as caught:
+            run()
+        rows[name] = str(caught.value)
+
+    sent: list[Any] = []
+    monkeypatch.setattr(turns, "_case", missing)
+    reporter: Any = SimpleNamespace(
+        job="googlenet library",
+        row=row,
+        listen=lambda: None,
+        send=lambda kind, **content: sent.append((kind, content)),
+    )
+    turns.serve(graphs.lineup(), reporter, DRY)
+    reason = "torchvision is not installed"
+    assert rows == {"googlenet eager": reason, "googlenet eager-graph": reason}
+    assert sent == [("serving", {"systems": []})]
+
+
+def test_programs_can_be_compiled_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def compile_for(gpu: Gpu, model: str, preset: str, folder: Path, settings: Any) -> Any:
+        if model == "googlenet":
+            raise MissingPackage("torchvision is not installed")
+        told.append((model, settings))
+        return {"compile_s": 1.0}
+
+    monkeypatch.setattr(precompile, "compile_for", compile_for)
+    found = precompile.precompile_graphs(tmp_path, ("deepfm", "googlenet"))
+    assert list(found) == [f"deepfm {system}" for system in graphs.SETTINGS]
+    assert told == [("deepfm", settings) for settings in graphs.SETTINGS.values()]
+    assert "googlenet: left out: torchvision is not installed" in capsys.readouterr().out
+
+
+# ---- the summary -------------------------------------------------------------------------------
+ABOUT = {"date": "2026-11-26", "commit": "abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
+
+
+def measured(folder: Path) -> PartRecord:
+    replayed = {"as_they_were": 1.0, "patched_per_call": 0.0}
+    rows = [
+        system("deepfm stretto", 0.06),
+        system("deepfm stretto-per-kernel", 0.02, **replayed),
+        system("deepfm stretto-inputs-moved", 0.03, as_they_were=0.0, patched_per_call=24.0),
+        system("deepfm stretto-inputs-copied", 0.04),
+        system("deepfm eager-graph", 0.08),
+        Row("deepfm eager", "failed", "out of memory"),
+        Row("googlenet eager", "skipped", "torchvision is not installed"),
+    ]
+    for count, size in ((1, 2), (4, 8), (16, 32)):
+        values = {"shapes": count, "graphs": count, "driver_bytes": size << 20}
+        values |= {"reserved_bytes": size << 19, "allocated_bytes": size << 18}
+        rows.append(Row(shapes.row_name("deepfm", "graph-each", count), "ok", values=values))
+    values = {"shapes": 1, "graphs": 1}
+    rows.append(Row(shapes.row_name("deepfm", "stretto", 1), "ok", values=values))
+    record = PartRecord("graphs", False, ABOUT, True, 1.0, rows)
+    record.write(folder)
+    return record
+
+
+def test_the_lines_of_the_part(tmp_path: Path) -> None:
+    measured(tmp_path)
+    text = summary.table(tmp_path)
+    assert "deepfm     fastest peer eager-graph: 4.00x (stretto-per-kernel)" in text
+    assert (
+        "inputs that stay: 0.0200 ms, 100 % of replays with all arguments as they were, "
+        "0.0 launches patched a call" in text
+    )
+    assert "inputs that move: 0.0300 ms, 0 % of replays" in text and "24.0 launches" in text
+    assert "inputs that are copied: 0.0400 ms, replays were not counted" in text
+    assert (
+        "1, 4, 16 shapes, graph-each: driver 2.0, 8.0, 32.0 MiB; reserved 1.0, 4.0, 16.0 MiB; "
+        "allocated 0.5, 2.0, 8.0 MiB; 1, 4, 16 graphs" in text
+    )
+    assert "1 shapes, stretto: memory was not measured; 1 graphs" in text
+    assert "one-pool" not in text, "there are no such rows"
+
+
+def test_the_table_of_the_part(tmp_path: Path) -> None:
+    record = measured(tmp_path)
+    lines = summary.section(tmp_path).splitlines()
+    assert lines[-1] == (
+        "| DeepFM, 32 categories and 16 numbers |  | 0.080 |  |  | 0.060 |  |  | 0.020 |  |"
+    )
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    record.dry_run = True
+    record.write(tmp_path)
+    assert summary.section(tmp_path) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+def test_a_dry_run_of_the_part(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = run_dry(tmp_path_factory, "--part", "graphs")
+    record = read_part(folder, "graphs")
+    assert record is not None and record.complete and record.dry_run
+    assert {row.name: row.reason for row in record.rows if row.status != "ok"} == {}
+    systems = [name for group in graphs.DRY_GROUPS for name in GROUPS[group]]
+    names = {f"deepfm {name}" for name in systems}
+    names |= {shapes.row_name("deepfm", "stretto", count) for count in shapes.DRY_COUNTS}
+    assert {row.name for row in record.rows} == names
+    moved = record.row(f"deepfm {MOVED}")
+    assert moved is not None and moved.values["as_they_were"] == 0
+    assert "memory was not measured" in (folder / "printed").read_text()
