@@ -1,4 +1,4 @@
-"""Plans for captured graphs: which launches wait inside, what is read by address, what is chosen."""
+"""Plans for captured graphs: which launches wait, what is read by address, what is chosen."""
 
 from __future__ import annotations
 
