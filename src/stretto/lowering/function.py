@@ -60,6 +60,7 @@ from stretto.lowering.lazy import (
 from stretto.lowering.limits import Range, most
 from stretto.lowering.lists.slots import ListSlots
 from stretto.lowering.lists.storage import ListStorage
+from stretto.lowering.row_results import Rows, RowTarget
 from stretto.lowering.uses import Uses
 
 MOST_ROOM = 1 << 22
@@ -96,6 +97,9 @@ class Lowering:
     created: the block at whose level a buffer was made. mutable: buffers of carried values, and
         the blocks that update them in place. joined: the results of branches whose arms do, and
         what these update. positions: what has been checked where control is now.
+    row_sources: which results of functions may be rows of which parameters. rows: the values that
+    go where such results do. handed: of values that are rows or in memory, by the register that
+    says which, the memory.
     """
 
     program: Program
@@ -133,6 +137,9 @@ class Lowering:
     operator: str = ""
     counter: int = 0
     library: tuple[str, ...] = ()
+    row_sources: Rows = field(default_factory=dict[tuple[str, int], int])
+    rows: dict[Value, RowTarget] = field(default_factory=dict[Value, RowTarget])
+    handed: dict[Value, tuple[Reg, Buffer]] = field(default_factory=dict[Value, tuple[Reg, Buffer]])
 
     # ---- names and buffers -------------------------------------------------------------------
     def fresh(self, hint: str) -> str:
