@@ -60,6 +60,15 @@ def row_or_memory(row: Reg, source: Lazy, buffer: Buffer) -> Lazy:
     return Lazy(found.dtype, shape, value)
 
 
+def is_row_or_memory(lazy: Lazy) -> bool:
+    """Whether a tensor is what `row_or_memory` makes, or a view of it."""
+    match lazy.expr:
+        case Apply("where", (Apply("ge", (Position(index), Const(0))), Load(), Load())):
+            return not index.vars()
+        case _:
+            return False
+
+
 def row_results(program: Program, names: list[str]) -> Rows:
     """The results, of the functions `names`, that may be rows of parameters."""
     found: dict[tuple[str, int], int] = {}
