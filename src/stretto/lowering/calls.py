@@ -115,7 +115,8 @@ def lower_call(low: Lowering, op: CallOp) -> None:
                 bind(low, value, mine)
             case Buffer() as param if (op.function, number) in low.row_sources:
                 source = sources[low.row_sources[op.function, number]]
-                mine = low.new_reg("row")
+                with low.extra():
+                    mine = low.new_reg("row")
                 results.append((mine, row_register(op.function, number)))
                 buffer = _row_memory(low, value, source)
                 tensors.append((param, _start(buffer)))
@@ -182,8 +183,8 @@ def _row_memory(low: Lowering, value: Value, source: Lazy) -> Buffer:
     target = low.rows.get(value)
     if target is not None and whole_buffer(source) == target.source:
         return target.buffer
-    shape = source.shape[1:]
-    return low.new_buffer(value.hint, value.tensor.dtype, shape, "items")
+    with low.extra(value in low.destinations):
+        return low.new_buffer(value.hint, value.tensor.dtype, source.shape[1:], "items")
 
 
 def _bind_row(low: Lowering, value: Value, row: Reg, source: Lazy, buffer: Buffer) -> None:
