@@ -107,9 +107,9 @@ def _source(function: Function, result: Value) -> int | None:
         op = makers.get(value)
         if not isinstance(op, TensorOp) or op.target != "aten.select.int" or op.args[1] != 0:
             continue
-        source = op.args[0]
-        if source in function.params and isinstance(source, Value) and _is_in_memory(source.type):
-            return function.params.index(source)
+        for number, source in enumerate(function.params):
+            if source is op.args[0] and _is_in_memory(source.type):
+                return number
     return None
 
 
