@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.schedule.scheduler import schedule_with_report
 from tests.backends import SPREAD, Built, assert_close
+from tests.sampling import every
 from tests.support import program_of
 
 ROWS = replace(HOST_COSTS, row_results=True)
@@ -302,3 +304,103 @@ def test_leaves_that_are_no_rows(base: str) -> None:
     program = tree(base="%x0 = aten.select.int(%x, 0, 0) : f32[4]\n" + base)
     assert not row_results(program, ["f"])
     check(program, [data(node) for node in range(6)])
+
+
+# ---- random recursions -----------------------------------------------------------------------
+LEAVES = (
+    "aten.select.int(%x, 0, %n)",
+    "aten.select.int(%x, 0, 4)",
+    "aten.select.int(%w, 0, %n)",
+    "aten.select.int(%w, 0, -1)",
+    "aten.neg.default(%first)",
+    "aten.clone.default(%first)",
+)
+TABLES = ("%x, %w", "%w, %x", "%x, %x", "%v, %w", "%x, %v")
+INNER = ("aten.sub.Tensor(%a, %b)", "aten.mul.Tensor(%b, %first)", "aten.add.Tensor(%a, %a)")
+
+
+class Writer:
+    """A recursion over a tree, with one or two results; which of them are rows chance decides."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.results = self.draw.choice((1, 1, 2))
+        self.types = ", ".join(["f32[4]"] * self.results)
+
+    def program(self) -> Program:
+        names = ", ".join(f"%y{n}" for n in range(self.results))
+        tables = "%x: f32[6, 4], %w: f32[6, 4], %left: i64[6], %right: i64[6]"
+        return program_of(
+            f"""
+            func @main({tables}, %n: i64[]) -> ({self.types}) {{
+              {names} = call @f(%n, %x, %w, %left, %right) : {self.types}
+              return {names}
+            }}
+            func @f(%n: i64[], {tables}) -> ({self.types}) {{
+              %first = aten.select.int(%x, 0, 0) : f32[4]
+              {self.branch(0)}
+              return {names}
+            }}
+            """
+        )
+
+    def branch(self, depth: int, names: str = "") -> str:
+        """A branch that gives values of these names."""
+        names = names or ", ".join(f"%y{n}" for n in range(self.results))
+        test = f"%c{depth} = aten.lt.Scalar(%n, {3 - depth}) : bool[]"
+        first = self.names(f"then{depth}")
+        inner = depth < 2 and self.draw.random() < 0.5
+        then = self.branch(depth + 1, first) if inner else self.leaf(first)
+        second = self.names(f"else{depth}")
+        orelse = self.leaf(second) if depth else self.calls()
+        return f"""
+            {test}
+            {names} = if %c{depth} {{
+              {then}
+              yield {first}
+            }} else {{
+              {orelse}
+              yield {second if depth else self.handed}
+            }} : {self.types}
+        """
+
+    def names(self, stem: str) -> str:
+        return ", ".join(f"%{stem}_{n}" for n in range(self.results))
+
+    def leaf(self, names: str) -> str:
+        return "\n".join(
+            f"{name} = {self.draw.choice(LEAVES)} : f32[4]" for name in names.split(", ")
+        )
+
+    def calls(self) -> str:
+        lines = ["%v = aten.mul.Tensor(%x, 0.5) : f32[6, 4]"]
+        for name, table in (("a", "left"), ("b", "right")):
+            results = [f"%{name}", "%unread"][: self.results]
+            results = [f"{one}{name}" if one == "%unread" else one for one in results]
+            passed = self.draw.choice(TABLES)
+            lines += [
+                f"%{table}_n = aten.select.int(%{table}, 0, %n) : i64[]",
+                f"{', '.join(results)} = call @f(%{table}_n, {passed}, %left, %right) :"
+                f" {self.types}",
+            ]
+        found = [f"%{name}" for name in ("a", "b", "t")]
+        found += ["%unreada", "%unreadb"] if self.results > 1 else []
+        lines.append(f"%t = {self.draw.choice(INNER)} : f32[4]")
+        self.handed = ", ".join(self.draw.choice(found) for _ in range(self.results))
+        return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", every(9, range(120)))
+def test_random_recursions(seed: int) -> None:
+    program = Writer(seed).program()
+    generator = torch.Generator().manual_seed(seed)
+    inputs: list[list[torch.Tensor]] = []
+    for node in range(6):
+        x, left, right, root = data(node)
+        inputs.append([x, torch.randn(6, 4, generator=generator), left, right, root])
+    check(program, inputs)
+
+
+def test_random_recursions_have_rows() -> None:
+    found = [len(row_results(Writer(seed).program(), ["f"])) for seed in range(120)]
+    assert sum(map(bool, found)) > 60 and sum(count == 2 for count in found) > 5
