@@ -272,6 +272,46 @@ def tree_of_matrices() -> Program:
     )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "rows", "width"), [("f32", 17, 33), ("f32", 1, 70), ("f16", 5, 40)]
+)
+def test_products_that_read_rows(dtype: str, rows: int, width: int) -> None:
+    """Of sizes that no tile divides; halves are widened as they are read."""
+    kind = f"{dtype}[{rows}, {width}]"
+    program = program_of(
+        f"""
+        func @main(%x: {dtype}[4, {rows}, {width}], %n: i64[]) -> ({kind}) {{
+          %y = call @f(%n, %x) : {kind}
+          return %y
+        }}
+        func @f(%n: i64[], %x: {dtype}[4, {rows}, {width}]) -> ({kind}) {{
+          %w = constant "w" : {dtype}[{width}, {width}]
+          %c = aten.lt.Scalar(%n, 2) : bool[]
+          %y = if %c {{
+            %o = aten.select.int(%x, 0, %n) : {kind}
+            yield %o
+          }} else {{
+            %l = aten.sub.Tensor(%n, 2) : i64[]
+            %a = call @f(%l, %x) : {kind}
+            %k = aten.sub.Tensor(%n, 1) : i64[]
+            %b = call @f(%k, %x) : {kind}
+            %p = aten.linear.default(%a, %w) : {kind}
+            %q = aten.mm.default(%b, %w) : {kind}
+            %s = aten.sub.Tensor(%p, %q) : {kind}
+            %t = aten.tanh.default(%s) : {kind}
+            yield %t
+          }} : {kind}
+          return %y
+        }}
+        """
+    )
+    assert [one.name for one in operators(lowered(program).body)].count("contraction") == 2
+    assert not arms(lowered(program))[0]
+    x = torch.randn(4, rows, width, generator=torch.Generator().manual_seed(rows))
+    x = x.to(torch.float16 if dtype == "f16" else torch.float32)
+    check(program, [[x, torch.tensor(node)] for node in (0, 2, 4)])
+
+
 BRANCH = """
     %g = aten.gt.Scalar(%n, 4) : bool[]
     %t = if %g {

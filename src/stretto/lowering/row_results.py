@@ -79,6 +79,9 @@ def row_results(program: Program, names: list[str]) -> Rows:
             if source is not None:
                 found[name, number] = source
     refused = {key for name in names for key in _refused(program.functions[name], found)}
+    for name in sorted({name for name, _ in refused & found.keys()}):
+        reason = "others than operators beside the call read its result, and need it in memory"
+        program.remarks.decline("row_results", f"@{name}", reason)
     return {key: source for key, source in found.items() if key not in refused}
 
 
