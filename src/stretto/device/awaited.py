@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from stretto.device.flow import Backward
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call
+from stretto.device.tree import Call, leaves
 
 Units = frozenset[int]
 
@@ -31,12 +31,23 @@ def has_end(schedule: Schedule) -> bool:
 
 def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
     """By the identity of a leaf's schedule, the units that others wait for at its end. Of the last
-    leaf of `main` that are all, unless it `ends_in_call`."""
-    return _Ends(program).found
+    leaf of `main` that are all, unless it `ends_in_call`: the next run begins with what they have
+    published. In a program without waits nobody publishes anything: not all units may run, and
+    other programs may run beside it."""
+    return _Ends(program).found if has_waits(program) else defaultdict(frozenset)
+
+
+def has_waits(program: DeviceProgram) -> bool:
+    """Whether a unit waits for another one."""
+    schedules = (s for function in program.tree.functions for s in leaves(function.body))
+    return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
 
 
 def ends_in_call(program: DeviceProgram) -> bool:
-    """Whether on some way through `main` a call comes behind the last leaf that has an end."""
+    """Whether on some way through `main` a call comes behind the last leaf that has an end: then
+    units publish behind it, where any unit waits for another one."""
+    if not has_waits(program):
+        return False
     last = _LastCall()
     last.visit(program.tree.main.body, True)
     return last.found
