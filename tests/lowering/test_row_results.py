@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from stretto.device.costs import HOST_COSTS
-from stretto.device.forms import Items
+from stretto.device.forms import Items, Lowered
 from stretto.device.operator import Operator
-from stretto.device.program import Run
+from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import If, Node, TreeFunction, leaves, walk
 from stretto.device.verifier import verify
+from stretto.errors import VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.lowering.program import lower
@@ -344,6 +345,36 @@ def test_leaves_that_are_no_rows(base: str) -> None:
     program = tree(base="%x0 = aten.select.int(%x, 0, 0) : f32[4]\n" + base)
     assert not row_results(program, ["f"])
     check(program, [data(node) for node in range(6)])
+
+
+def test_the_verifier_knows_that_a_call_may_write_a_result_that_may_be_a_row() -> None:
+    """What lies at the same bytes is lost by the call."""
+    program = tree(
+        main="""
+        %k = aten.softmax.int(%x, 1) : f32[6, 4]
+        %z = call @f(%n, %x, %left, %right) : f32[4]
+        %s = aten.sum.dim_IntList(%k, (0,)) : f32[4]
+        %y = aten.add.Tensor(%z, %s) : f32[4]
+        """
+    )
+    device = select_and_schedule(lower(program, ROWS), 1)
+    verify(device)
+    frame = device.frame("main")
+    kept = next(b for b in device.tree.main.locals if b.kind == "local" and 6 in b.shape)
+    result = next(b for b in device.tree.main.locals if b.kind == "items")
+    shared = [
+        (name, replace(place, offset=frame[kept.name].offset) if name == result.name else place)
+        for name, place in frame.placements
+    ]
+    frames = {**dict(device.frames), "main": replace(frame, placements=tuple(shared))}
+    with pytest.raises(VerifyError, match=kept.name):
+        verify(replace(device, frames=tuple(frames.items())))
+
+
+def select_and_schedule(low: Lowered, units: int) -> DeviceProgram:
+    tree = select_cuda(low, units, True, CUDA_COSTS.spread()).tree
+    device, _ = schedule_with_report(tree, units, CUDA_COSTS)
+    return device
 
 
 # ---- random recursions -----------------------------------------------------------------------
