@@ -15,6 +15,7 @@ from stretto.device.expr import Buffer, Reg
 from stretto.device.forms import OutputList, OutputTensor, ProgramInterface
 from stretto.device.program import DeviceProgram, has_parallel
 from stretto.ir.failure import unpacked_detail
+from stretto.machines.cpu.calls import NativeCalls
 from stretto.machines.cpu.native import Interface, NativeProgram
 from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.program import Source
@@ -162,6 +163,7 @@ class CpuExecutable(Executable):
             constants=[tensor.data_ptr() for tensor in self.constants.tensors.values()],
             library=table if source.library else None,
             draws=table.draws if table.draws.generators else None,
+            calls=NativeCalls.made(source.library, program, options),
         )
         self.runs_in_turn = has_parallel(program) and not self.native.interface.once
 

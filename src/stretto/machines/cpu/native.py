@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stretto.errors import RunError
+from stretto.machines.cpu.calls import CallState, NativeCalls
 from stretto.machines.cpu.pool import launcher
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
@@ -86,6 +87,13 @@ class _Context(ctypes.Structure):
         ("event_count", ctypes.c_void_p),
         ("callable", ctypes.c_void_p),
         ("exception", ctypes.c_void_p * 3),
+        ("calls", ctypes.c_void_p),
+        ("run_call", ctypes.c_void_p),
+        ("release_call", ctypes.c_void_p),
+        ("clear_calls", ctypes.c_void_p),
+        ("sleep", ctypes.c_void_p),
+        ("wake", ctypes.c_void_p),
+        ("one_thread", ctypes.c_int64),
     ]
 
 
@@ -137,6 +145,13 @@ class _Frame:
         )
         self.pointer = ctypes.c_void_p(ctypes.addressof(context))
 
+    def set_calls(self, state: CallState) -> None:
+        self.calls = state
+        self.context.calls = state.address
+        self.context.run_call = state.run
+        self.context.release_call = state.release
+        self.context.clear_calls = state.clear
+
     def set_arena(self, size: int) -> None:
         self.arena = _Memory(1)  # what was there before is given back first
         self.arena = _Memory(size)
@@ -155,7 +170,8 @@ class NativeProgram:
     path: a shared object that exports `stretto_run` (see abi.h).
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
-    library: runs the program's library calls. draws: what these draw from.
+    library: runs the program's library calls. draws: what these draw from. calls: those of them
+        that need no Python.
 
     `launches` counts the transitions from Python to the program: one per run, and one more each
     time that its arena or a list had to grow.
@@ -170,11 +186,13 @@ class NativeProgram:
         constants: Sequence[int] = (),
         library: LibraryCall | None = None,
         draws: Draws | None = None,
+        calls: NativeCalls | None = None,
     ) -> None:
         self.interface = interface
         self._constants = constants
         self._library = library
         self._draws = draws
+        self._calls = calls
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         is_small = getattr(self._shared_object, "stretto_is_small", None)
@@ -278,6 +296,8 @@ class NativeProgram:
     def _new_frame(self) -> _Frame:
         frame = _Frame(self.interface, self._constants, self._library)
         frame.context.is_small = self._is_small
+        if self._calls is not None:
+            frame.set_calls(self._calls.state())
         frame.set_arena(self._arena_bytes)
         return frame
 
