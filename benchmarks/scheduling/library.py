@@ -57,7 +57,7 @@ def compiled(name: str, threads: int) -> tuple[Calls, tuple[torch.Tensor, ...]]:
     config = NASNetConfig(filters=64, repeats=2) if name == WIDE else entry.presets["full"]
     model, inputs = entry.make(config, 0)
     calls: dict[str, Callable[..., Any]] = {"eager": model}
-    for way, calls_option in (("one_by_one", "one_by_one"), ("side_by_side", "side_by_side")):
+    for way, calls_option in [(w, w) for w in ("one_by_one", "side_by_side", "auto")]:
         options = Options(threads=threads, library=("*",), calls=calls_option)
         calls[way] = stretto.compile(model, inputs, options=options)
         torch.testing.assert_close(calls[way](*inputs), model(*inputs), rtol=1e-3, atol=1e-4)

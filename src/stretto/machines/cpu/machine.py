@@ -39,7 +39,7 @@ from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
 from stretto.runtime.threads import can_share
-from stretto.schedule.call_threads import GAIN, share_threads
+from stretto.schedule.call_threads import GAIN, is_of_calls, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database
@@ -133,6 +133,8 @@ class CpuMachine(Machine):
         selected = select(lowered, units, options.fuse, costs, choose, remarks)
         if options.calls == "one_by_one" or not can_share():
             return selected
+        if options.calls == "auto" and not is_of_calls(selected.tree, costs):
+            return selected
         gain = 0.0 if options.calls == "side_by_side" else GAIN
         shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy), gain)
         return replace(selected, tree=shared)
@@ -142,6 +144,8 @@ class CpuMachine(Machine):
         if isinstance(stages.executable, CpuExecutable):
             cached = stages.executable.shared.from_cache
             lines.append(("build cache", "hit" if cached else "miss, built now"))
+            if stages.executable.ways is not None:
+                lines.append(("library calls", str(stages.executable.ways)))
         return Description(lines=lines)
 
     def diagnoses(self, options: Options) -> Iterator[Diagnosis]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from stretto.errors import RunError
 from stretto.machines.cpu.calls import CallState, NativeCalls
 from stretto.machines.cpu.pool import launcher
+from stretto.machines.cpu.ways import Way, Ways
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
 from stretto.runtime.large_pages import PAGE_BYTES, advise
@@ -171,7 +172,8 @@ class NativeProgram:
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
     library: runs the program's library calls. draws: what these draw from. calls: those of them
-        that need no Python.
+        that need no Python. ways: in which of two ways they run; None is side by side where they
+        have shares of the threads.
 
     `launches` counts the transitions from Python to the program: one per run, and one more each
     time that its arena or a list had to grow.
@@ -187,12 +189,14 @@ class NativeProgram:
         library: LibraryCall | None = None,
         draws: Draws | None = None,
         calls: NativeCalls | None = None,
+        ways: Ways | None = None,
     ) -> None:
         self.interface = interface
         self._constants = constants
         self._library = library
         self._draws = draws
         self._calls = calls
+        self._ways = ways
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         is_small = getattr(self._shared_object, "stretto_is_small", None)
@@ -242,7 +246,9 @@ class NativeProgram:
         if in_turn:
             frame.context.in_turn = 1
         try:
-            return self._run(frame, words, limits)
+            if self._ways is None:
+                return self._run(frame, words, limits)
+            return self._ways.run(lambda way: self._run_in(way, frame, words, limits))
         finally:
             if in_turn:
                 frame.context.in_turn = 0
@@ -257,6 +263,8 @@ class NativeProgram:
         The program runs once before, so that no page of its arena is touched for the first time
         while a task is timed, and again where there were more tasks than expected."""
         frame = self._new_frame()
+        if self._ways is not None:
+            frame.context.one_thread = self._ways.kept is Way.ONE_BY_ONE
         self._run(frame, words, limits)
         frame.set_events(_FIRST_EVENTS)
         results = self._run(frame, words, limits)
@@ -267,6 +275,12 @@ class NativeProgram:
         tasks = [event for event in events if event.kernel >= 0]
         taken = [(-1 - e.kernel, e.task, e.unit) for e in events if e.kernel < 0]
         return results, tasks, taken
+
+    def _run_in(
+        self, way: Way, frame: _Frame, words: Sequence[int], limits: Sequence[int]
+    ) -> list[int]:
+        frame.context.one_thread = way is Way.ONE_BY_ONE
+        return self._run(frame, words, limits)
 
     def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
         self._pack_words(frame.words, 0, *words)
