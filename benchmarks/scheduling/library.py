@@ -44,6 +44,7 @@ class Row:
     one_by_one: float
     side_by_side: float
     eager: float
+    auto: float
     others: float
 
     @property

@@ -13,8 +13,9 @@ DISPATCH_SECONDS = 5e-6
 """What a call takes in torch's dispatcher (Zen 3), unless `CostModel.call_seconds` is more."""
 REGION_SECONDS = 5e-6
 """Starting threads for a part of an operator, and joining them."""
-SERIAL = 0.06
-"""What of an operator's work several threads do not share out evenly."""
+SERIAL = 0.12
+"""What of an operator's work several threads do not share out evenly (a guess: GoogLeNet's calls
+take 112 ms on one thread, and 79 ms on the two of a Zen 3)."""
 GRAIN = 32768
 """Elements up to which torch uses one thread, but for products and pooling."""
 EFFICIENCY = 0.8

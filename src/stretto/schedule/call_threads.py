@@ -11,7 +11,7 @@ behind which all later ones are, and which is behind all earlier ones.
 Threads that OpenMP keeps for a call on several of them end before calls on one thread, and are
 made again behind these: each such change counts `TEAM_SECONDS`.
 
-A leaf is left as it is where the plan gains less than `GAIN`, and so are calls that may fail
+A leaf is left as it is where the plan gains less than `TRIED_GAIN`, and so are calls that may fail
 or draw random numbers: these keep their order.
 """
 
@@ -36,8 +36,9 @@ from stretto.schedule.footprint import Footprints
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import Policy, kernel_seconds
 
-GAIN = 1.05
-"""Calls side by side must make a leaf faster by this factor, by the estimates."""
+TRIED_GAIN = 1.0
+"""Calls side by side must make a leaf faster by this factor, by the estimates. These are rough:
+where calls may run both ways, both are timed, and the faster one is kept."""
 LEAST_SHARED = 5e-5
 """Seconds of a native kernel that is taken to be shared out to all units."""
 TEAM_SECONDS = 1e-4
@@ -52,7 +53,11 @@ MOST_PLACED = 20_000
 
 
 def share_threads(
-    tree: Tree[Body], units: int, costs: CostModel, policy: Policy | None = None, gain: float = GAIN
+    tree: Tree[Body],
+    units: int,
+    costs: CostModel,
+    policy: Policy | None = None,
+    gain: float = TRIED_GAIN,
 ) -> Tree[Body]:
     """The tree with a share of the threads for library calls, where that gains.
 

@@ -250,7 +250,7 @@ class NativeCalls:
     """The library calls of a program, for calls.cpp.
 
     without_python: which of them, by number, Python does not run. held: the buffers that torch
-    keeps, as `held_buffers` gives them.
+    keeps, as `held_buffers` gives them. threads: of each call, as `Context.call_threads` has them.
     """
 
     def __init__(
@@ -259,6 +259,7 @@ class NativeCalls:
         self._library = SUPPORT.load(options)
         self._texts: list[ctypes.Array[ctypes.c_char]] = []
         self.held = dict(held)
+        self.threads = (ctypes.c_int64 * len(calls))(*(call.threads for call in calls))
         self.without_python: set[int] = set()
         slots = {name: slot for slot, name in enumerate(self.held)}
         words = [len(slots), *self.held.values(), len(calls)]

@@ -92,6 +92,7 @@ class _Context(ctypes.Structure):
         ("run_call", ctypes.c_void_p),
         ("release_call", ctypes.c_void_p),
         ("clear_calls", ctypes.c_void_p),
+        ("call_threads", ctypes.c_void_p),
         ("sleep", ctypes.c_void_p),
         ("wake", ctypes.c_void_p),
         ("one_thread", ctypes.c_int64),
@@ -152,6 +153,7 @@ class _Frame:
         self.context.run_call = state.run
         self.context.release_call = state.release
         self.context.clear_calls = state.clear
+        self.context.call_threads = ctypes.addressof(state.calls.threads)
 
     def set_arena(self, size: int) -> None:
         self.arena = _Memory(1)  # what was there before is given back first
