@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Both ways of a program's library calls are timed, and the faster one is kept."""
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 // A result is a tensor of torch's own. Where only library calls read it, it is *held*: they get the
 // tensor, and nothing is copied. All other results are copied to where the program has them.
 // machines/cpu/calls.py makes the tables and says which buffers may be held.
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -151,9 +153,11 @@ struct Reader {
 // OpenMP keeps the threads of a call for the next one, and they spin for milliseconds meanwhile. That
 // is right where the next call has them, too; a call with fewer shares its core with them instead, as
 // do the calls beside it. So before such a call they end, which takes some 0.1 ms; where there are none,
-// nothing.
+// nothing. After a fork they are not there to end, but OpenMP would wait for it.
+bool is_forked = false;
+
 void end_team() {
-    if (torch.end_threads != nullptr) torch.end_threads(HARD);
+    if (torch.end_threads != nullptr && !is_forked) torch.end_threads(HARD);
 }
 
 // This thread's settings for one call: no gradients, and some of torch's threads.
@@ -310,6 +314,7 @@ Call read_call(const int64_t*& words) {
 
 extern "C" void stretto_calls_configure(void** functions) {
     std::memcpy(&torch, functions, sizeof(torch));
+    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 }
 
 // A table of calls, as calls.py writes it. It lives as long as the process.
