@@ -317,7 +317,7 @@ extern "C" void stretto_calls_configure(void** functions) {
     pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 }
 
-// A table of calls, as calls.py writes it. It lives as long as the process.
+// A table of calls, as calls.py writes it.
 extern "C" void* stretto_calls_table(const int64_t* words) {
     auto* table = new Table;
     int64_t slots = *words++;
