@@ -21,7 +21,7 @@ from math import ceil, prod
 from operator import add
 from typing import ClassVar
 
-from stretto.device.expr import Apply, Const, Expr, Load
+from stretto.device.expr import Apply, Const, Expr, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product
@@ -35,7 +35,8 @@ from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, literal
 
 DOT_BLOCK = 8192
-"""Results of a block of a product; a quarter where positions take registers, as in convolutions."""
+"""Results of a block of a product; a quarter where positions take registers, as in convolutions,
+and an eighth where each number of a block has a position of its own."""
 LEAST_DEPTH = 16
 """The least depth that tensor cores multiply."""
 PARTS = 4
@@ -85,7 +86,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     half = block_dtype(pair) is not None
     depth, costs = prod(stencil.depths), stencil.costs
     plain = all(is_plain(factor) for factor in pair)
-    room = DOT_BLOCK if plain else DOT_BLOCK // 4
+    room = DOT_BLOCK if plain else DOT_BLOCK // (4 if reads_vectors(stencil) else 8)
     high = min(max(power(rows), 16), 64)
     wide = min(max(power(columns), 16), room // high, 128)
     high = min(max(power(rows), 16), room // wide, 128)
@@ -106,6 +107,17 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     block += costs.stage_seconds if parts > 1 else 0.0
     seconds = costs.latency_seconds + blocks * (block + costs.latency_seconds / 2)
     return Choice(Dot(high, wide, deep, product, parts), seconds, seconds)
+
+
+def reads_vectors(stencil: Stencil) -> bool:
+    """Are all loads contiguous along the innermost reduced dim, in vectors of 16 bytes?"""
+    operator = stencil.operator
+    inner = max(n for n, extent in enumerate(operator.reduce) if extent != 1)
+    numbers = 16 // max(load.dtype.itemsize for load, _ in stencil.loads)
+    steps = {
+        load.access.offset.coefficient(Var(len(operator.dims) + inner)) for load, _ in stencil.loads
+    }
+    return steps == {1} and stencil.depths[inner] % numbers == 0
 
 
 def _step(high: int, wide: int, depth: int, half: bool) -> tuple[int, int]:
