@@ -22,7 +22,7 @@ from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import Operator
 from stretto.device.tree import Tree
 from stretto.kernels.contraction import narrow_load, stride
-from stretto.kernels.panels import PanelRead, Packings, constant_layout, static
+from stretto.kernels.panels import Packings, PanelRead, constant_layout, static
 from stretto.kernels.products import factors
 from stretto.kernels.steps import NewBuffers, replace_operators
 

@@ -89,9 +89,9 @@ class EarlyLoads:
 
     kernels: by name. define: the name of a function of the module that is inlined where it is
     called, or not, and is made for a kernel. fresh: a new variable. budget: bytes of registers for
-    what is held. most: different texts of kernels that may be split, since each is compiled wherever
-    it stands; `texts` are those that are. held: by the kernel and its first task, the values in registers. functions: by kernel, and
-    whether it is given values.
+    what is held. most: different texts of kernels that may be split, since each is compiled
+    wherever it stands; `texts` are those that are. held: by the kernel and its first task, the
+    values in registers. functions: by kernel, and whether it is given values.
     """
 
     kernels: dict[str, TritonKernel]

@@ -26,8 +26,9 @@ class ModuleParts(ProgramParts):
     variables of main's tensors. defined: the names of the module's functions, and whether they are
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
     numbers that units look up. starts: the variables that say where a table begins, so that pieces
-    of the program that differ by their tables alone are one function. counter: numbers the names of parts of scalars. kept: buffers that
-    others than this program read. awaited: the units that are waited for at the ends of leaves.
+    of the program that differ by their tables alone are one function. counter: numbers the names of
+    parts of scalars. kept: buffers that others than this program read. awaited: the units that are
+    waited for at the ends of leaves.
     """
 
     def __init__(

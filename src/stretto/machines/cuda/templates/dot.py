@@ -25,6 +25,7 @@ from stretto.device.expr import Apply, Const, Expr, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product
+from stretto.machines.cuda.depth_steps import LEAST_DEPTH, Step, floor_power, steps_of
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
@@ -37,14 +38,10 @@ from stretto.machines.terms import Term, call, literal
 DOT_BLOCK = 8192
 """Results of a block of a product; a quarter where positions take registers, as in convolutions,
 and an eighth where each number of a block has a position of its own."""
-LEAST_DEPTH = 16
-"""The least depth that tensor cores multiply."""
 PARTS = 4
 """As many as there are warps at least."""
 SMALL_BLOCK = 1024
 """Results of a block of which four warps would multiply a few each, or the same ones."""
-MOST_REST = 64
-"""The deepest step that is not shared by warps: each of them has all of a factor in registers."""
 CHAIN, HALF_CHAIN = 32, 128
 """Depth of f32, and of 16-bit numbers, whose dependent products take `depth_seconds`."""
 FEW_STEPS = 2
@@ -126,45 +123,10 @@ def _step(high: int, wide: int, depth: int, half: bool) -> tuple[int, int]:
     small = high * wide <= SMALL_BLOCK
     if small and depth >= PARTS * LEAST_DEPTH:
         most = PARTS * (64 if half or high + wide <= 32 else 32) // (1 if half else 2)
-        return PARTS, min(_floor(depth), most)
+        return PARTS, min(floor_power(depth), most)
     if half:
         return 1, min(max(power(depth), LEAST_DEPTH), 128 if high + wide <= 64 else 64)
     return 1, min(max(power(depth), LEAST_DEPTH), 64 if high + wide <= 32 else 32)
-
-
-def _floor(value: int) -> int:
-    """The power of two from `value` down."""
-    return 1 << (value.bit_length() - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """`count` pieces of the depth, one behind the other from `start` on, each `deep` numbers of
-    `parts` parts."""
-
-    start: int
-    parts: int
-    deep: int
-    count: int = 1
-
-    @property
-    def size(self) -> int:
-        return self.parts * self.deep
-
-
-def steps_of(depth: int, deep: int, parts: int) -> list[Step]:
-    """The whole steps of a depth; then the rest in powers of two, of which only the last may have
-    lanes without an element."""
-    whole, rest = divmod(depth, deep)
-    found = [Step(0, parts, deep // parts, whole)] if whole else []
-    start, most = whole * deep, MOST_REST if whole else deep
-    while rest > 0:
-        size = min(max(power(rest), LEAST_DEPTH), most)
-        if size - rest >= max(LEAST_DEPTH, size // 4):
-            size = max(_floor(rest), LEAST_DEPTH)
-        found.append(Step(start, 1, size))
-        start, rest = start + size, rest - size
-    return found
 
 
 def block_dtype(pair: tuple[Expr, Expr]) -> DType | None:
