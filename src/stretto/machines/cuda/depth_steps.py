@@ -41,7 +41,7 @@ def steps_of(depth: int, deep: int, parts: int) -> list[Step]:
     lanes without an element."""
     whole, rest = divmod(depth, deep)
     found = [Step(0, parts, deep // parts, whole)] if whole else []
-    start, most = whole * deep, MOST_REST if whole else deep
+    start, most = whole * deep, deep if parts == 1 else MOST_REST
     while rest > 0:
         size = min(max(power(rest), LEAST_DEPTH), most)
         if size - rest >= max(LEAST_DEPTH, size // 4):

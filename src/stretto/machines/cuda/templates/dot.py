@@ -7,8 +7,8 @@ the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
 
 The depth is taken in steps of powers of two: whole steps first, then what is left in smaller ones,
 so that the taps of a convolution fill all lanes: 3 x 3 taps of 16 channels are steps of 128 and 16.
-Where a block has few results, the warps share the depth of a step (`warps` parts of it) and add up
-what they have at the end, within the thread block.
+Where a block has few results, the warps share the depth of a step, `parts` of it, and add up what
+they have at the end, within the thread block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stretto.device.expr import Apply, Const, Expr, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product
-from stretto.machines.cuda.depth_steps import LEAST_DEPTH, Step, floor_power, steps_of
+from stretto.machines.cuda.depth_steps import LEAST_DEPTH, MOST_REST, Step, floor_power, steps_of
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
@@ -110,7 +110,7 @@ def reads_vectors(stencil: Stencil) -> bool:
     """Are all loads contiguous along the innermost reduced dim, in vectors of 16 bytes?"""
     operator = stencil.operator
     inner = max(n for n, extent in enumerate(operator.reduce) if extent != 1)
-    numbers = 16 // max(load.dtype.itemsize for load, _ in stencil.loads)
+    numbers = 16 // max((load.dtype.itemsize for load, _ in stencil.loads), default=4)
     steps = {
         load.access.offset.coefficient(Var(len(operator.dims) + inner)) for load, _ in stencil.loads
     }
@@ -255,6 +255,7 @@ class DotPrinter(NestPrinter):
         where the step starts, or nothing."""
         depth, deep = total_size(self.depths), self.template.depth
         if not isinstance(depth, int):
+            deep = min(deep, MOST_REST)
             yield Step(0, 1, deep), self.loop(self.depths, deep)
             return
         for step in steps_of(depth, deep, self.template.parts):
