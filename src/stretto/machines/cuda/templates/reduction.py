@@ -107,7 +107,7 @@ def _shape(stencil: Stencil, points: int, depth: int, block: int) -> tuple[int, 
         lanes = min(deep, 1024 if high > 1 else block)
         rows = min(high, max(block // lanes, 1))
         return rows, min(deep, max(block // rows, 1))
-    if depth <= MOST_PIECES and depth != deep:
+    if depth <= MOST_PIECES and depth != deep and stencil.operator.combine not in SCANS:
         return min(high, MOST_ROWS), 1  # taps one by one: a block would have lanes without any
     rows = min(high, 128)
     lanes = min(deep, max(block // rows, 1))
