@@ -2,7 +2,8 @@
 
 Which constants a task reads often depends on nothing but its number. Such loads go ahead of the
 wait of their kernel, so that they are under way meanwhile, or ahead of the loop around it, so that
-the weights stay in the registers of the unit that uses them in every iteration.
+the weights stay in the registers of the unit that uses them in every iteration. Registers may hold
+some of the loads of a kernel only; its task then makes the others.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
+from sys import maxsize
 
 from stretto.device.names import label
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel
 from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK
 from stretto.machines.terms import Term, call, infix, separated
 
 LEAST_BYTES = 2048
 """Less than this of a unit is not worth a function of its own."""
+LANES = 32
+"""Of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,8 @@ class EarlyKernel:
 
     early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
     control, task, values ...). constants: the arguments of `early`, as places in the kernel's
-    buffers. nbytes: what the values take in registers.
+    buffers. nbytes: what the values take in the registers of a unit. left: what the loads would
+    take that the task makes although they could be early.
     """
 
     early: code.Function
@@ -37,10 +42,16 @@ class EarlyKernel:
     constants: tuple[int, ...]
     values: tuple[Term, ...]
     nbytes: int
+    left: int = 0
 
 
-def split_early(kernel: TritonKernel) -> EarlyKernel | None:
-    """The two functions of a kernel; None where it has little or nothing to load early."""
+def split_early(
+    kernel: TritonKernel, warps: int = WARPS, room: int = maxsize
+) -> EarlyKernel | None:
+    """The two functions of a kernel; None where it has little or nothing to load early.
+
+    warps: of a unit. room: bytes of its registers for what is loaded early.
+    """
     parameters, body = kernel.function.parameters, kernel.function.body
     constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
     assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
@@ -59,7 +70,7 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
             addresses.append(statement)
         elif statement.value.reads[0] in constants:
             loads.append(statement)
-    nbytes = sum(prod(load.shape) * max(_itemsize(load), 4) for load in loads)
+    loads, nbytes, left = _within(loads, warps, room)
     if nbytes < LEAST_BYTES:
         return None
     places = tuple(sorted({constants[load.value.reads[0]] for load in loads}))
@@ -76,11 +87,41 @@ def split_early(kernel: TritonKernel) -> EarlyKernel | None:
         places,
         values,
         nbytes,
+        left,
     )
 
 
-def _itemsize(load: code.Assign) -> int:
-    return load.value.reads[0].dtype.itemsize
+def _within(
+    loads: list[code.Assign], warps: int, room: int
+) -> tuple[list[code.Assign], int, int]:
+    """The loads that fit, the bytes that they take, and those that the others would take."""
+    taken: list[code.Assign] = []
+    nbytes = left = 0
+    for load in loads:
+        size = _held_bytes(load, warps)
+        if nbytes + size <= room:
+            taken.append(load)
+            nbytes += size
+        else:
+            left += size
+    return taken, nbytes, left
+
+
+def _held_bytes(load: code.Assign, warps: int) -> int:
+    """What a loaded block takes in the registers of a unit, of which every thread has as many."""
+    itemsize = max(load.value.reads[0].dtype.itemsize, 4)
+    if len(load.shape) == 3:  # (lanes, warps, rows of a warp): warps without a row have it, too
+        lanes, _, each = load.shape
+        return max(lanes, LANES) * warps * each * itemsize
+    return max(prod(load.shape), warps * LANES) * itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What registers hold of a kernel: `values` are the variables of those of the split."""
+
+    split: EarlyKernel
+    values: tuple[Term, ...]
 
 
 @dataclass(slots=True)
@@ -89,21 +130,27 @@ class EarlyLoads:
 
     kernels: by name. define: the name of a function of the module that is inlined where it is
     called, or not, and is made for a kernel. fresh: a new variable. budget: bytes of registers for
-    what is held. most: kernels that may still be split, since each is text of its own wherever it
-    runs. held: by the kernel and its first task, the values in registers. functions: by kernel, and
-    whether it is given values.
+    what is held. ahead: bytes of them for what is loaded ahead of a wait. warps: of a unit. most:
+    kernels that may still be split, since each is text of its own wherever it runs. held: by the
+    kernel and its first task, what is in registers. functions: by kernel, and the values that it is
+    given. kept: the most bytes that a loop holds. lacking: bytes that loops would hold besides if
+    there were registers for them.
     """
 
     kernels: dict[str, TritonKernel]
     define: Callable[[str, code.Function, bool, str], str]
     fresh: Callable[[str], Term]
     budget: int = 0
+    ahead: int = maxsize
+    warps: int = WARPS
     most: int = 24
     splits: dict[str, EarlyKernel] = field(default_factory=dict[str, EarlyKernel])
-    held: dict[tuple[str, Term], tuple[Term, ...]] = field(
-        default_factory=dict[tuple[str, Term], tuple[Term, ...]]
+    held: dict[tuple[str, Term], Held] = field(default_factory=dict[tuple[str, Term], Held])
+    functions: dict[tuple[str, tuple[Term, ...]], str] = field(
+        default_factory=dict[tuple[str, tuple[Term, ...]], str]
     )
-    functions: dict[tuple[str, bool], str] = field(default_factory=dict[tuple[str, bool], str])
+    kept: int = 0
+    lacking: int = 0
 
     def placed(self, block: code.Block) -> code.Block:
         """The statements with their early loads."""
@@ -111,7 +158,7 @@ class EarlyLoads:
         ahead: set[tuple[str, Term]] = set()
         for place, statement in enumerate(block):
             run = _run_behind_waits(block[place:])
-            if run is not None and _key(run) not in self.held and (loads := self.load([run])):
+            if run is not None and _key(run) not in self.held and (loads := self.load_ahead(run)):
                 found += loads
                 ahead.add(_key(run))
             match statement:
@@ -131,33 +178,67 @@ class EarlyLoads:
         return tuple(found)
 
     def loop(self, loop: code.Loop) -> code.Statement:
-        """A loop whose kernels keep in registers what they read in every iteration."""
+        """A loop whose kernels keep in registers what they read in every iteration: small ones
+        first, then as much as fits of the others. Loops inside of it run more often, so what they
+        keep has its registers before."""
         before = set(self.held)
         runs = [run for run in every_iteration(loop) if _key(run) not in before]
-        loads = self.load(runs)
+        inner = self.wanted((*loop.head, *loop.body))
+        reserved = min(inner, self.budget)
+        self.budget -= reserved
+        loads = self.keep(runs)
+        self.budget += reserved
         made = replace(loop, head=self.placed(loop.head), body=self.placed(loop.body))
         self.drop(self.held.keys() - before)
         return code.Section((*loads, made), least=1) if loads else made
 
-    def load(self, runs: Iterable[code.Run]) -> list[code.Statement]:
-        """The loads of kernels that need not wait, as far as there are registers for them."""
+    def wanted(self, block: code.Block) -> int:
+        """The bytes that the loops in a block would keep, of loops one after the other the most."""
+        most = 0
+        for statement in block:
+            inner = max((self.wanted(part) for part in code.blocks(statement)), default=0)
+            if isinstance(statement, code.Loop):
+                splits = (self.split(run.kernel) for run in every_iteration(statement) if run.tasks)
+                inner += sum(split.nbytes for split in splits if split is not None)
+            most = max(most, inner)
+        return most
+
+    def keep(self, runs: Iterable[code.Run]) -> list[code.Statement]:
+        """The loads of kernels that a loop runs, as far as there are registers for them."""
+        splits = [(run, self.split(run.kernel)) for run in runs if run.tasks]
+        found = [(run, split) for run, split in splits if split is not None]
         loads: list[code.Statement] = []
-        for run in runs:
-            split = self.split(run.kernel) if run.tasks else None
-            if split is None or split.nbytes > self.budget:
-                continue
-            values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
-            function = self.define(f"e_{label(run.kernel)}", split.early, True, run.kernel)
-            pointers = (run.arguments[place] for place in split.constants)
-            task = call("tl.minimum", run.first, run.tasks - 1)
-            loads.append(code.Assign(separated(values), call(function, *pointers, task)))
-            self.held[_key(run)] = values
-            self.budget -= split.nbytes
+        for run, split in sorted(found, key=lambda pair: pair[1].nbytes):
+            part = split
+            if split.nbytes > self.budget:
+                part = split_early(self.kernels[run.kernel], self.warps, self.budget)
+            self.lacking += split.nbytes - (part.nbytes if part is not None else 0)
+            if part is not None:
+                loads.append(self.hold(run, part))
+        self.kept = max(self.kept, sum(held.split.nbytes for held in self.held.values()))
         return loads
 
+    def load_ahead(self, run: code.Run) -> list[code.Statement]:
+        """The loads of a kernel behind a wait, if there are registers for all of them."""
+        split = self.split(run.kernel) if run.tasks else None
+        if split is None or split.nbytes > min(self.budget, self.ahead):
+            return []
+        return [self.hold(run, split)]
+
+    def hold(self, run: code.Run, split: EarlyKernel) -> code.Statement:
+        """The loads of a split kernel into registers of their own."""
+        values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
+        function = self.define(f"e_{label(run.kernel)}", split.early, True, run.kernel)
+        pointers = (run.arguments[place] for place in split.constants)
+        task = call("tl.minimum", run.first, run.tasks - 1)
+        self.held[_key(run)] = Held(split, values)
+        self.budget -= split.nbytes
+        return code.Assign(separated(values), call(function, *pointers, task))
+
     def split(self, kernel: str) -> EarlyKernel | None:
+        """A kernel with all of its early loads apart."""
         if kernel not in self.splits and self.most:
-            made = split_early(self.kernels[kernel])
+            made = split_early(self.kernels[kernel], self.warps)
             if made is not None:
                 self.splits[kernel] = made
                 self.most -= 1
@@ -166,15 +247,16 @@ class EarlyLoads:
     def drop(self, keys: Iterable[tuple[str, Term]]) -> None:
         """Gives registers back."""
         for key in [*keys]:
-            del self.held[key]
-            self.budget += self.splits[key[0]].nbytes
+            self.budget += self.held.pop(key).split.nbytes
 
     def tasks(self, run: code.Run) -> code.Statement:
         """Calls of the kernel's function, with the values that are at hand already."""
-        values = self.held.get(_key(run), ())
-        key = run.kernel, bool(values)
+        held = self.held.get(_key(run))
+        given = held.split.values if held is not None else ()
+        values = held.values if held is not None else ()
+        key = run.kernel, given
         if key not in self.functions:
-            body = self.splits[run.kernel].body if values else self.kernels[run.kernel].function
+            body = held.split.body if held is not None else self.kernels[run.kernel].function
             name = f"k_{label(run.kernel)}"
             self.functions[key] = self.define(name, body, bool(values), run.kernel)
         task = code.Do(call(self.functions[key], *run.arguments, *values))
@@ -185,7 +267,8 @@ class EarlyLoads:
 
 
 def every_iteration(loop: code.Loop) -> list[code.Run]:
-    """The kernels that a loop runs outside of branches and inner loops, each in one place."""
+    """The kernels that a loop runs outside of inner loops, and of branches that it does not take
+    again and again; each in one place."""
     found = list(_runs((*loop.head, *loop.body)))
     counts = Counter(run.kernel for run in found)
     return [run for run in found if counts[run.kernel] == 1]
@@ -196,7 +279,7 @@ def _runs(block: code.Block) -> Iterator[code.Run]:
         match statement:
             case code.Run():
                 yield statement
-            case code.For(body=body) | code.Section(body=body):
+            case code.For(body=body) | code.Section(body=body) | code.If(then=body, recurs=True):
                 yield from _runs(body)
             case _:
                 pass

@@ -59,7 +59,9 @@ class TritonSource:
 
     text: the module; it needs nothing but triton. arguments: the external buffers that the
     kernel has parameters for, constants last. kernels: names, numbered as the program numbers
-    them. recursive: it needs a stack. user_kernels: those whose functions the text has.
+    them. recursive: it needs a stack. user_kernels: those whose functions the text has. kept: bytes
+    of constants that loops hold in the registers of a unit. lacking: bytes that they would hold
+    besides if there were registers for them.
     """
 
     text: str
@@ -71,3 +73,5 @@ class TritonSource:
     kernels: tuple[str, ...] = ()
     recursive: bool = False
     user_kernels: tuple[UserKernel, ...] = ()
+    kept: int = 0
+    lacking: int = 0
