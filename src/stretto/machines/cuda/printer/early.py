@@ -9,7 +9,7 @@ some of the loads of a kernel only; its task then makes the others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from sys import maxsize
@@ -33,24 +33,26 @@ class EarlyKernel:
 
     early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
     control, task, values ...). constants: the arguments of `early`, as places in the kernel's
-    buffers. nbytes: what the values take in the registers of a unit. left: what the loads would
-    take that the task makes although they could be early.
+    buffers. sizes: the bytes of each value in the registers of a unit.
     """
 
     early: code.Function
     body: code.Function
     constants: tuple[int, ...]
     values: tuple[Term, ...]
-    nbytes: int
-    left: int = 0
+    sizes: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.sizes)
 
 
 def split_early(
-    kernel: TritonKernel, warps: int = WARPS, room: int = maxsize
+    kernel: TritonKernel, warps: int = WARPS, taken: Collection[Term] | None = None
 ) -> EarlyKernel | None:
     """The two functions of a kernel; None where it has little or nothing to load early.
 
-    warps: of a unit. room: bytes of its registers for what is loaded early.
+    warps: of a unit. taken: the values that are loaded early, where those are not all that may be.
     """
     parameters, body = kernel.function.parameters, kernel.function.body
     constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
@@ -70,8 +72,9 @@ def split_early(
             addresses.append(statement)
         elif statement.value.reads[0] in constants:
             loads.append(statement)
-    loads, nbytes, left = _within(loads, warps, room)
-    if nbytes < LEAST_BYTES:
+    loads = [load for load in loads if taken is None or load.target in taken]
+    sizes = tuple(_held_bytes(load, warps) for load in loads)
+    if sum(sizes) < LEAST_BYTES:
         return None
     places = tuple(sorted({constants[load.value.reads[0]] for load in loads}))
     needed = {name for load in loads for name in load.value.names}
@@ -86,25 +89,8 @@ def split_early(
         code.Function((*parameters, *values), rest),
         places,
         values,
-        nbytes,
-        left,
+        sizes,
     )
-
-
-def _within(
-    loads: list[code.Assign], warps: int, room: int
-) -> tuple[list[code.Assign], int, int]:
-    """The loads that fit, the bytes that they take, and those that the others would take."""
-    taken: list[code.Assign] = []
-    nbytes = left = 0
-    for load in loads:
-        size = _held_bytes(load, warps)
-        if nbytes + size <= room:
-            taken.append(load)
-            nbytes += size
-        else:
-            left += size
-    return taken, nbytes, left
 
 
 def _held_bytes(load: code.Assign, warps: int) -> int:
@@ -118,10 +104,12 @@ def _held_bytes(load: code.Assign, warps: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What registers hold of a kernel: `values` are the variables of those of the split."""
+    """What registers hold of a kernel: `values` are the variables of those of the split. scarce:
+    there are no registers for all that a loop would hold."""
 
     split: EarlyKernel
     values: tuple[Term, ...]
+    scarce: bool = False
 
 
 @dataclass(slots=True)
@@ -204,17 +192,22 @@ class EarlyLoads:
         return most
 
     def keep(self, runs: Iterable[code.Run]) -> list[code.Statement]:
-        """The loads of kernels that a loop runs, as far as there are registers for them."""
+        """The loads of kernels that a loop runs, as far as there are registers for them: the
+        largest blocks first, in which no warp is without rows."""
         splits = [(run, self.split(run.kernel)) for run in runs if run.tasks]
         found = [(run, split) for run, split in splits if split is not None]
+        wanted = sum(split.nbytes for _, split in found)
+        scarce = wanted > self.budget
+        taken = _fitting([split for _, split in found], self.budget)
         loads: list[code.Statement] = []
-        for run, split in sorted(found, key=lambda pair: pair[1].nbytes):
-            part = split
-            if split.nbytes > self.budget:
-                part = split_early(self.kernels[run.kernel], self.warps, self.budget)
-            self.lacking += split.nbytes - (part.nbytes if part is not None else 0)
-            if part is not None:
-                loads.append(self.hold(run, part))
+        for (run, whole), values in zip(found, taken, strict=True):
+            split: EarlyKernel | None = whole
+            if len(values) < len(whole.values):
+                split = split_early(self.kernels[run.kernel], self.warps, values)
+            if split is not None:
+                loads.append(self.hold(run, split, scarce))
+                wanted -= split.nbytes
+        self.lacking += wanted
         self.kept = max(self.kept, sum(held.split.nbytes for held in self.held.values()))
         return loads
 
@@ -225,13 +218,13 @@ class EarlyLoads:
             return []
         return [self.hold(run, split)]
 
-    def hold(self, run: code.Run, split: EarlyKernel) -> code.Statement:
+    def hold(self, run: code.Run, split: EarlyKernel, scarce: bool = False) -> code.Statement:
         """The loads of a split kernel into registers of their own."""
         values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
         function = self.define(f"e_{label(run.kernel)}", split.early, True, run.kernel)
         pointers = (run.arguments[place] for place in split.constants)
         task = call("tl.minimum", run.first, run.tasks - 1)
-        self.held[_key(run)] = Held(split, values)
+        self.held[_key(run)] = Held(split, values, scarce)
         self.budget -= split.nbytes
         return code.Assign(separated(values), call(function, *pointers, task))
 
@@ -261,9 +254,27 @@ class EarlyLoads:
             self.functions[key] = self.define(name, body, bool(values), run.kernel)
         task = code.Do(call(self.functions[key], *run.arguments, *values))
         if run.tasks:
+            # What is computed of a number that changes does not stay in registers over the loop.
+            changes = held is not None and held.scarce
+            first = call("stretto_again", run.first) if changes else run.first
             mine = code.If(OK & infix(TASK, "<", run.last), (task,))
-            return code.Section((code.Assign(TASK, run.first), mine))
+            return code.Section((code.Assign(TASK, first), mine))
         return code.For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
+
+
+def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
+    """Of each kernel the values that fit into so many bytes together, the largest ones first."""
+    sizes = [
+        (size, number, value)
+        for number, split in enumerate(splits)
+        for value, size in zip(split.values, split.sizes, strict=True)
+    ]
+    taken: list[set[Term]] = [set() for _ in splits]
+    for size, number, value in sorted(sizes, key=lambda entry: -entry[0]):
+        if size <= room:
+            taken[number].add(value)
+            room -= size
+    return taken
 
 
 def every_iteration(loop: code.Loop) -> list[code.Run]:
