@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -15,6 +15,7 @@ from stretto.machines.cuda.printer.program import WARP, Style, print_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.options import Options
+from stretto.schedule.plan import make_plan
 
 WAYS = (
     Style(),
@@ -32,8 +33,11 @@ PATIENCE = 30.0
 """Seconds of compilations after which no other way is tried."""
 FAR_OFF = 256
 """Where so many bytes spill, other ways that keep constants are not tried any more."""
-LEAST_STEP = 8
-"""Registers of a thread by which a way keeps less, at least, where it spilled."""
+STEP = 8
+"""Registers of a thread by which a way keeps less than what did not spill, since what is loaded in
+every iteration instead takes some, too."""
+USUAL_KEPT = 140
+"""Registers of a thread that ptxas leaves for constants: what it leaves ten layers of an LSTM."""
 LEAST_KEPT = 16
 """Registers of a thread; to keep less is not worth another compilation."""
 REGISTER_BYTES = 4
@@ -60,6 +64,25 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
     if any(product.rows * product.columns > WIDE for product in products):
         return (Style(warps=8), Style(registers=0, warps=8), *WAYS)
     return WAYS
+
+
+def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
+    """By kernel and constant, the part of what a task loads that loops keep in registers, as far as
+    can be said without a compilation: with `USUAL_KEPT` registers where there are too few."""
+    plan = make_plan(program)
+    buffers = handed_over(plan)
+    found: dict[str, Mapping[str, float]] = {}
+    for name, launch in plan.launches:
+        for style in (
+            Style(),
+            Style(warps=MOST_WARPS),
+            Style(warps=MOST_WARPS, registers=USUAL_KEPT),
+        ):
+            source = print_program(launch.program, plan.words[name], style, buffers)
+            if not source.lacking or style.registers == USUAL_KEPT:
+                found |= source.shares
+                break
+    return found
 
 
 def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
@@ -127,8 +150,8 @@ class _Search:
                 self.is_far_off |= kernel.resources.spill_bytes > FAR_OFF
                 return False
             lacking = ceil(kernel.resources.stack_bytes / REGISTER_BYTES)
-            room = min(held, style.registers) - max(lacking, LEAST_STEP)
-            if room < LEAST_KEPT or self.spent + kernel.seconds > PATIENCE / 2:
+            room = min(held, style.registers) - lacking - STEP
+            if room < LEAST_KEPT or self.spent + kernel.seconds > PATIENCE:
                 self.is_far_off = True
                 return False
             style = replace(style, registers=room)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from sys import maxsize
 
+from stretto.device.expr import Buffer
 from stretto.device.names import label
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel
@@ -33,7 +34,8 @@ class EarlyKernel:
 
     early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
     control, task, values ...). constants: the arguments of `early`, as places in the kernel's
-    buffers. sizes: the bytes of each value in the registers of a unit.
+    buffers. sizes: the bytes of each value in the registers of a unit. reads: what each value is
+    loaded from. rest: the constants that `body` still loads from.
     """
 
     early: code.Function
@@ -41,10 +43,18 @@ class EarlyKernel:
     constants: tuple[int, ...]
     values: tuple[Term, ...]
     sizes: tuple[int, ...]
+    reads: tuple[Buffer, ...] = ()
+    rest: frozenset[Buffer] = frozenset()
 
     @property
     def nbytes(self) -> int:
         return sum(self.sizes)
+
+    def bytes_of(self, buffer: Buffer) -> int:
+        """What registers hold of a constant."""
+        return sum(
+            size for size, read in zip(self.sizes, self.reads, strict=True) if read == buffer
+        )
 
 
 def split_early(
@@ -90,6 +100,8 @@ def split_early(
         places,
         values,
         sizes,
+        tuple(load.value.reads[0] for load in loads),
+        frozenset(b for s in code.walk(rest) for b in code.reads(s) if b.kind == "constant"),
     )
 
 
@@ -122,7 +134,8 @@ class EarlyLoads:
     kernels that may still be split, since each is text of its own wherever it runs. held: by the
     kernel and its first task, what is in registers. functions: by kernel, and the values that it is
     given. kept: the most bytes that a loop holds. lacking: bytes that loops would hold besides if
-    there were registers for them.
+    there were registers for them. shares: by kernel and constant, the part of what the kernel loads
+    that loops hold.
     """
 
     kernels: dict[str, TritonKernel]
@@ -139,6 +152,7 @@ class EarlyLoads:
     )
     kept: int = 0
     lacking: int = 0
+    shares: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
     def placed(self, block: code.Block) -> code.Block:
         """The statements with their early loads."""
@@ -206,6 +220,7 @@ class EarlyLoads:
                 split = split_early(self.kernels[run.kernel], self.warps, values)
             if split is not None:
                 loads.append(self.hold(run, split, scarce))
+                self.shares[run.kernel] = _shares(split, whole)
                 wanted -= split.nbytes
         self.lacking += wanted
         self.kept = max(self.kept, sum(held.split.nbytes for held in self.held.values()))
@@ -262,16 +277,30 @@ class EarlyLoads:
         return code.For(TASK, run.first, call("tl.where", OK, run.last, 0), run.stride, (task,))
 
 
+def _shares(split: EarlyKernel, whole: EarlyKernel) -> dict[str, float]:
+    """The parts of constants that a split holds, of those that it could hold all of."""
+    return {
+        buffer.name: split.bytes_of(buffer) / whole.bytes_of(buffer)
+        for buffer in dict.fromkeys(split.reads)
+        if buffer not in whole.rest
+    }
+
+
 def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
-    """Of each kernel the values that fit into so many bytes together, the largest ones first."""
+    """Of each kernel the values that fit into so many bytes together: all of them, or else large
+    ones, the largest first. Small ones are numbers per row, which all lanes of a warp hold alike.
+    """
     sizes = [
         (size, number, value)
         for number, split in enumerate(splits)
         for value, size in zip(split.values, split.sizes, strict=True)
     ]
+    if sum(size for size, _, _ in sizes) <= room:
+        return [{*split.values} for split in splits]
+    largest = max(size for size, _, _ in sizes)
     taken: list[set[Term]] = [set() for _ in splits]
     for size, number, value in sorted(sizes, key=lambda entry: -entry[0]):
-        if size <= room:
+        if size <= room and 2 * size >= largest:
             taken[number].add(value)
             room -= size
     return taken

@@ -161,6 +161,7 @@ class _ProgramPrinter:
             users,
             self.early.kept,
             self.early.lacking,
+            self.early.shares,
         )
 
     # ---- main --------------------------------------------------------------------------------

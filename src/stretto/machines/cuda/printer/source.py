@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer
 from stretto.device.user_kernels import UserKernel
@@ -61,7 +62,8 @@ class TritonSource:
     kernel has parameters for, constants last. kernels: names, numbered as the program numbers
     them. recursive: it needs a stack. user_kernels: those whose functions the text has. kept: bytes
     of constants that loops hold in the registers of a unit. lacking: bytes that they would hold
-    besides if there were registers for them.
+    besides if there were registers for them. shares: by kernel and constant, the part of what a
+    task loads that loops hold.
     """
 
     text: str
@@ -75,3 +77,6 @@ class TritonSource:
     user_kernels: tuple[UserKernel, ...] = ()
     kept: int = 0
     lacking: int = 0
+    shares: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict[str, Mapping[str, float]], hash=False
+    )
