@@ -92,11 +92,12 @@ def _bound(
         name = variable(f"g{dim}_{number}")
         out.assign(name, first)
         first = name
-    count = None
+    count = literal(1) if rows == 1 else None
     if whole.count is not None:
         count = variable(f"e{dim}_{number}")
         out.assign(count, call("tl.minimum", whole.count - start, rows))
-    return GridBound(first, rows, count, whole.extent)
+    # A dim of one value would have no lanes at all, but the row is one of a block.
+    return GridBound(first, max(rows, 2), count, whole.extent)
 
 
 def _of_rows(stage: Stage, rows: int) -> Stage:
