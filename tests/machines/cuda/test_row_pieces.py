@@ -1,4 +1,4 @@
-"""Rows of a task in blocks without unused rows: any tile and number of warps, against the oracle."""
+"""Rows of a task in blocks without unused rows: any tile, any number of warps."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ CELL = """
 def cell(rows: int, tile: int, depth: int = 256) -> Kernel:
     """The kernel of a cell, cut into tasks of `tile` rows."""
     program = lowered(CELL.format(rows=rows, depth=depth))
-    (kernel,) = (
-        item for leaf in kernels_of(program) for item in leaf if isinstance(item, Kernel)
-    )
+    (kernel,) = (item for leaf in kernels_of(program) for item in leaf if isinstance(item, Kernel))
     (dim,) = (n for n, dim in enumerate(kernel.grid) if dim.extent == rows)
     grid = (*kernel.grid[:dim], TileDim(rows, tile), *kernel.grid[dim + 1 :])
 
