@@ -16,6 +16,7 @@ from math import ceil
 
 from stretto.device.operator import Kernel, Stage, Template
 from stretto.machines.cuda.printer.stage_nest import GridBound
+from stretto.machines.cuda.stencil import power
 from stretto.machines.cuda.templates.pointwise import Map
 from stretto.machines.cuda.templates.reduction import Reduce
 from stretto.machines.statements import Builder
@@ -39,7 +40,7 @@ def row_pieces(
     """
     dim = _row_dim(kernel)
     tile = grid[dim].tile if dim is not None else 0
-    each = _powers(ceil(tile / warps)) if isinstance(tile, int) else []
+    each = _counts(ceil(tile / warps)) if isinstance(tile, int) else []
     if dim is None or not isinstance(tile, int) or (len(each) <= 1 and tile >= warps):
         yield Piece(kernel.stages, grid)
         return
@@ -78,9 +79,14 @@ def _long_dims(kernel: Kernel, stage: Stage) -> list[int | None]:
     ]
 
 
-def _powers(number: int) -> list[int]:
-    """The powers of two that make up a number, the largest first."""
-    return [1 << bit for bit in reversed(range(number.bit_length())) if number >> bit & 1]
+def _counts(rows: int) -> list[int]:
+    """A power of two that holds so many rows, or two of them where those are less together; more
+    pieces are not worth their text."""
+    if rows <= 1:
+        return [1]
+    first = power(rows) // 2
+    second = power(rows - first)
+    return [first, second] if second < first else [2 * first]
 
 
 def _bound(
