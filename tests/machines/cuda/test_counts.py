@@ -86,10 +86,10 @@ def test_no_release_that_nobody_waits_for(name: str) -> None:
 
 
 # ---- weights on chip -------------------------------------------------------------------------
-KEPT = {"nasrnn": 8 * 4, "seq2seq": 4 * 4 + 32 + 2, "rae": 2 * 8 + 0.5, "lstm": 16 * 8 + 3 * 4}
+KEPT = {"nasrnn": 8 * 4, "seq2seq": 4 * 4 + 32 + 2, "rae": 2 * 8 + 0.5, "lstm": 16 * 8 + 4 * 4}
 """KiB of a unit's registers that loops hold. NASRNN: 8 products of 4 rows. Seq2seq: 4 of 4 rows,
 30 rows of the projection in 32, and 4 biases; RAE: two products of 4 rows, 512 deep, and a bias.
-LSTM: of 192 KiB all 16 blocks of 16 rows, and 3 of 16 of those of 4 rows, which take 8."""
+LSTM: of 192 KiB all 16 blocks of 16 rows, and 4 of 16 of those of 4 rows, which take 8."""
 
 
 @pytest.mark.parametrize("name", sampled(sorted(KEPT), ["lstm", "rae"]))
@@ -110,7 +110,7 @@ def test_weights_stay_on_chip(name: str) -> None:
     again = sum(len(re.findall(r"tl.load\(.*\(x\d+ \* \d+ \+", function(name, k))) for k in given)
     parts = {share for kernel in made.shares.values() for share in kernel.values()}
     if name == "lstm":
-        assert made.lacking and again == 13 and min(parts) == 64 / 96
+        assert made.lacking and again == 12 and min(parts) == 64 / 96
     else:
         assert not made.lacking and not again and parts == {1.0}
 

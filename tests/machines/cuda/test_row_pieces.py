@@ -60,7 +60,15 @@ def tensors_of(kernel: Kernel) -> dict[str, Tensor]:
 @pytest.mark.parametrize("warps", [1, 2, 4, 8])
 @pytest.mark.parametrize(
     ("rows", "tile", "depth"),
-    [(256, 20, 256), (37, 20, 256), (37, 37, 300), (56, 22, 128), (56, 28, 128), (45, 5, 256), (7, 3, 256)],
+    [
+        (256, 20, 256),
+        (37, 20, 256),
+        (37, 37, 300),
+        (56, 22, 128),
+        (56, 28, 128),
+        (45, 5, 256),
+        (7, 3, 256),
+    ],
 )
 @pytest.mark.rotating(6)
 def test_any_number_of_rows(rows: int, tile: int, depth: int, warps: int) -> None:

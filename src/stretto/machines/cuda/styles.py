@@ -17,9 +17,12 @@ from stretto.machines.cuda.templates.dot import Dot
 from stretto.options import Options
 from stretto.schedule.plan import make_plan
 
+USUAL_KEPT = 144
+"""Registers of a thread that ptxas leaves for constants where a loop wants all: what it leaves ten
+layers of an LSTM. A search begins there."""
 WAYS = (
     Style(),
-    Style(warps=8),
+    Style(warps=8, registers=USUAL_KEPT),
     Style(registers=48),
     Style(registers=0, warps=8),
     Style(registers=0),
@@ -36,8 +39,6 @@ FAR_OFF = 256
 STEP = 8
 """Registers of a thread by which a way keeps less than what did not spill, since what is loaded in
 every iteration instead takes some, too."""
-USUAL_KEPT = 140
-"""Registers of a thread that ptxas leaves for constants: what it leaves ten layers of an LSTM."""
 LEAST_KEPT = 16
 """Registers of a thread; to keep less is not worth another compilation."""
 REGISTER_BYTES = 4
@@ -62,26 +63,21 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
     templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
     products = [template for template in templates if isinstance(template, Dot)]
     if any(product.rows * product.columns > WIDE for product in products):
-        return (Style(warps=8), Style(registers=0, warps=8), *WAYS)
+        return (WAYS[1], Style(registers=0, warps=8), *WAYS)
     return WAYS
 
 
 def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
     """By kernel and constant, the part of what a task loads that loops keep in registers, as far as
-    can be said without a compilation: with `USUAL_KEPT` registers where there are too few."""
+    can be said without a compilation: in `USUAL_KEPT` registers of a thread where all are wanted."""
     plan = make_plan(program)
     buffers = handed_over(plan)
     found: dict[str, Mapping[str, float]] = {}
     for name, launch in plan.launches:
-        for style in (
-            Style(),
-            Style(warps=MOST_WARPS),
-            Style(warps=MOST_WARPS, registers=USUAL_KEPT),
-        ):
-            source = print_program(launch.program, plan.words[name], style, buffers)
-            if not source.lacking or style.registers == USUAL_KEPT:
-                found |= source.shares
-                break
+        most, some = (
+            print_program(launch.program, plan.words[name], style, buffers) for style in WAYS[:2]
+        )
+        found |= some.shares if most.lacking else most.shares
     return found
 
 
