@@ -51,11 +51,13 @@ MOST_INLINE = 20
 @dataclass(frozen=True, slots=True)
 class GpuProgram:
     """What the CUDA machine makes of a scheduled program: the plan, and the text of each of its
-    launches; `compiled` is empty until they have been compiled."""
+    launches; `compiled` is empty until they have been compiled. as_graph: it is enqueued as
+    captured graphs."""
 
     plan: Plan
     sources: tuple[TritonSource, ...] = ()
     compiled: tuple[CompiledTriton, ...] = ()
+    as_graph: bool = False
 
 
 def ways(program: DeviceProgram) -> tuple[Style, ...]:
@@ -69,7 +71,7 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
 
 def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
     """By kernel and constant, the part of what a task loads that loops keep in registers, as far as
-    can be said without a compilation: in `USUAL_KEPT` registers of a thread where all are wanted."""
+    can be said without a compilation: in `USUAL_KEPT` registers where there are too few."""
     plan = make_plan(program)
     buffers = handed_over(plan)
     found: dict[str, Mapping[str, float]] = {}
@@ -81,16 +83,17 @@ def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
     return found
 
 
-def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
+def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgram:
     """Each launch in the first of its styles that spills nothing, else in the one that spills
     least. Raises as `compile_source`."""
+    plan = program.plan
     kept = handed_over(plan)
     chosen = [
         _compile(launch.program, plan.words[name], kept, target, options)
         for name, launch in plan.launches
     ]
     sources = tuple(source for source, _ in chosen)
-    return GpuProgram(plan, sources, tuple(kernel for _, kernel in chosen))
+    return replace(program, sources=sources, compiled=tuple(kernel for _, kernel in chosen))
 
 
 def _compile(
