@@ -35,7 +35,8 @@ MOST_WARPS = 8
 PATIENCE = 30.0
 """Seconds of compilations after which no other way is tried."""
 FAR_OFF = 256
-"""Where so many bytes spill, other ways that keep constants are not tried any more."""
+"""Where so many bytes spill that no loop's constants take, other ways that keep some are not tried
+any more."""
 STEP = 8
 """Registers of a thread by which a way keeps less than what did not spill, since what is loaded in
 every iteration instead takes some, too."""
@@ -145,8 +146,9 @@ class _Search:
             if kernel.resources.spill_bytes == 0:
                 return True
             held = source.kept // (style.warps * WARP * REGISTER_BYTES)
-            if style.warps < MOST_WARPS or not held:
+            if not held:
                 self.is_far_off |= kernel.resources.spill_bytes > FAR_OFF
+            if not held or style.warps < MOST_WARPS:
                 return False
             lacking = ceil(kernel.resources.stack_bytes / REGISTER_BYTES)
             room = min(held, style.registers) - lacking - STEP

@@ -1,11 +1,12 @@
 """Cuts the rows of a task into blocks of registers without unused rows.
 
 The rows of a block are dealt to warps, and a block has as many of each warp as a power of two. 20
-rows of 8 warps would take 4 of each warp, a block of 32 rows; cut into 16 and 4 they take 3. Fewer
-rows than warps leave warps idle: with more threads than it has numbers to read, a block would have
-another layout than what is computed of it. The
-kernel is printed once per piece, as the task of a smaller tile: tasks need nothing of each other
-wherever the grid is cut.
+rows of 8 warps would take 4 of each warp, a block of 32 rows; cut into 16 and 4 they take 3. A task
+with fewer rows than warps leaves warps idle: a block with fewer rows would have a layout in which
+results go through shared memory.
+
+The kernel is printed once per piece, as the task of a smaller tile: tasks need nothing of each
+other wherever the grid is cut.
 """
 
 from __future__ import annotations
