@@ -58,6 +58,8 @@ def describe(
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
         lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
+    if kept := max(made.sources, key=lambda source: source.kept, default=None):
+        lines += _kept_lines(kept)
     if made.compiled:
         cached = all(compiled.from_cache for compiled in made.compiled)
         lines.append(("build cache", "hit" if cached else "miss, built now"))
@@ -82,6 +84,14 @@ def describe(
     tables += graph_tables(made, stages.machine.costs)
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
+
+
+def _kept_lines(source: TritonSource) -> list[tuple[str, str]]:
+    """What the launch that keeps most holds in registers over its loops."""
+    if not source.kept:
+        return []
+    more = f"; {bytes_text(source.lacking)} more find no room" if source.lacking else ""
+    return [("on chip", f"{bytes_text(source.kept)} of constants in a unit's registers{more}")]
 
 
 def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
