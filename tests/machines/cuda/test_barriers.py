@@ -66,7 +66,7 @@ BY_HAND: dict[str, tuple[Node[Schedule], int]] = {
     ),
     "a bound of a loop, and a task that overwrites": (
         Seq((one(FIRST), For(N, number(0), load(A, 0), 1, one(AGAIN, steps=0), parallel=True))),
-        1,
+        2,
     ),
     "a bound that a task has written": (
         For(T, number(0), number(2), 1, Seq((ALONE, BOUND)), parallel=True),
