@@ -180,9 +180,8 @@ class EarlyLoads:
         return tuple(found)
 
     def loop(self, loop: code.Loop) -> code.Statement:
-        """A loop whose kernels keep in registers what they read in every iteration: small ones
-        first, then as much as fits of the others. Loops inside of it run more often, so what they
-        keep has its registers before."""
+        """A loop whose kernels keep in registers what they read in every iteration, as far as it
+        fits. Loops inside of it run more often, so registers for what those keep are left free."""
         before = set(self.held)
         runs = [run for run in every_iteration(loop) if _key(run) not in before]
         inner = self.wanted((*loop.head, *loop.body))
