@@ -150,3 +150,13 @@ def test_a_check_that_fails_in_a_loop_ends_the_loop() -> None:
 def test_a_bad_way_to_enqueue() -> None:
     with pytest.raises(ValueError, match="enqueue"):
         Options(enqueue="graphs")
+
+
+def test_explain_says_how_often_a_graph_was_what_it_had_been() -> None:
+    fast = stretto.compile(several, backend=CUDA, options=APART)
+    with torch.no_grad(), spread():
+        for x in (X, X, -X):
+            fast(x)
+    text = fast.explain()
+    assert "captured graphs" in str(text)
+    assert "3 replays" in str(text) and "patched" in str(text)
