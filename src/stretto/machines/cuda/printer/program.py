@@ -170,7 +170,7 @@ class _ProgramPrinter:
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
-        main.node(main.function.body)
+        main.whole()
         body = (*main.finished()[0], *self._results())
         places = main.places | main.moving
         first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}

@@ -126,7 +126,7 @@ class StateMachine:
     def add(self, routine: Routine, results: code.Block) -> None:
         """The states of a function."""
         printer = routine.printer
-        printer.node(printer.function.body)
+        printer.whole()
         body, touched = printer.finished(NOTHING if routine.name == "main" else CALLED)
         if routine.name == "main":
             body = (*body, *results, code.Assign(STATE, literal(-1)))
