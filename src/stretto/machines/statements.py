@@ -103,13 +103,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """units: those for which the condition holds, where it depends on nothing else."""
+    """units: those for which the condition holds, where it depends on nothing else. recurs: the
+    loop around takes `then` again and again, since it is a part of a recursive function."""
 
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
     units: int = field(default=EVERY, compare=False)
+    recurs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

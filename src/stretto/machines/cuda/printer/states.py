@@ -94,11 +94,13 @@ class StateMachine:
             out.assign(name, ZERO)
         out.assign(STACK, STACK + UNIT * STACK_WORDS)
         entry = self.routines["main"].entry
+        recursive = self.recursive
         with out.block() as branches:
             for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
                 body = (*state.returns, *self.places(state), *state.body)
-                out.add(code.If(here, body, note=state.owner.name))
+                recurs = state.owner.name in recursive
+                out.add(code.If(here, body, note=state.owner.name, recurs=recurs))
         between = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
         external = {*self.parts.externals.values()}
         for routine in self.routines.values():
@@ -108,6 +110,12 @@ class StateMachine:
         out.assign(STATE, call("tl.cast", entry, "tl.int32"))
         out.add(code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches)))
         return tuple(out.statements)
+
+    @property
+    def recursive(self) -> frozenset[str]:
+        """The functions that run again and again: recursive ones, and what those call."""
+        reached = (r.reaches for r in self.routines.values() if r.name in r.reaches)
+        return frozenset[str]().union(*reached)
 
     def places(self, state: State) -> code.Block:
         """The addresses in the frame that a state uses."""
