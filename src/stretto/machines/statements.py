@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
-from stretto.device.expr import Buffer
+from stretto.device.expr import Buffer, Index
 from stretto.machines.terms import Operand, Term, literal
 
 ONE = literal(1)
@@ -25,7 +25,8 @@ class Assign:
     """`target` is a variable, or several with commas between them.
 
     kind: the type of a variable that is declared here, where the dialect wants one.
-    shape: of the block of lanes that the value is.
+    shape: of the block of lanes that the value is. number: the value, where it is known to follow
+    from numbers and registers.
     """
 
     target: Term
@@ -33,6 +34,7 @@ class Assign:
     kind: str = ""
     operator: str = "="
     shape: tuple[int, ...] = ()
+    number: Index | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

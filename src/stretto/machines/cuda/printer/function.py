@@ -13,7 +13,7 @@ from functools import reduce
 from operator import mul
 
 from stretto.device.awaited import has_end
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
@@ -22,7 +22,7 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, may_stop
-from stretto.machines.cuda.printer.barriers import NOTHING, Barriers, Touched
+from stretto.machines.cuda.printer.barriers import Barriers
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
@@ -35,6 +35,7 @@ from stretto.machines.cuda.printer.scalar import (
     size_term,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
+from stretto.machines.cuda.printer.touched import NOTHING
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
 from stretto.schedule.merge import (
@@ -65,7 +66,7 @@ class Kept:
 class TeamPrinter(ControlPrinter[ModuleParts]):
     """Makes statements of the nodes of one function, which all units run.
 
-    kept: the variables that hold registers, and addresses that change, by name. places: the
+    registers: by the variable that holds each; numbers of loops are registers, too. kept: the variables that hold registers, and addresses that change, by name. places: the
     addresses of buffers that stay where they are. moving: the first ones of those that trade
     places.
     """
@@ -77,6 +78,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         super().__init__(parts, function)
         self.rotated = rotating(function.body)
         self.pointers: dict[Buffer, Term] = {}
+        self.registers: dict[str, Reg] = {}
         self.kept: dict[str, Kept] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
@@ -121,6 +123,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if reg in self.parts.sizes:
             return variable(f"size{self.parts.sizes[reg]}")
         name = self.parts.variable((self.function.name, "reg", reg.name), f"r_{reg.name}")
+        self.registers[name.text] = reg
         return self.keep(name, reg.dtype)
 
     def keep(self, name: Term, dtype: DType) -> Term:
@@ -134,7 +137,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
-        return self.keep(self.parts.fresh(hint), DType.I64)
+        name = self.parts.fresh(hint)
+        self.registers[name.text] = Reg(f"variable {name.text}")
+        return self.keep(name, DType.I64)
 
     def scalar(self, expr: Expr) -> Term:
         """One number, its parts in statements before; loads happen only while `ok`."""
@@ -147,13 +152,15 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def declare(self, variable: Term, value: Expr) -> None:
         self.out.assign(variable, self.number(value, DType.I64))
 
-    def finished(self, before: Touched = NOTHING) -> tuple[code.Block, Touched]:
-        """The statements with barriers between them, and what is touched behind them. before: what
-        is touched where they begin."""
+    def barriers(self) -> Barriers:
+        """What places barriers between the statements."""
         buffers = {pointer.text: buffer for buffer, pointer in self.pointers.items()}
-        frame = self.parts.program.frame(self.function.name)
-        barriers = Barriers(self.parts.kernels, frame, buffers, self.rotated)
-        return barriers.placed(tuple(self.out.statements), before)
+        accessed = self.parts.accessed
+        return Barriers(accessed, accessed.sharings[self.function.name], buffers, self.registers)
+
+    def finished(self) -> code.Block:
+        """The statements with barriers between them, of a function that is not called."""
+        return self.barriers().placed(tuple(self.out.statements), NOTHING)[0]
 
     # ---- control -----------------------------------------------------------------------------
     def branch(self, node: If[Schedule]) -> None:
@@ -174,7 +181,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
         assert isinstance(step, int)
-        self.out.assign(at, literal(step), operator="+=")
+        self.out.add(code.Assign(at, literal(step), operator="+=", number=Index(const=step)))
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
@@ -208,6 +215,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         self.out.add(requirement(condition, failure, detail))
+
+    def let(self, item: Let) -> None:
+        target, value = self.reg(item.reg), self.number(item.value, item.reg.dtype)
+        self.out.add(code.Assign(target, value, number=_number(item)))
 
     # ---- tasks -------------------------------------------------------------------------------
     def run(self, step: RunStep) -> None:
@@ -315,6 +326,17 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                     code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
                 )
             yield columns
+
+
+def _number(item: Let) -> Index | None:
+    """What a register is assigned, where it is computed from numbers and registers."""
+    match item.value:
+        case Position(index):
+            return index
+        case Const(int() as number, dtype) if dtype is item.reg.dtype:
+            return Index(const=number)
+        case _:
+            return None
 
 
 def bits(units: Iterable[int]) -> int:

@@ -8,8 +8,10 @@ from stretto.device.awaited import awaited_ends
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
+from stretto.machines.cuda.printer.barriers import ProgramAccesses
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.printer.sharing import sharings
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.cuda.user_source import user_names
 from stretto.machines.statements import Function
@@ -27,6 +29,7 @@ class ModuleParts(ProgramParts):
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
     numbers that units look up. counter: numbers the names of parts of scalars. kept: buffers that
     others than this program read. awaited: the units that are waited for at the ends of leaves.
+    accessed: what kernels touch, for `barriers.py`.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class ModuleParts(ProgramParts):
         self.awaited = awaited_ends(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
+        self.accessed = ProgramAccesses(self.kernels, self.texts, sharings(program))
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []
