@@ -136,7 +136,8 @@ class Loop:
     """Again and again: `head`; the end, unless `condition`; `body`.
 
     flag: a variable that keeps the condition, for a language that cannot leave a loop in its
-    middle. It begins as, and ends each iteration as, `guard`.
+    middle. It begins as, and ends each iteration as, `guard`. entered: whether the condition surely
+    holds the first time, unless the run is stopped.
     """
 
     condition: Term
@@ -144,6 +145,7 @@ class Loop:
     body: Block = ()
     flag: Term | None = None
     guard: Term | None = None
+    entered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ may meet what the unit did before, and what it touches behind the last one may m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer
@@ -54,7 +54,6 @@ class Access:
 
 
 Accesses = frozenset[Access]
-NONE: Accesses = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,9 @@ def _stage_accesses(kernel: Kernel) -> Iterator[Access]:
     for stage in kernel.stages:
         operator, ranges = stage.operator, stage_ranges(stage, kernel)
         for load in operator.reads():
-            yield _access(load.access.buffer, False, load.access.shape, access_box(load.access, ranges))
+            yield _access(
+                load.access.buffer, False, load.access.shape, access_box(load.access, ranges)
+            )
         out = operator.out
         box = access_box(out, ranges)
         yield _access(out.buffer, True, out.shape, box)

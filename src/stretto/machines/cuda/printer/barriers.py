@@ -29,7 +29,6 @@ from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import Kernel
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.accesses import (
-    NONE,
     Access,
     Accesses,
     KernelAccesses,
@@ -52,10 +51,11 @@ from stretto.machines.cuda.printer.touched import (
 class ProgramAccesses:
     """What the functions of a program have in common.
 
-    entries, exits: what may have been touched where each function begins, and where it ends, as
-    far as is known; changed: whether something has been added.
+    every: the units, as bits. entries, exits: what may have been touched where each function
+    begins, and where it ends, as far as is known; changed: whether something has been added.
     """
 
+    every: int
     kernels: Mapping[str, Kernel]
     texts: Mapping[str, TritonKernel]
     sharings: Mapping[str, Sharing]
@@ -96,17 +96,20 @@ class Barriers:
         """The statements of a function of a recursive program. At its end a function reads from
         the stack where to go on."""
         before = self.accessed.entries.get(name, NOTHING)
-        block, touched = self.placed(block, before)
+        every = self.accessed.every
+        block, touched = self.placed(block, before, every)
         if name == "main":
             return block
-        if self.meet(touched, (STACK_READ,), code.EVERY):
+        if self.meet(touched, (STACK_READ,), every):
             block, touched = (*block, BARRIER), NOTHING
-        self.accessed.add(self.accessed.exits, name, touched.plus((STACK_READ,), code.EVERY))
+        self.accessed.add(self.accessed.exits, name, touched.plus((STACK_READ,), every))
         return block
 
-    def placed(
-        self, block: code.Block, before: Touched, units: int = code.EVERY
-    ) -> tuple[code.Block, Touched]:
+    def main(self, block: code.Block) -> code.Block:
+        """The statements of a function that is not called."""
+        return self.placed(block, NOTHING, self.accessed.every)[0]
+
+    def placed(self, block: code.Block, before: Touched, units: int) -> tuple[code.Block, Touched]:
         """The statements with barriers, and what is touched behind them. units: those that come
         here."""
         found: list[code.Statement] = []
@@ -151,9 +154,7 @@ class Barriers:
             case _:
                 return statement, before
 
-    def repeated(
-        self, loop: code.Loop, before: Touched, units: int
-    ) -> tuple[code.Loop, Touched]:
+    def repeated(self, loop: code.Loop, before: Touched, units: int) -> tuple[code.Loop, Touched]:
         """A loop, and what is touched behind its head, where it ends."""
         if id(loop) in self.entries:
             before = before.grown(self.entries[id(loop)], 0)
@@ -163,6 +164,8 @@ class Barriers:
             body, end = self.placed(loop.body, behind, units)
             if before.contains(end):
                 self.entries[id(loop)] = before
+                if loop.entered:  # then what was touched before is behind a whole iteration
+                    behind = self.placed(loop.head, end, units)[1]
                 return replace(loop, head=head, body=body), behind
             before = before.grown(end, turn)
             turn += 1
@@ -251,7 +254,7 @@ class Barriers:
         """Behind a call. It adds what is touched before it to what is known of the function."""
         callee = self.accessed.sharings[call.function]
         given = dict(zip(callee.function.tensors, self._bound(call, callee), strict=True))
-        touched = before.plus((STACK_WRITTEN,), code.EVERY)
+        touched = before.plus((STACK_WRITTEN,), self.accessed.every)
         for result in call.results:
             for name in result.names:
                 if name in self.registers:
@@ -271,8 +274,7 @@ class Barriers:
         """For each param that is a tensor, the buffers in its address."""
         places = call.arguments[len(callee.function.params) :]
         return [
-            [self.buffers[name] for name in place.names if name in self.buffers]
-            for place in places
+            [self.buffers[name] for name in place.names if name in self.buffers] for place in places
         ]
 
     def _inside(self, one: Access, given: Mapping[Buffer, list[Buffer]]) -> Iterable[Access]:

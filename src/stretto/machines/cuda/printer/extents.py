@@ -76,7 +76,9 @@ def widened(old: Box, new: Box) -> Box:
     return tuple(
         Range(
             a.low if a.low is not None and b.low is not None and at_most(a.low, b.low) else None,
-            a.high if a.high is not None and b.high is not None and at_most(b.high, a.high) else None,
+            a.high
+            if a.high is not None and b.high is not None and at_most(b.high, a.high)
+            else None,
         )
         for a, b in zip(old, new, strict=True)
     )
@@ -165,10 +167,11 @@ def _atom_ends(atom: Atom, ranges: Sequence[Range]) -> tuple[Index | None, Index
             return _divided(first, divisor), _divided(last, divisor)
         case Remainder(inner, int(divisor)):
             first, last = _ends(inner, ranges)
-            if first is not None and last is not None and first.is_const and last.is_const:
-                if first.const // divisor == last.const // divisor:
-                    return first % divisor, last % divisor
-            return Index(), Index(const=divisor - 1)
+            if first is None or last is None or not (first.is_const and last.is_const):
+                return Index(), Index(const=divisor - 1)
+            if first.const // divisor != last.const // divisor:
+                return Index(), Index(const=divisor - 1)
+            return first % divisor, last % divisor
         case _ if any(isinstance(part, Var | Dynamic) for part in Index.of(atom).atoms()):
             return None, None
         case _:

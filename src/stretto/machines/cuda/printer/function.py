@@ -13,11 +13,12 @@ from functools import reduce
 from operator import mul
 
 from stretto.device.awaited import has_end
+from stretto.device.entered import entered_loops
 from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Check, For, If, Let, TreeFunction, rotating
+from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, is_parallel, rotating
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -35,7 +36,6 @@ from stretto.machines.cuda.printer.scalar import (
     size_term,
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
-from stretto.machines.cuda.printer.touched import NOTHING
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
 from stretto.schedule.merge import (
@@ -66,9 +66,9 @@ class Kept:
 class TeamPrinter(ControlPrinter[ModuleParts]):
     """Makes statements of the nodes of one function, which all units run.
 
-    registers: by the variable that holds each; numbers of loops are registers, too. kept: the variables that hold registers, and addresses that change, by name. places: the
-    addresses of buffers that stay where they are. moving: the first ones of those that trade
-    places.
+    registers: by the variable that holds each; numbers of loops are registers, too. kept: the
+    variables that hold registers, and addresses that change, by name. places: the addresses of
+    buffers that stay where they are. moving: the first ones of those that trade places.
     """
 
     ok = OK
@@ -77,6 +77,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
         self.rotated = rotating(function.body)
+        self.entered = entered_loops(function.body)
         self.pointers: dict[Buffer, Term] = {}
         self.registers: dict[str, Reg] = {}
         self.kept: dict[str, Kept] = {}
@@ -160,7 +161,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def finished(self) -> code.Block:
         """The statements with barriers between them, of a function that is not called."""
-        return self.barriers().placed(tuple(self.out.statements), NOTHING)[0]
+        return self.barriers().main(tuple(self.out.statements))
 
     # ---- control -----------------------------------------------------------------------------
     def branch(self, node: If[Schedule]) -> None:
@@ -178,6 +179,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 remedy="leave the pass out: Options(skip=('parallel_loops',))",
             )
         return super().dealt(node, at, stop)
+
+    def is_entered(self, node: Loop[Schedule]) -> bool:
+        # Of a parallel loop some units may have no iteration.
+        return id(node) in self.entered and not is_parallel(node)
 
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
         assert isinstance(step, int)

@@ -40,7 +40,8 @@ class ModuleParts(ProgramParts):
         self.awaited = awaited_ends(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
-        self.accessed = ProgramAccesses(self.kernels, self.texts, sharings(program))
+        every = (1 << program.units) - 1
+        self.accessed = ProgramAccesses(every, self.kernels, self.texts, sharings(program))
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []

@@ -94,7 +94,7 @@ def sharings(program: DeviceProgram) -> dict[str, Sharing]:
     """By function. Params are followed through all calls until nothing is added."""
     found = {f.name: Sharing(program, f) for f in program.tree.functions}
     calls = [(found[f.name], call) for f in program.tree.functions for call in _calls(f)]
-    while any([_bound(caller, call, found[call.function]) for caller, call in calls]):
+    while any(_bound(caller, call, found[call.function]) for caller, call in calls):
         for sharing in found.values():
             sharing.forget()
     return found
