@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
-from stretto.device.expr import Buffer, Index
+from stretto.device.expr import Buffer, Expr
 from stretto.machines.terms import Operand, Term, literal
 
 ONE = literal(1)
@@ -25,8 +25,8 @@ class Assign:
     """`target` is a variable, or several with commas between them.
 
     kind: the type of a variable that is declared here, where the dialect wants one.
-    shape: of the block of lanes that the value is. number: the value, where it is known to follow
-    from numbers and registers.
+    shape: of the block of lanes that the value is. expr: the value that a register is assigned,
+    where the program says it.
     """
 
     target: Term
@@ -34,7 +34,7 @@ class Assign:
     kind: str = ""
     operator: str = "="
     shape: tuple[int, ...] = ()
-    number: Index | None = field(default=None, compare=False)
+    expr: Expr | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

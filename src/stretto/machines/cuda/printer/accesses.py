@@ -21,6 +21,7 @@ from stretto.machines.cuda.printer.extents import (
     stage_ranges,
 )
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.registers import Registers
 from stretto.machines.cuda.printer.scalar import BARRIER
 
 
@@ -34,10 +35,6 @@ class Access:
     shape: Shape = ()
     box: Box | None = None
 
-    @property
-    def is_whole(self) -> bool:
-        return self.box is None
-
     def covers(self, other: Access) -> bool:
         """Does it surely contain another one?"""
         if (self.buffer, self.writes) != (other.buffer, other.writes):
@@ -46,11 +43,11 @@ class Access:
             return self.box is None
         return self.shape == other.shape and covers(self.box, other.box)
 
-    def may_meet(self, other: Access) -> bool:
+    def may_meet(self, other: Access, registers: Registers) -> bool:
         """May they touch one element, if both buffers are one?"""
         if self.box is None or other.box is None:
             return True
-        return may_meet(self.box, self.shape, other.box, other.shape)
+        return may_meet(self.box, self.shape, other.box, other.shape, registers)
 
 
 Accesses = frozenset[Access]

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stretto.device.expr import Buffer, Index, Reg
+from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.accesses import (
@@ -35,6 +35,7 @@ from stretto.machines.cuda.printer.accesses import (
     kernel_accesses,
 )
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.registers import Registers
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.cuda.printer.sharing import IN_FRAMES, Sharing
 from stretto.machines.cuda.printer.touched import (
@@ -210,30 +211,27 @@ class Barriers:
             return before.renamed(trades)
         for name in names:
             if name in self.registers:
-                before = before.assigned(self.registers[name], self._number(statement))
+                before = before.assigned(self.registers[name], self._value(statement))
         return before
 
-    def _number(self, statement: code.Assign) -> Index | None:
+    def _value(self, statement: code.Assign) -> Expr | None:
         """What a register is assigned, in terms of registers."""
-        (target,) = statement.target.names
-        if statement.operator == "+=" and statement.number is not None:
-            return Index.of(self.registers[target]) + statement.number
-        if statement.operator != "=":
-            return None
-        if statement.value.is_name and statement.value.names[0] in self.registers:
-            return Index.of(self.registers[statement.value.names[0]])
-        return statement.number
+        if statement.value.is_name and statement.operator == "=":
+            source = self.registers.get(statement.value.names[0])
+            return None if source is None else Position(Index.of(source))
+        return statement.expr
 
     def meet(self, touched: Touched, accesses: Iterable[Access], units: int) -> bool:
         """May one of the accesses by these units be to what another thread has touched, and one of
         the two write?"""
         accesses = tuple(accesses)
         return any(
-            others & units and any(self.conflict(one, another) for another in accesses)
+            others & units
+            and any(self.conflict(one, another, touched.registers) for another in accesses)
             for one, others in touched.units.items()
         )
 
-    def conflict(self, one: Access, other: Access) -> bool:
+    def conflict(self, one: Access, other: Access, registers: Registers) -> bool:
         """May two accesses be to one element, and does one of them write?"""
         if not (one.writes or other.writes):
             return False
@@ -242,7 +240,7 @@ class Barriers:
             # Calls inside of calls write other words of the stack.
             return a is b and not (one.writes and other.writes)
         if a == b:
-            return one.may_meet(other)
+            return one.may_meet(other, registers)
         if FRAMES in (a, b):
             return False
         if OWN_FRAMES in (a, b):
@@ -268,7 +266,7 @@ class Barriers:
         for one, units in self.accessed.exits.get(call.function, NOTHING).units.items():
             for access in _outside(one, given, callee):
                 behind[access] = behind.get(access, 0) | units
-        return Touched(behind, before.values)
+        return Touched(behind, before.registers)
 
     def _bound(self, call: code.Call, callee: Sharing) -> list[list[Buffer]]:
         """For each param that is a tensor, the buffers in its address."""

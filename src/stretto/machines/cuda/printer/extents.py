@@ -11,7 +11,7 @@ masked off. So arithmetic of positions may be compared as if it did not wrap aro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stretto.device.expr import (
@@ -30,6 +30,7 @@ from stretto.device.expr import (
 from stretto.device.operator import Kernel, Span, Stage
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Atom
+from stretto.machines.cuda.printer.registers import Registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +40,25 @@ class Range:
     low: Index | None = None
     high: Index | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return self.low is not None and self.high is not None and at_most(self.high, self.low)
-
-    def precedes(self, other: Range) -> bool:
+    def precedes(self, other: Range, registers: Registers) -> bool:
         """Does it surely end where the other one begins, or before?"""
-        return self.high is not None and other.low is not None and at_most(self.high, other.low)
+        if self.high is None or other.low is None:
+            return False
+        return registers.at_most(self.high, other.low)
 
 
 Shape = tuple[Extent, ...]
 Box = tuple[Range, ...]
 
 
-def may_meet(a: Box, shape: Shape, b: Box, other: Shape) -> bool:
-    """May two boxes of one buffer, seen with these dims, have an element in common?"""
+def may_meet(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
+    """May two boxes of one buffer, seen with these dims, have an element in common? registers: what
+    is known of those in the boxes."""
     if shape == other:
         pairs = zip(a, b, strict=True)
     else:
         pairs = iter([(_span(a, shape), _span(b, other))])
-    return not any(one.precedes(two) or two.precedes(one) for one, two in pairs)
+    return not any(x.precedes(y, registers) or y.precedes(x, registers) for x, y in pairs)
 
 
 def covers(outer: Box, inner: Box) -> bool:
@@ -92,15 +92,22 @@ def rewritten(box: Box, changed: Reg, lookup: Substitution | None) -> Box:
     """The box with another term for a register; without it, ends that depend on it are lost."""
 
     def end(index: Index | None) -> Index | None:
-        if index is None or not mentions(index, changed):
+        if index is None or all(a != changed for a in index.atoms()):
             return index
         return None if lookup is None else substitute_index(index, lookup)
 
     return tuple(Range(end(one.low), end(one.high)) for one in box)
 
 
-def mentions(index: Index, register: Reg) -> bool:
-    return any(atom == register for atom in index.atoms())
+def mapped(box: Box, change: Callable[[Index], Index]) -> Box:
+    """The box with other terms for its ends."""
+    return tuple(
+        Range(
+            None if one.low is None else change(one.low),
+            None if one.high is None else change(one.high),
+        )
+        for one in box
+    )
 
 
 def _span(box: Box, shape: Shape) -> Range:

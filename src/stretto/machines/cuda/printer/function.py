@@ -14,7 +14,7 @@ from operator import mul
 
 from stretto.device.awaited import has_end
 from stretto.device.entered import entered_loops
-from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg
+from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
@@ -151,7 +151,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return call("tl.cast", self.scalar(expr), VALUE_TYPES[dtype])
 
     def declare(self, variable: Term, value: Expr) -> None:
-        self.out.assign(variable, self.number(value, DType.I64))
+        self.out.add(code.Assign(variable, self.number(value, DType.I64), expr=value))
 
     def barriers(self) -> Barriers:
         """What places barriers between the statements."""
@@ -186,7 +186,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
         assert isinstance(step, int)
-        self.out.add(code.Assign(at, literal(step), operator="+=", number=Index(const=step)))
+        value = Position(Index.of(self.registers[at.text]) + step)
+        self.out.add(code.Assign(at, literal(step), operator="+=", expr=value))
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
@@ -223,7 +224,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def let(self, item: Let) -> None:
         target, value = self.reg(item.reg), self.number(item.value, item.reg.dtype)
-        self.out.add(code.Assign(target, value, number=_number(item)))
+        self.out.add(code.Assign(target, value, expr=item.value))
 
     # ---- tasks -------------------------------------------------------------------------------
     def run(self, step: RunStep) -> None:
@@ -331,17 +332,6 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                     code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
                 )
             yield columns
-
-
-def _number(item: Let) -> Index | None:
-    """What a register is assigned, where it is computed from numbers and registers."""
-    match item.value:
-        case Position(index):
-            return index
-        case Const(int() as number, dtype) if dtype is item.reg.dtype:
-            return Index(const=number)
-        case _:
-            return None
 
 
 def bits(units: Iterable[int]) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stretto.device.expr import Buffer, Dynamic, Index, Reg, Substitution, Var, substitute_index
+from stretto.device.expr import Buffer, Expr, Reg
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import Access
-from stretto.machines.cuda.printer.extents import known_ends, mentions, rewritten, widened
+from stretto.machines.cuda.printer.extents import known_ends, mapped, rewritten, widened
+from stretto.machines.cuda.printer.registers import Change, Registers
 
-LARGEST_STEP = 1 << 16
-"""By more a register may wrap around in a loop that somebody waits for, and come back."""
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
 """The memory behind the frame of an activation, which functions have that it calls."""
 OWN_FRAMES = Buffer("frames from here", DType.U8, (), "frames")
@@ -29,11 +28,10 @@ Units = Mapping[Access, int]
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """values: registers that are known to have a value which follows from other registers. Boxes
-    are in terms of those other registers alone."""
+    """Boxes are in terms of the registers of which no value is known."""
 
     units: Units = field(default_factory=dict[Access, int])
-    values: Mapping[Reg, Index] = field(default_factory=dict[Reg, Index])
+    registers: Registers = field(default_factory=Registers)
 
     def plus(self, accesses: Iterable[Access], units: int) -> Touched:
         found = dict(self.units)
@@ -48,84 +46,38 @@ class Touched:
 
     def joined(self, other: Touched) -> Touched:
         """Where two ways meet."""
-        values = {r: v for r, v in self.values.items() if other.values.get(r) == v}
-        return Touched(_union(self.units, other.units), values)
+        registers = self.registers.joined(other.registers)
+        return Touched(_union(self.units, other.units), registers)
 
     def contains(self, other: Touched) -> bool:
         """Is nothing new in what an iteration ends with?"""
-        return not _news(self.units, other.units) and all(
-            other.values.get(register) == value for register, value in self.values.items()
-        )
+        return not _news(self.units, other.units) and self.registers.contains(other.registers)
 
     def grown(self, other: Touched, turn: int) -> Touched:
         """The head of a loop of which an iteration, number `turn`, ends with `other`."""
-        values = {r: v for r, v in self.values.items() if other.values.get(r) == v}
         news = _news(self.units, other.units)
-        if turn >= _TURNS_WIDENED:
-            news = {replace(one, shape=(), box=None): units for one, units in news.items()}
-        elif turn >= _TURNS_EXACT:
+        if turn < _TURNS_EXACT:
+            registers = self.registers.joined(other.registers)
+            return Touched(_union(self.units, news), registers)
+        if turn < _TURNS_WIDENED:
             news = _widened(self.units, news)
-        return Touched(_union(self.units, news), values)
+        else:
+            news = {replace(one, shape=(), box=None): units for one, units in news.items()}
+        return Touched(_union(self.units, news), self.registers.grown(other.registers))
 
-    # ---- registers -----------------------------------------------------------------------------
     def seen(self, access: Access) -> Access:
         """An access by registers as it is in terms of those that have no known value."""
         if access.box is None:
             return access
-        box = access.box
-        for register, value in self.values.items():
-            box = rewritten(box, register, _instead(register, value))
-        return replace(access, box=box)
+        return replace(access, box=mapped(access.box, self.registers.known))
 
-    def assigned(self, register: Reg, index: Index | None) -> Touched:
-        """Behind an assignment; of a value that is not known where `index` is None."""
-        if index is not None and register.dtype is DType.I64 and _is_followed(index):
-            index = substitute_index(index, self._value)
-        else:
-            index = None
-        step = None if index is None else index - Index.of(register)
-        if step is not None and step.is_const:
-            back = Index.of(register) - step
-            return self._with(register, _instead(register, back))
-        free, same = self._without(register)
-        if index is not None and mentions(index, register):
-            index = None if same is None else substitute_index(index, _instead(register, same))
-        if index is not None:
-            free = replace(free, values={**free.values, register: index})
-        return free
-
-    def _value(self, atom: Var | Reg) -> Index:
-        known = self.values.get(atom) if isinstance(atom, Reg) else None
-        return Index.of(atom) if known is None else known
-
-    def _without(self, register: Reg) -> tuple[Touched, Index | None]:
-        """Without mention of a register, which is about to change; and in what terms it was known,
-        if it was the one that others follow from."""
-        if register in self.values:
-            values = {r: v for r, v in self.values.items() if r != register}
-            return replace(self, values=values), self.values[register]
-        for other, value in self.values.items():
-            step = value - Index.of(register)
-            if step.is_const:
-                same = Index.of(other) - step
-                values = {r: v for r, v in self.values.items() if r != other}
-                return replace(self, values=values)._with(register, _instead(register, same)), same
-        return self._with(register, None), None
-
-    def _with(self, register: Reg, lookup: Substitution | None) -> Touched:
-        """With another term for a register, or without what was known in terms of it."""
-        units: dict[Access, int] = {}
-        for one, found in self.units.items():
-            if one.box is not None:
-                one = replace(one, box=rewritten(one.box, register, lookup))
-            units[one] = units.get(one, 0) | found
-        values: dict[Reg, Index] = {}
-        for other, value in self.values.items():
-            if not mentions(value, register):
-                values[other] = value
-            elif lookup is not None:
-                values[other] = substitute_index(value, lookup)
-        return Touched(units, values)
+    def assigned(self, register: Reg, expr: Expr | None) -> Touched:
+        """Behind an assignment; of a value that is not known where `expr` is None."""
+        registers, changes = self.registers.assigned(register, expr)
+        units = self.units
+        for change in changes:
+            units = _changed(units, change)
+        return Touched(units, registers)
 
     def renamed(self, trades: Mapping[Buffer, Buffer]) -> Touched:
         """Behind a trade of addresses the names stand for other memory."""
@@ -143,17 +95,13 @@ _TURNS_EXACT, _TURNS_WIDENED = 2, 8
 """Iterations of a loop that are followed exactly, and those until which boxes are kept at all."""
 
 
-def _is_followed(index: Index) -> bool:
-    """Whether a value is made of other registers, by small factors, and a small number; what is
-    read from memory may be another value the next time."""
-    numbers = (index.const, *(factor for _, factor in index.terms))
-    return all(abs(number) <= LARGEST_STEP for number in numbers) and not any(
-        isinstance(atom, Dynamic | Var) for atom in index.atoms()
-    )
-
-
-def _instead(register: Reg, value: Index) -> Substitution:
-    return lambda atom: value if atom == register else Index.of(atom)
+def _changed(units: Units, change: Change) -> Units:
+    found: dict[Access, int] = {}
+    for one, others in units.items():
+        if one.box is not None:
+            one = replace(one, box=rewritten(one.box, change.register, change.lookup))
+        found[one] = found.get(one, 0) | others
+    return found
 
 
 def _union(first: Units, second: Units) -> Units:
