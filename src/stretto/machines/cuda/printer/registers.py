@@ -155,11 +155,11 @@ class Registers:
     def holds(self, condition: Expr) -> bool | None:
         """Whether a condition surely holds, or surely does not."""
         match condition:
-            case Apply("and" | "or" as function, (one, other)):
+            case Apply("and" | "bitwise_and" | "or" | "bitwise_or" as function, (one, other)):
                 found = self.holds(one), self.holds(other)
-                decides = function == "or"
+                decides = function in ("or", "bitwise_or")
                 return decides if decides in found else (None if None in found else not decides)
-            case Apply("not", (one,)):
+            case Apply("not" | "bitwise_not", (one,)):
                 found = self.holds(one)
                 return None if found is None else not found
             case Apply("lt", (one, other)):

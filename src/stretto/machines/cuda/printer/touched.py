@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.expr import Buffer, Expr, Index, Reg
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.accesses import Access
-from stretto.machines.cuda.printer.extents import known_ends, mapped, rewritten, widened
+from stretto.machines.cuda.printer.extents import Range, known_ends, mapped, rewritten, widened
 from stretto.machines.cuda.printer.registers import Change, Registers
 
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
@@ -47,7 +47,18 @@ class Touched:
     def joined(self, other: Touched) -> Touched:
         """Where two ways meet."""
         registers = self.registers.joined(other.registers)
-        return Touched(_union(self.units, other.units), registers)
+        mine, theirs = self._told_by_lengths(other), other._told_by_lengths(self)
+        return Touched(_union(mine, theirs), registers)
+
+    def _told_by_lengths(self, other: Touched) -> Units:
+        """Single positions, in terms of a register that is one number here and another one there:
+        where that is the length of a list, its last item then is the last one on both ways."""
+        for register, value in self.registers.values.items():
+            theirs = other.registers.values.get(register)
+            if theirs is not None and theirs != value and theirs.is_const and value.is_const:
+                back = Index.of(register) - value
+                return {_from_end(one, back): units for one, units in self.units.items()}
+        return self.units
 
     def contains(self, other: Touched) -> bool:
         """Is nothing new in what an iteration ends with?"""
@@ -93,6 +104,16 @@ class Touched:
 NOTHING = Touched()
 _TURNS_EXACT, _TURNS_WIDENED = 2, 8
 """Iterations of a loop that are followed exactly, and those until which boxes are kept at all."""
+
+
+def _from_end(one: Access, back: Index) -> Access:
+    if not one.box:
+        return one
+    first, *others = one.box
+    low, high = first.low, first.high
+    if low is None or high is None or not low.is_const or high - low != Index(const=1):
+        return one
+    return replace(one, box=(Range(low + back, high + back), *others))
 
 
 def _changed(units: Units, change: Change) -> Units:
