@@ -157,6 +157,8 @@ class Barriers:
 
     def repeated(self, loop: code.Loop, before: Touched, units: int) -> tuple[code.Loop, Touched]:
         """A loop, and what is touched behind its head, where it ends."""
+        changing = {name for inner in code.walk((loop,)) for name in code.defines(inner)}
+        before = before.varying(r for name, r in self.registers.items() if name in changing)
         if id(loop) in self.entries:
             before = before.grown(self.entries[id(loop)], 0)
         turn = 0

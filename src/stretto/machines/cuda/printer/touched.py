@@ -82,6 +82,13 @@ class Touched:
             return access
         return replace(access, box=mapped(access.box, self.registers.known))
 
+    def varying(self, registers: Iterable[Reg]) -> Touched:
+        """Before a loop that changes registers: in its first iteration they are not numbers, so
+        that what it touches is said as in the other ones."""
+        gone = {*registers}
+        values = {r: value for r, value in self.registers.values.items() if r not in gone}
+        return replace(self, registers=replace(self.registers, values=values))
+
     def assigned(self, register: Reg, expr: Expr | None) -> Touched:
         """Behind an assignment; of a value that is not known where `expr` is None."""
         registers, changes = self.registers.assigned(register, expr)
