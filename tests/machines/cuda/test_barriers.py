@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -11,21 +12,26 @@ import torch
 from torch import Tensor
 
 import stretto
+from stretto.device.evaluate import task_count
 from stretto.device.expr import Access, Buffer, Const, Index, Position, Reg, Var
 from stretto.device.operator import Combine, Kernel, Operator, Span, Stage, TileDim
 from stretto.device.program import Item, Run, Schedule, Signal, Wait
 from stretto.device.tree import Check, CheckCode, For, If, Leaf, Let, Node, Seq
+from stretto.errors import RunError
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.printer.kernel import print_kernel
 from stretto.machines.cuda.printer.program import print_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.options import Options
+from tests.e2e.language import ROWS
 from tests.e2e.machines import CUDA, spread
 from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_zoo import made
-from tests.machines.cuda.barriers import Removed, barriers, removals
+from tests.machines.cuda.barriers import BARRIER, Removed, barriers, removals, without
 from tests.machines.cuda.missing_barriers import Printed
 from tests.machines.cuda.test_program import PROGRAMS, X
+from tests.machines.cuda.triton_runner import source_of
 from tests.machines.cuda.triton_text import control_block
 from tests.sampling import sampled
 from tests.schedule.programs import NEXT, NOW, OUT, A, device, kernel, leaf
@@ -218,14 +224,27 @@ OTHERS = ["recursion_in_loops_in_recursion_on_a_list", "recursion_in_loops_in_re
 
 def zoo(name: str) -> Program:
     model, inputs, _ = made(name)
-    return model, (inputs,)
+    calls = [inputs]
+    if name == "rae":  # a tree whose inner nodes are the others' left children
+        leaves, left, right, *others = inputs
+        calls.append((leaves, right, left, *others))
+    return model, tuple(calls)
 
 
+ENDS_WITH_CONTINUE = ROWS.abs() * 0.01
+ENDS_WITH_CONTINUE[-1] = -1.0
+MORE_CALLS = {
+    "range_with_continue_and_break": ((ENDS_WITH_CONTINUE,),),
+}
+"""Calls that go other ways than those of `language.py`."""
 MAKERS: dict[str, Callable[[], Program]] = {
     **{name: lambda name=name: (PROGRAMS[name], ((X,), (-X,))) for name in PROGRAMS},
     **{name: lambda name=name: zoo(name) for name in ("lstm", "attention", "seq2seq", "rae")},
     **{
-        name: lambda name=name: (FUNCTIONS[name][0], tuple(FUNCTIONS[name][1]))
+        name: lambda name=name: (
+            FUNCTIONS[name][0],
+            (*FUNCTIONS[name][1], *MORE_CALLS.get(name, ())),
+        )
         for name in FUNCTIONS
         if name not in OTHERS
     },
@@ -274,6 +293,35 @@ def test_each_barrier_is_needed_on_some_way(name: str, units: int) -> None:
         assert printed.missing(printed.bodies) == []
         superfluous = [at for at, bodies in printed.removals() if not printed.missing(bodies)]
         assert superfluous == []
+
+
+def run_alone(one: Kernel, source: TritonSource) -> None:
+    """The tasks of a kernel, on numbers of which positions and lengths are in range."""
+    text = print_kernel(one)
+    buffers = [
+        torch.zeros(
+            prod(dim if isinstance(dim, int) else 16 for dim in b.shape), dtype=b.dtype.torch
+        )
+        for b in text.buffers
+    ]
+    flat = [b.view(torch.int8) if b.dtype is torch.bool else b for b in buffers]
+    InterpretedKernel(source).launch([*flat, *(2 for _ in text.regs), control_block(1)])
+
+
+@pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))
+@pytest.mark.rotating(1)
+def test_each_barrier_of_a_kernel_is_needed(name: str, units: int) -> None:
+    """Whether a run comes to the kernel or not."""
+    (entry,) = compiled_program(name, units)[0].signatures
+    launches = [launch for _, launch in entry.stages.product.plan.launches]
+    for one in (one for launch in launches for one in launch.program.kernels):
+        numbers = dict.fromkeys((reg.name for reg in print_kernel(one).regs), 2)
+        source = source_of(one, task_count(one, numbers))
+        run_alone(one, source)
+        lines = [n for n, line in enumerate(source.text.split("\n")) if line.strip() == BARRIER]
+        for line in lines:
+            with pytest.raises(RunError, match="no barrier of the block"):
+                run_alone(one, without(source, line))
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))

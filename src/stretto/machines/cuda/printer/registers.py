@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from stretto.device.expr import (
     Apply,
     Const,
-    Dynamic,
     Expr,
     Index,
     Position,
@@ -93,7 +92,7 @@ class Registers:
     def _limits(self, index: Index) -> Bounds:
         """The smallest value and the largest one, where it surely does not wrap around."""
         low, high = bounds(self._limited(index).dim)
-        is_step = len(index.terms) == 1 and index.terms[0][1] == 1
+        is_step = len(index.terms) == 1 and index.terms[0][1] == 1  # of a register or a size
         if is_step or (low is not None and high is not None and max(-low, high) < LARGEST):
             return low, high
         return None, None
@@ -147,8 +146,8 @@ class Registers:
             case _:
                 return None
         numbers = (found.const, *(factor for _, factor in found.terms))
-        is_followed = all(abs(number) <= LARGEST_STEP for number in numbers) and not any(
-            isinstance(atom, Dynamic | Var) for atom in found.atoms()
+        is_followed = all(abs(number) <= LARGEST_STEP for number in numbers) and all(
+            isinstance(atom, Reg | Symbol) for atom, _ in found.terms
         )
         return found if is_followed else None
 

@@ -51,13 +51,17 @@ class Touched:
         return Touched(_union(mine, theirs), registers)
 
     def _told_by_lengths(self, other: Touched) -> Units:
-        """Single positions, in terms of a register that is one number here and another one there:
-        where that is the length of a list, its last item then is the last one on both ways."""
+        """Single positions that only this way has, in terms of a register that is one number here
+        and another one there: where that is the length of a list, its last item then is the last
+        one on both ways."""
         for register, value in self.registers.values.items():
             theirs = other.registers.values.get(register)
             if theirs is not None and theirs != value and theirs.is_const and value.is_const:
                 back = Index.of(register) - value
-                return {_from_end(one, back): units for one, units in self.units.items()}
+                return {
+                    one if one in other.units else _from_end(one, back): units
+                    for one, units in self.units.items()
+                }
         return self.units
 
     def contains(self, other: Touched) -> bool:
