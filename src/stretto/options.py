@@ -15,6 +15,8 @@ POLICIES = ("auto", "wavefront", "team", "list", "search")
 
 LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
+ENQUEUE = ("auto", "stream", "graph")
+"""What `Options.enqueue` can be."""
 CALLS = ("auto", "one_by_one", "side_by_side")
 """What `Options.calls` can be."""
 CONTROL = ("auto", "units", "host")
@@ -61,6 +63,11 @@ class Options:
     control: on a GPU, who executes loops and branches of the function: the "units", each in its
         registers, the "host" between launches, or "auto", the faster one in simulation, which is
         the units where `launches` is "one". The CPU machine refuses "host".
+    enqueue: on a GPU, how a program of several launches and library calls is put there: one after
+        the other on the caller's "stream", with the host between them where it decides; as a
+        captured CUDA "graph", whose independent launches run beside each other and which decides by
+        itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine ignores
+        it.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.
@@ -99,6 +106,7 @@ class Options:
     policy: str = "auto"
     launches: str = "auto"
     control: str = "auto"
+    enqueue: str = "stream"
     search_steps: int = 200
     search_seconds: float | None = None
     seed: int = 0
@@ -132,6 +140,7 @@ class Options:
         _require_one_of("launches", self.launches, LAUNCHES)
         _require_one_of("calls", self.calls, CALLS)
         _require_one_of("control", self.control, CONTROL)
+        _require_one_of("enqueue", self.enqueue, ENQUEUE)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from stretto.device.flow import Backward
 from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
 from stretto.device.regions import statement_regions
-from stretto.device.tree import Call
+from stretto.device.tree import Call, leaves
 
 Units = frozenset[int]
 
@@ -31,8 +31,15 @@ def has_end(schedule: Schedule) -> bool:
 
 def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
     """By the identity of a leaf's schedule, the units that others wait for at its end. Of `main`
-    that are all: the next run begins with what they have published."""
-    return _Ends(program).found
+    that are all: the next run begins with what they have published. In a program without waits
+    nobody publishes anything: not all units may run, and other programs may run beside it."""
+    return _Ends(program).found if has_waits(program) else defaultdict(frozenset)
+
+
+def has_waits(program: DeviceProgram) -> bool:
+    """Whether a unit waits for another one."""
+    schedules = (s for function in program.tree.functions for s in leaves(function.body))
+    return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
 
 
 class _Ends(Backward[Schedule, Units]):

@@ -7,12 +7,14 @@ the parameters of functions that the host calls).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from stretto.device.awaited import has_waits
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import LibraryCall
-from stretto.device.program import DeviceProgram
-from stretto.device.tree import Call, Leaf, Tree, reads, walk
+from stretto.device.program import DeviceProgram, Run
+from stretto.device.tree import Call, Leaf, Tree, is_parallel, reads, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class Launch:
 
     program: DeviceProgram
     rotated: tuple[Buffer, ...] = ()
+
+    @property
+    def units_wait(self) -> bool:
+        """As the function of that name."""
+        return units_wait(self.program, self.rotated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,33 @@ class Plan:
             # It asks where a loop has left a buffer.
             or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
         )
+
+
+def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:
+    """Whether units of a launch wait for each other: then all of them must be resident at once, and
+    no other such launch may run beside it. rotated: as in `Launch`.
+
+    They do where the schedule says so, and where the words that units begin with change in the end.
+    """
+    main = program.tree.main
+    if program.units == 1:
+        return False
+    return bool(rotated or {*main.results} & {*main.params}) or has_waits(program)
+
+
+def busy_units(program: DeviceProgram) -> int:
+    """How many units, the first ones, have tasks; in a launch without waits others do nothing."""
+    nodes = [node for function in program.tree.functions for node in walk(function.body)]
+    if any(map(is_parallel, nodes)):
+        return program.units
+    schedules = [node.body for node in nodes if isinstance(node, Leaf)]
+    busy = (
+        unit
+        for schedule in schedules
+        for unit, items in enumerate(schedule.units)
+        if any(isinstance(item, Run) for item in items)
+    )
+    return 1 + max(busy, default=0)
 
 
 def address_name(buffer: Buffer) -> str:

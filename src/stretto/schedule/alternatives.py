@@ -75,8 +75,19 @@ def profiled(
     """The graph of main, verified. needs: of compiled launches, by the `id` of the launch."""
     graph = plan_graph(plan)
     verify_graph(graph)
-    found = _Profiles(plan, device, costs, needs)
-    return Profiled(graph, tuple(map(found.node, stretch(plan.tree.main.body))), device)
+    return Profiled(graph, profiles_of(plan, plan.tree.main.body, device, costs, needs), device)
+
+
+def profiles_of(
+    plan: Plan,
+    body: Node[Action],
+    device: Device,
+    costs: CostModel,
+    needs: dict[int, BlockNeeds] | None = None,
+) -> tuple[Profile, ...]:
+    """The profiles of the nodes of one stretch of a plan. needs: as for `profiled`. Raises
+    ScheduleError for a run that is too long to be simulated."""
+    return tuple(map(_Profiles(plan, device, costs, needs).node, stretch(body)))
 
 
 def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:

@@ -20,7 +20,7 @@ from stretto.device.launch_graph import (
     dependences,
 )
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, Wait, aligned
+from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
 from stretto.device.regions import Region, item_regions, merged, whole
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
@@ -130,8 +130,8 @@ class _Grapher:
 
     def _touched(self, node: Node[Action]) -> _Touched:
         match node:
-            case Leaf(Launch(program) as launch):
-                return self._launch(program) | _Touched(writes=self._addresses(launch.rotated))
+            case Leaf(Launch() as launch):
+                return self._launch(launch) | _Touched(writes=self._addresses(launch.rotated))
             case Leaf(Library(call, kernel)):
                 regions = item_regions(self._kernels[kernel])
                 return _Touched(regions, _names(call.operands) | self._moving(regions))
@@ -155,7 +155,8 @@ class _Grapher:
         bound = tuple(whole(access.buffer, True) for _, access in node.tensors)
         return inner | _Touched(bound, self._moving(bound), stops=True)
 
-    def _launch(self, program: DeviceProgram) -> _Touched:
+    def _launch(self, launch: Launch) -> _Touched:
+        program = launch.program
         main = program.tree.main
         found = self._body(main)
         for name in sorted(called(main.body)):
@@ -165,7 +166,7 @@ class _Grapher:
             if isinstance(node, Call):
                 regions += (whole(access.buffer, True) for _, access in node.tensors)
         alone = {STACK} if called(main.body) else set[str]()
-        if _has_waits(program):
+        if launch.units_wait:
             alone.add(COUNTERS)
         found |= _Touched(tuple(regions))
         taken = _names(main.params) | self._moving(found.regions)
@@ -230,8 +231,3 @@ def _launch_name(program: DeviceProgram) -> str:
         return "registers"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return names[0] + more
-
-
-def _has_waits(program: DeviceProgram) -> bool:
-    schedules = (s for function in program.tree.functions for s in leaves(function.body))
-    return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)

@@ -31,8 +31,10 @@ from stretto.device.expr import (
     depends_on_sizes,
     limit_register,
 )
+from stretto.device.operator import Kernel
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
+from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
     Call,
@@ -60,6 +62,10 @@ MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
 
 
+GIVEN = ("input", "output", "updated", "list")
+"""Kinds of buffers that each call brings along."""
+
+
 class _Boundary:
     """Between two pieces that must not be in one launch."""
 
@@ -73,18 +79,27 @@ def make_plan(
     program: DeviceProgram,
     most_kernels: int = MOST_KERNELS,
     cuts: frozenset[int] = frozenset(),
+    *,
+    by_address: bool = False,
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
-    launch. cuts: `id`s of nodes of main that are taken apart nevertheless."""
-    return _LaunchPlanner(program, most_kernels, cuts).plan()
+    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches
+    read from the block of words where the inputs and outputs lie that loops and branches of the
+    host use, so that their arguments are the same for all calls."""
+    return _LaunchPlanner(program, most_kernels, cuts, by_address).plan()
 
 
 class _LaunchPlanner:
     def __init__(
-        self, program: DeviceProgram, most_kernels: int, cuts: frozenset[int] = frozenset()
+        self,
+        program: DeviceProgram,
+        most_kernels: int,
+        cuts: frozenset[int] = frozenset(),
+        by_address: bool = False,
     ) -> None:
         self.program = program
         self.cuts = cuts
+        self.by_address = by_address
         self.most = most_kernels
         self.kernels = {kernel.name: kernel for kernel in program.kernels}
         self.functions = {f.name: f for f in program.tree.functions}
@@ -148,11 +163,29 @@ class _FunctionCutter:
         body = self.source.body
         if not self.planner.on_host(body) and len(list(self.flat(body))) == 1:
             return self.launch(body, self.source.params, self.source.results)
-        moving = {*self.source.tensors, *rotating(body)}
+        moving = {*self.source.tensors, *rotating(body), *self.addressed(body)}
         self.moving = tuple(sorted(moving, key=lambda buffer: buffer.name))
         for buffer in self.moving:
             self.word(address_name(buffer))
         return self.node(body)
+
+    def addressed(self, body: Node[Schedule]) -> set[Buffer]:
+        """The inputs and outputs whose addresses are in the block of words, as `make_plan` says.
+        Not those that a library call there uses, whose tensors the host makes."""
+        planner = self.planner
+        if not planner.by_address or self.source.name != "main":
+            return set()
+        found, called = set[Buffer](), set[Buffer]()
+        for node in walk(body):
+            if isinstance(node, Leaf | Seq) or not planner.on_host(node):
+                continue
+            for schedule in leaves(node):
+                kernels = [planner.kernels[name] for name in schedule.kernels]
+                for item in (*kernels, *schedule.statements):
+                    used = {region.buffer for region in item_regions(item)}
+                    calls = isinstance(item, Kernel) and item.call is not None
+                    (called if calls else found).update(used)
+        return {buffer for buffer in found - called if buffer.kind in GIVEN}
 
     # ---- cutting -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> Node[Action]:

@@ -6,11 +6,12 @@ import ctypes
 import shutil
 import subprocess
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from stretto.machines.cuda.driver import Driver
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.graphs.builder import CaptureError
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import LoadedKernel, load_kernel
 from stretto.machines.cuda.launcher import GpuLauncher
@@ -29,6 +31,7 @@ OPTIONS = Options(max_depth=50)
 SIDE_STREAM = 0x99
 _LAUNCHED = ctypes.CFUNCTYPE(
     ctypes.c_int,
+    ctypes.c_ulonglong,
     ctypes.c_uint,
     ctypes.c_uint,
     ctypes.c_uint,
@@ -36,6 +39,9 @@ _LAUNCHED = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)),
 )
+
+
+_CALLED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class FakeCuda:
         subprocess.run(command, check=True)
         self.library = ctypes.CDLL(str(self.path))
         self.library.fake_log.restype = ctypes.c_char_p
+        self.library.fake_callback_graph.restype = ctypes.c_void_p
         self._keep: list[object] = []
 
     def driver(self) -> Driver:
@@ -77,6 +84,10 @@ class FakeCuda:
     def clear(self) -> None:
         self.library.fake_clear()
 
+    def forget(self) -> None:
+        """Lets go of the functions that it was given; nothing may be launched any more."""
+        self._keep.clear()
+
     def fail(self, function: str, code: int) -> None:
         """From now on the function gives this code, 0 for success."""
         self.library.fake_result(function.encode(), code)
@@ -84,8 +95,14 @@ class FakeCuda:
     def capture(self, stream: int, number: int) -> None:
         self.library.fake_capture(ctypes.c_ulonglong(stream), ctypes.c_ulonglong(number))
 
+    def on_call(self, function: object) -> None:
+        """`function(number)` runs a library call that was captured."""
+        self._keep.append(_CALLED(function))
+        self.library.fake_called_back(self._keep[-1])
+
     def on_launch(self, function: object) -> None:
-        """`function(blocks, threads, shared, stream, cooperative, parameters)` runs a launch."""
+        """`function(kernel, blocks, threads, shared, stream, cooperative, parameters)` runs a
+        launch."""
         self._keep.append(_LAUNCHED(function))
         self.library.fake_launched(self._keep[-1])
 
@@ -98,6 +115,9 @@ class FakeMemory:
         self.limit = limit
         self.allocated: list[tuple[int, int]] = []
         self._local = threading.local()
+        self.calls: list[Callable[[], None]] = []
+        self.uncaptured = False
+        self.library: Any = None
 
     def know(self, *tensors: Tensor) -> None:
         self.made |= {tensor.data_ptr(): tensor for tensor in tensors}
@@ -130,6 +150,19 @@ class FakeMemory:
     def on_side_stream(self) -> object:
         return self.on(SIDE_STREAM)
 
+    def words(self, words: Sequence[int]) -> Tensor:
+        made = torch.tensor(words, dtype=torch.int64)
+        self.know(made)
+        return made
+
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
+        """A graph that calls `run`, unless nothing can be captured."""
+        if self.uncaptured:
+            raise CaptureError("operation not permitted when stream is capturing")
+        self.calls.append(run)
+        graph = self.library.fake_callback_graph(len(self.calls) - 1)
+        return graph, (run, lane)
+
     def total(self) -> int:
         return self.limit
 
@@ -143,19 +176,34 @@ class FakeGpu(GpuLauncher):
         driver = cuda.driver()
         kernels: list[LoadedKernel] = []
         for source in sources:
-            kernels.append(load_kernel(driver, 0, Compiled(), source.units))
+            made = load_kernel(driver, 0, Compiled(), source.blocks, joint=source.joint)
+            count = len(source.parameters) + made.scratch_parameters
+            cuda.library.fake_parameters(ctypes.c_ulonglong(made.function), count)
+            kernels.append(made)
         self.fake = FakeMemory(limit)
+        self.fake.library = cuda.library
         super().__init__(torch.device("cpu"), driver, self.fake, kernels)
-        self.sources = sources
-        self.interpreted = [InterpretedKernel(source) for source in sources]
-        self.replays: list[list[Tensor | int]] = []
+        self.sources = {k.function: s for k, s in zip(kernels, sources, strict=True)}
+        self.interpreted = {
+            k.function: InterpretedKernel(s) for k, s in zip(kernels, sources, strict=True)
+        }
+        self.replays: list[tuple[int, list[Tensor | int]]] = []
+        self.error: BaseException | None = None
         cuda.on_launch(self._launched)
+        cuda.on_call(self._called)
 
     def _launched(
-        self, blocks: int, threads: int, shared: int, stream: int, cooperative: int, words: object
+        self,
+        kernel: int,
+        blocks: int,
+        threads: int,
+        shared: int,
+        stream: int,
+        cooperative: int,
+        words: object,
     ) -> int:
-        source = self.sources[0]
-        assert blocks == source.units and cooperative
+        source = self.sources[kernel]
+        assert blocks == source.blocks and bool(cooperative) == source.joint
         arguments: list[Tensor | int] = []
         for number, parameter in enumerate(source.parameters):
             word = words[number].contents.value  # pyright: ignore
@@ -165,20 +213,33 @@ class FakeGpu(GpuLauncher):
                 arguments.append(ctypes.c_int64(word).value)
         assert words[len(arguments)].contents.value == 0  # pyright: ignore
         if self.driver.capture(stream):
-            self.replays.append(arguments)
-        else:
-            self.execute(arguments)
+            self.replays.append((kernel, arguments))
+            return 0
+        return self._guarded(lambda: self.execute((kernel, arguments)))
+
+    def _called(self, number: int) -> int:
+        return self._guarded(lambda: self.fake.calls[number]())
+
+    def _guarded(self, run: Callable[[], None]) -> int:
+        """ctypes drops what a callback raises, so the test raises it: see `failed`."""
+        try:
+            run()
+        except BaseException as error:
+            self.error = error
+            return 999
         return 0
 
-    def execute(self, arguments: list[Tensor | int]) -> None:
+    def execute(self, launch: tuple[int, list[Tensor | int]]) -> None:
         """A launch, or a replay of one that was captured. As `fail` of a program does, tells the
         host of an error."""
-        kinds = [parameter.kind for parameter in self.sources[0].parameters]
+        kernel, arguments = launch
+        kinds = [parameter.kind for parameter in self.sources[kernel].parameters]
         control = arguments[kinds.index("control")]
         assert isinstance(control, Tensor)
         host = int(control[HOST])
         control[HOST] = 0
-        self.interpreted[0].launch(arguments)
+        reached = list(self.fake.made.values())
+        self.interpreted[kernel].launch(arguments, reached)
         control[HOST] = host
         if control[ERROR]:
             ctypes.c_int64.from_address(host).value = int(control[ERROR])

@@ -1,5 +1,6 @@
 // A libcuda for tests: it has the types of the real header, runs no kernels, and writes down what it
-// was asked for. Launches are handed to a function of the test.
+// was asked for. Launches are handed to a function of the test. Graphs (fake_graphs.inc) run their nodes
+// one after the other, in a random order that their edges allow.
 #include <cuda.h>
 
 #include <cstdarg>
@@ -10,8 +11,8 @@
 #include <string>
 #include <vector>
 
-using Launched = int (*)(unsigned blocks, unsigned threads, unsigned shared, unsigned long long stream,
-                         int cooperative, void** parameters);
+using Launched = int (*)(unsigned long long function, unsigned blocks, unsigned threads, unsigned shared,
+                         unsigned long long stream, int cooperative, void** parameters);
 
 static std::string written;
 static std::map<std::string, int> results;
@@ -22,6 +23,8 @@ static thread_local int mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static int resident = 1;
 static std::map<int, int> attributes;
 static unsigned long long handles = 0x100;
+static std::map<unsigned long long, std::string> names;  // of functions
+static std::map<unsigned long long, int> parameter_counts;
 
 template <class T> static T handle() { return reinterpret_cast<T>(++handles); }
 template <class T> static unsigned long long number(T h) { return (unsigned long long)h; }
@@ -51,6 +54,7 @@ void fake_launched(Launched function) { launched = function; }
 void fake_resident(int blocks) { resident = blocks; }
 int fake_mode() { return mode; }
 void fake_attribute(int number, int value) { attributes[number] = value; }
+void fake_parameters(unsigned long long function, int count) { parameter_counts[function] = count; }
 void fake_reset() {
   written.clear(), results.clear(), captures.clear(), contexts.clear();
   mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -100,10 +104,12 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 CUresult cuCtxSynchronize() { RESULT(""); }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   *module = handle<CUmodule>();
-  RESULT("%s mode=%d", (const char*)image, mode);
+  std::string text((const char*)image);
+  RESULT("%s mode=%d", text.substr(0, text.find('\n')).c_str(), mode);
 }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = handle<CUfunction>();
+  names[number(*function)] = name;
   RESULT("%s", name);
 }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute, int value) {
@@ -113,7 +119,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
   *blocks = resident;
   RESULT("threads=%d shared=%zu", threads, shared);
 }
-CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** parameters, void** extra) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** parameters, void** extra) {
   bool whole = c->gridDimY == 1 && c->gridDimZ == 1 && c->blockDimY == 1 && c->blockDimZ == 1 && !extra;
   int cooperative = 0;
   for (unsigned n = 0; n < c->numAttrs; ++n)
@@ -122,7 +128,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** parameters
                   whole ? "line" : "?", c->gridDimX, c->blockDimX, c->sharedMemBytes,
                   number(c->hStream), cooperative);
   if (!code && launched)
-    code = launched(c->gridDimX, c->blockDimX, c->sharedMemBytes, number(c->hStream), cooperative, parameters);
+    code = launched(number(f), c->gridDimX, c->blockDimX, c->sharedMemBytes, number(c->hStream), cooperative,
+                    parameters);
   return (CUresult)code;
 }
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
@@ -147,4 +154,5 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
   RESULT("%u", flags);
 }
 CUresult cuEventRecord(CUevent, CUstream stream) { RESULT("%llx", number(stream)); }
+#include "fake_graphs.inc"
 }

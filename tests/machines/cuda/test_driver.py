@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_header() -> None:
 def test_a_launch_as_the_driver_sees_it(cuda: FakeCuda) -> None:
     seen: list[list[int]] = []
 
-    def launched(blocks, threads, shared, stream, cooperative, words) -> int:
+    def launched(kernel, blocks, threads, shared, stream, cooperative, words) -> int:
         seen.append([words[n].contents.value for n in range(4)])
         return 0
 
@@ -214,6 +214,8 @@ def test_captures(cuda: FakeCuda) -> None:
 
 # ---- the order of launches -------------------------------------------------------------------
 class Recorded:
+    joint = True
+
     def __init__(self) -> None:
         self.streams: list[int] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def start(tmp_path: Path) -> Callable[[Case], CudaExecutable]:
 
     def make(case: Case) -> CudaExecutable:
         kernel = compiled(case, options)
-        machine = launcher_for(DEVICE, [kernel], case.program.units)
+        machine = launcher_for(DEVICE, [kernel], [case.source])
         return CudaExecutable(case.program, [case.source], case.interface, options, machine)
 
     return make
@@ -333,7 +334,7 @@ def test_more_units_than_the_gpu_holds(tmp_path: Path, constant: torch.Tensor) -
     room = resident_units(kernel, DEVICE)
     assert room >= find_gpu(DEVICE).multiprocessors
     with pytest.raises(BuildError, match=f"but the GPU holds only {room} of"):
-        launcher_for(DEVICE, [kernel], room + 1)
+        launcher_for(DEVICE, [kernel], [replace(case.source, units=room + 1)])
 
 
 # ---- devices ---------------------------------------------------------------------------------

@@ -11,9 +11,16 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.plan import Plan
 from stretto.errors import BuildError
 from stretto.machines.cuda.driver import BUSY_REMEDY, Driver, load_driver
+from stretto.machines.cuda.graphs.arrange import Arrangements
+from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
-from stretto.machines.cuda.launcher import GpuLauncher, InterpretedLauncher, TorchMemory
+from stretto.machines.cuda.launcher import (
+    GpuLauncher,
+    InterpretedLauncher,
+    Launcher,
+    TorchMemory,
+)
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.options import Options
@@ -90,12 +97,15 @@ def resident_units(
 
 
 def launcher_for(
-    device: torch.device, compiled: Sequence[CompiledKernel], units: int
+    device: torch.device, compiled: Sequence[CompiledKernel], sources: Sequence[TritonSource]
 ) -> GpuLauncher:
-    """A GPU with the kernels of a program, for launches of so many units. Raises BuildError where
-    it cannot hold all of them at once: see `resident_units`."""
+    """A GPU with the kernels of a program. Raises BuildError where it cannot hold all blocks of a
+    launch at once that wait for each other: see `resident_units`."""
     gpu, driver = find_gpu(device), load_driver()
-    kernels = [load_kernel(driver, gpu.index, kernel, units) for kernel in compiled]
+    kernels = [
+        load_kernel(driver, gpu.index, kernel, source.blocks, joint=source.joint)
+        for kernel, source in zip(compiled, sources, strict=True)
+    ]
     for kernel in kernels:
         require_resident(kernel, gpu.multiprocessors)
     return GpuLauncher(gpu.device, driver, TorchMemory(gpu.device), kernels)
@@ -108,10 +118,11 @@ def cuda_executable(
     interface: ProgramInterface,
     options: Options,
     device: torch.device,
+    arranged: Arrangements | None = None,
 ) -> PlanExecutable:
-    """A program on a GPU. Raises BuildError as `launcher_for`."""
-    launcher = launcher_for(device, compiled, plan.program.units)
-    return PlanExecutable(plan, sources, interface, options, launcher)
+    """A program on a GPU; arranged: as captured graphs. Raises BuildError as `launcher_for`."""
+    launcher = launcher_for(device, compiled, sources)
+    return _executable(plan, sources, interface, options, launcher, arranged)
 
 
 def emulated_cuda_executable(
@@ -119,7 +130,22 @@ def emulated_cuda_executable(
     sources: Sequence[TritonSource],
     interface: ProgramInterface,
     options: Options,
+    arranged: Arrangements | None = None,
 ) -> PlanExecutable:
     """The same program on CPU tensors; the text of its kernels is interpreted."""
-    launcher = InterpretedLauncher([InterpretedKernel(s, options.seed) for s in sources])
-    return PlanExecutable(plan, sources, interface, options, launcher)
+    kernels = [InterpretedKernel(source, options.seed) for source in sources]
+    launcher = InterpretedLauncher(kernels, options.seed)
+    return _executable(plan, sources, interface, options, launcher, arranged)
+
+
+def _executable(
+    plan: Plan,
+    sources: Sequence[TritonSource],
+    interface: ProgramInterface,
+    options: Options,
+    launcher: Launcher,
+    arranged: Arrangements | None,
+) -> PlanExecutable:
+    if arranged is None:
+        return PlanExecutable(plan, sources, interface, options, launcher)
+    return GraphExecutable(plan, sources, interface, options, launcher, arranged)

@@ -24,6 +24,7 @@ from stretto.device.program import DeviceProgram
 from stretto.device.regions import call_buffers
 from stretto.errors import BuildError, RunError
 from stretto.ir.failure import unpacked_detail
+from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import (
@@ -88,7 +89,9 @@ class CudaExecutable(Executable):
         self.symbols = InputSizes(interface.symbols, interface.inputs)
         self.recursive = any(source.recursive for source in self.sources)
         self.sized = bool(results or self.capacities)
-        self.waits = self.sized or self.recursive or launcher.synchronous
+        self.is_read = self.sized or self.recursive or launcher.synchronous
+        self.waits = self.is_read
+        self.can_be_captured = not self.is_read
         self.why_not_captured = (
             "its outputs' sizes are read on the host"
             if self.sized
@@ -126,7 +129,10 @@ class CudaExecutable(Executable):
                 if self.waits:
                     return self._run(inputs, known, state)
                 memory = self._memory(inputs, {}, known)
-                self.run(state, memory, {}, known, stream)
+                try:
+                    self.run(state, memory, {}, known, stream)
+                except ProgramStopped as stop:  # by the host in the midst of it
+                    raise explained(stop, self.interface.stops) from None
             return [memory[slot] for slot in self.outputs]
 
     def run(
@@ -138,7 +144,7 @@ class CudaExecutable(Executable):
         stream: int,
     ) -> None:
         """Enqueues all that one call does on the GPU."""
-        self.launch(0, state, memory, capacities, sizes, stream)
+        self.launch(0, state, memory, capacities, sizes)
 
     def launch(
         self,
@@ -147,12 +153,22 @@ class CudaExecutable(Executable):
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
         sizes: Values,
-        stream: int,
+    ) -> None:
+        """Enqueues a kernel with its arguments, as `prepared`."""
+        self.enqueue(self.prepared(number, state, memory, capacities, sizes), state, state.stream)
+
+    def prepared(
+        self,
+        number: int,
+        state: State,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        sizes: Values,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
         reached: Sequence[torch.Tensor] = (),
-    ) -> None:
-        """Enqueues a kernel. memory: by slot, a tensor for every buffer but the constants.
-        capacities: rooms of lists by their number. sizes: the values of symbols.
+    ) -> Invocation:
+        """A kernel with its arguments. memory: by slot, a tensor for every buffer but the
+        constants. capacities: rooms of lists by their number. sizes: the values of symbols.
         frame: arena and words, where they are not the state's. reached: what words point to."""
         invocation = state.invocations.get(number)
         if invocation is None:
@@ -160,6 +176,9 @@ class CudaExecutable(Executable):
             invocation = state.invocations[number] = self.launcher.bind(number, arguments)
         self.places[number].fill(invocation, memory, capacities, sizes, frame)
         invocation.reach(reached)
+        return invocation
+
+    def enqueue(self, invocation: Invocation, state: State, stream: int) -> None:
         self.launches += 1
         self.launcher.launch(invocation, stream, state.capture)
 
@@ -173,6 +192,10 @@ class CudaExecutable(Executable):
                     if state.failed:
                         self.launcher.synchronize(state.stream)
                         raise self.failure(state)
+
+    def arena(self, state: State) -> torch.Tensor:
+        """A state's memory for the intermediate values of main. Raises as `memory`."""
+        return self._filler.arena(state, self.sizes)
 
     def memory(self, count: int) -> torch.Tensor:
         """Bytes for a program itself. Raises RunError where there are not so many."""
@@ -197,7 +220,7 @@ class CudaExecutable(Executable):
     ) -> list[Result]:
         """A call for a graph. Its arena is memory of the graph, which uses that again for what
         comes later, so every launch has its own."""
-        if self.waits:
+        if not self.can_be_captured:
             why = self.why_not_captured
             raise RunError(
                 f"the program cannot be captured, because {why}",

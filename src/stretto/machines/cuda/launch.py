@@ -1,6 +1,6 @@
 """Launches of one kernel on a GPU, in an order in which no two programs wait for each other.
 
-All thread blocks of a program must be resident at once, since they wait for each other. Two
+All thread blocks of a launch must be resident at once where they wait for each other. Two such
 programs that start beside each other could each get a part of the multiprocessors and wait for the
 rest for ever. So
 
@@ -11,6 +11,8 @@ rest for ever. So
     one, so that two programs do not share a GPU at all. Replays are torch's, so this cannot see
     them: (a) holds for them alone;
 (c) a wait gives up after a number of looks, so that whatever goes wrong ends in an error.
+
+A launch whose blocks wait for nobody needs none of this: it may run beside any other.
 
 A device without cooperative launches is refused, and so is the per-thread default stream: its one
 handle is another stream in each thread, of which (b) would know nothing.
@@ -71,12 +73,22 @@ class Invocation(Protocol):
 
     @property
     def launch(self) -> Launch: ...
+    @property
+    def joint(self) -> bool:
+        """Whether its blocks wait for each other."""
+        ...
+
+    @property
+    def key(self) -> object:
+        """Equal to what it was before where all arguments are what they were."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
     """A kernel on a device. scratch_parameters: pointers after those of the program, null.
-    resident: blocks that one multiprocessor holds at once."""
+    resident: blocks that one multiprocessor holds at once. cooperative: all blocks of a launch run
+    at once."""
 
     driver: Driver
     context: int
@@ -86,19 +98,22 @@ class LoadedKernel:
     shared: int
     scratch_parameters: int
     resident: int
+    cooperative: bool = True
 
     def bind(self, arguments: Sequence[Argument]) -> Invocation:
-        return _CudaInvocation(self, arguments)
+        return CudaInvocation(self, arguments)
 
 
-def load_kernel(driver: Driver, device: int, compiled: CompiledKernel, blocks: int) -> LoadedKernel:
-    """Loads a kernel for launches of that many blocks. Raises BuildError where the driver refuses
-    it, and for a device that starts no grid as a whole."""
+def load_kernel(
+    driver: Driver, device: int, compiled: CompiledKernel, blocks: int, *, joint: bool = True
+) -> LoadedKernel:
+    """Loads a kernel for launches of that many blocks. joint: they wait for each other. Raises
+    BuildError where the driver refuses it, and for a device that starts no grid as a whole."""
     if compiled.scratch_bytes:
         raise BuildError("Triton compiled the program with scratch memory, which nobody provides")
     threads, shared = compiled.warps * WARP, compiled.shared_bytes
     try:
-        cooperative = driver.attribute(device, COOPERATIVE_LAUNCH)
+        refused = joint and not driver.attribute(device, COOPERATIVE_LAUNCH)
         context = driver.context(device)
         with driver.active(context), driver.relaxed():
             function = driver.load(compiled.binary, compiled.entry)
@@ -107,20 +122,23 @@ def load_kernel(driver: Driver, device: int, compiled: CompiledKernel, blocks: i
             resident = driver.resident_blocks(function, threads, shared)
     except CudaError as error:
         raise build_error(error, f"the kernel cannot be loaded on cuda:{device}") from error
-    if not cooperative:
+    if refused:
         raise BuildError(
             f"cuda:{device} has no cooperative launches, so the thread blocks of a program, which "
             "wait for each other, might not all run at once",
             remedy="use a whole GPU: some virtual ones and old drivers have no such launches",
         )
     scratch = compiled.scratch_parameters
-    return LoadedKernel(driver, context, function, blocks, threads, shared, scratch, resident)
+    return LoadedKernel(
+        driver, context, function, blocks, threads, shared, scratch, resident, joint
+    )
 
 
 def require_resident(kernel: LoadedKernel, multiprocessors: int) -> None:
-    """Raises BuildError where the device cannot hold all blocks of a launch at once."""
+    """Raises BuildError where the device cannot hold all blocks of a launch at once that wait for
+    each other."""
     room = kernel.resident * multiprocessors
-    if kernel.blocks > room:
+    if kernel.cooperative and kernel.blocks > room:
         raise BuildError(
             f"the program has {kernel.blocks} execution units, but the GPU holds only {room} of "
             f"its thread blocks at once ({kernel.resident} on each of {multiprocessors} "
@@ -129,7 +147,7 @@ def require_resident(kernel: LoadedKernel, multiprocessors: int) -> None:
         )
 
 
-class _CudaInvocation:
+class CudaInvocation:
     """Arguments as one block of words that launches read."""
 
     def __init__(self, kernel: LoadedKernel, arguments: Sequence[Argument]) -> None:
@@ -142,14 +160,26 @@ class _CudaInvocation:
             kernel.threads,
             kernel.shared,
             self.words,
-            cooperative=True,
+            cooperative=kernel.cooperative,
         )
+        self.kernel = kernel
+        self.joint = kernel.cooperative
 
     def reach(self, memory: Sequence[torch.Tensor]) -> None:
         """A GPU finds memory by its address."""
 
+    @property
+    def key(self) -> object:
+        return bytes(self.words)
+
     def set(self, place: int, argument: Argument) -> None:
         self.words[place] = argument if isinstance(argument, int) else argument.data_ptr()
+
+
+class Replay(Protocol):
+    """A graph that can be replayed."""
+
+    def launch(self, stream: int) -> None: ...
 
 
 class LaunchOrder:
@@ -167,6 +197,16 @@ class LaunchOrder:
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
         """Raises CudaError, and RunError for a stream whose order nobody can know."""
+        if invocation.joint:
+            self._enqueue(invocation.launch, stream, capture)
+        else:
+            invocation.launch(stream)
+
+    def replay(self, graph: Replay, stream: int) -> None:
+        """A graph, in which there may be joint launches. Raises as `launch`."""
+        self._enqueue(graph.launch, stream, 0)
+
+    def _enqueue(self, enqueue: Launch, stream: int, capture: int) -> None:
         if stream == PER_THREAD_STREAM:
             raise RunError(
                 "a program cannot run on the per-thread default stream, which is another stream "
@@ -177,7 +217,7 @@ class LaunchOrder:
             last = self._last.get(capture, stream)
             if last != stream:
                 self._follow(last, stream, capture)
-            invocation.launch(stream)
+            enqueue(stream)
             self._last[capture] = stream
 
     def _follow(self, last: int, stream: int, capture: int) -> None:

@@ -7,13 +7,16 @@ runs the same kernel text on CPU tensors, without a GPU; each launch is over whe
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
+from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
+from stretto.machines.cuda.graphs.driver_graph import DriverGraph
+from stretto.machines.cuda.interpretation import Interpretation, KernelText
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
 from stretto.machines.cuda.printer.source import HOST
 from stretto.machines.machine import HOST as HOST_DEVICE
@@ -79,6 +82,22 @@ class Launcher(Protocol):
         """Enqueues a kernel behind the launch before, whatever stream that was on."""
         ...
 
+    def graph(self) -> GraphBuilder:
+        """A graph without nodes so far."""
+        ...
+
+    def numbers(self, words: Sequence[int]) -> torch.Tensor:
+        """Words in the memory of the device."""
+        ...
+
+    def write(self, target: torch.Tensor, words: Sequence[int]) -> None:
+        """Enqueues a change of such words on the current stream."""
+        ...
+
+    def replay(self, graph: Replay, stream: int) -> None:
+        """Enqueues a replay behind the launch before, whatever stream that was on."""
+        ...
+
     def synchronize(self, stream: int | None = None) -> None:
         """Waits for a stream, or for all."""
         ...
@@ -95,6 +114,8 @@ class DeviceMemory(Protocol):
     def pinned(self, words: int) -> torch.Tensor: ...
     def stream(self) -> int: ...
     def on_side_stream(self) -> AbstractContextManager[object]: ...
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]: ...
+    def words(self, words: Sequence[int]) -> torch.Tensor: ...
     def total(self) -> int: ...
 
 
@@ -104,6 +125,7 @@ class TorchMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.side = torch.cuda.Stream(device)
+        self.pools: dict[Hashable, Any] = {}
         current: Callable[[int | None], int] = torch._C._cuda_getCurrentRawStream  # pyright: ignore
         self.current = current
 
@@ -113,11 +135,31 @@ class TorchMemory:
     def pinned(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int64, pin_memory=True)
 
+    def words(self, words: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(words, dtype=torch.int64, device=self.device)
+
     def stream(self) -> int:
         return self.current(self.device.index)
 
     def on_side_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.side)
+
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
+        """What `run` puts on the current stream, as a CUDA graph, and what keeps that alive.
+        lane: graphs of one lane share memory, so they must not run beside each other. Raises
+        CaptureError."""
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        pool = self.pools.setdefault(lane, torch.cuda.graph_pool_handle())
+        try:
+            with torch.cuda.stream(self.side):
+                graph.capture_begin(pool, capture_error_mode="thread_local")
+                try:
+                    run()
+                finally:
+                    graph.capture_end()
+        except RuntimeError as error:
+            raise CaptureError(str(error)) from error
+        return graph.raw_cuda_graph(), graph
 
     def total(self) -> int:
         return torch.cuda.get_device_properties(self.device).total_memory
@@ -145,7 +187,7 @@ class GpuLauncher:
 
     def active(self) -> AbstractContextManager[object]:
         try:
-            return self.driver.active(self.kernels[0].context)
+            return self.driver.active(self.context)
         except CudaError as error:
             raise run_error(error, "the GPU cannot be used") from error
 
@@ -181,6 +223,32 @@ class GpuLauncher:
         except CudaError as error:
             raise run_error(error, "the program cannot be launched") from error
 
+    @property
+    def context(self) -> int:
+        return self.kernels[0].context
+
+    def graph(self) -> GraphBuilder:
+        return DriverGraph.empty(self)
+
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
+        return self.torch.captured(run, lane)
+
+    def numbers(self, words: Sequence[int]) -> torch.Tensor:
+        """Words in the memory of the device."""
+        return self.aside(lambda: self.torch.words(words))
+
+    def write(self, target: torch.Tensor, words: Sequence[int]) -> None:
+        # Memory of the host that torch uses again only when the copy has ended.
+        source = self.torch.pinned(len(words))
+        source.copy_(torch.tensor(words))
+        target.copy_(source, non_blocking=True)
+
+    def replay(self, graph: Replay, stream: int) -> None:
+        try:
+            self.order.replay(graph, stream)
+        except CudaError as error:
+            raise run_error(error, "the graph cannot be replayed") from error
+
     def synchronize(self, stream: int | None = None) -> None:
         try:
             self.driver.synchronize(stream)
@@ -191,34 +259,12 @@ class GpuLauncher:
         return self.torch.total()
 
 
-class KernelText(Protocol):
-    """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
-
-    def launch(
-        self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
-    ) -> object: ...
-
-
-class _Interpretation:
-    def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
-        self.kernel = kernel
-        self.arguments = list(arguments)
-        self.reached: Sequence[torch.Tensor] = ()
-
-    def reach(self, memory: Sequence[torch.Tensor]) -> None:
-        self.reached = memory
-
-    def set(self, place: int, argument: Argument) -> None:
-        self.arguments[place] = argument
-
-    def launch(self, stream: int) -> None:
-        self.kernel.launch(self.arguments, self.reached)
-
-
 class InterpretedLauncher:
-    """No GPU: one stream, nothing is captured, a launch has ended when it returns."""
+    """No GPU: one stream, torch captures nothing, a launch has ended when it returns. seed: draws
+    the order in which nodes of graphs run."""
 
-    def __init__(self, kernels: Sequence[KernelText]) -> None:
+    def __init__(self, kernels: Sequence[KernelText], seed: int = 0) -> None:
+        self.seed = seed
         self.device = HOST_DEVICE
         self.polls = POLLS
         self.synchronous = True
@@ -250,10 +296,22 @@ class InterpretedLauncher:
         return torch.zeros(words, dtype=torch.int64)
 
     def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
-        return _Interpretation(self.kernels[number], arguments)
+        return Interpretation(self.kernels[number], arguments)
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
         invocation.launch(stream)
+
+    def graph(self) -> GraphBuilder:
+        return EmulatedGraph(self.seed)
+
+    def numbers(self, words: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(words, dtype=torch.int64)
+
+    def write(self, target: torch.Tensor, words: Sequence[int]) -> None:
+        target.copy_(torch.tensor(words))
+
+    def replay(self, graph: Replay, stream: int) -> None:
+        graph.launch(stream)
 
     def synchronize(self, stream: int | None = None) -> None:
         pass

@@ -8,10 +8,13 @@ from typing import ClassVar
 
 import torch
 
+from stretto.device.costs import CostModel
 from stretto.device.forms import Lowered, Planned, Scheduled, Selected
 from stretto.device.operator import Template
+from stretto.device.plan import Plan
+from stretto.device.program import DeviceProgram
 from stretto.device.verifier import verify_plan
-from stretto.errors import BuildError
+from stretto.errors import BuildError, ScheduleError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
 from stretto.machines.cuda.device import (
@@ -24,6 +27,7 @@ from stretto.machines.cuda.device import (
 )
 from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import GpuProgram, compile_plan
@@ -44,10 +48,16 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.schedule.choice import chooser
-from stretto.schedule.launches import choose_launches
+from stretto.schedule.launch_graph import with_own_memory
+from stretto.schedule.launches import (
+    choose_graph,
+    choose_launches,
+    graph_seconds,
+    plan_seconds,
+)
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
-from stretto.simulator.devices import costs_on, gpu_like
+from stretto.simulator.devices import costs_on, device_for, gpu_like
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -58,12 +68,39 @@ def gpu_program(stages: Stages) -> GpuProgram:
 
 def _plan(stages: Stages) -> None:
     program, _ = stages.runnable()
-    options = stages.options
-    chosen = choose_launches(program, stages.machine.costs, options.launches, options.control)
-    plan = make_plan(program, cuts=chosen.cuts)
-    if options.verify or chosen.cuts:
+    options, costs = stages.options, stages.machine.costs
+    plan, as_graph = choose_plan(program, costs, options)
+    if options.verify or not plan.is_whole:
         verify_plan(plan, stages.source)
-    stages.product = GpuProgram(plan)
+    stages.product = GpuProgram(plan, as_graph=as_graph)
+
+
+def choose_plan(program: DeviceProgram, costs: CostModel, options: Options) -> tuple[Plan, bool]:
+    """The plan of a verified program, and whether it is enqueued as captured graphs, as
+    `Options.enqueue` says: "auto" takes the faster one in simulation."""
+    plan: Plan | None = None
+    if options.enqueue != "graph":
+        chosen = choose_launches(program, costs, options.launches, options.control)
+        plan = make_plan(program, cuts=chosen.cuts)
+        if options.enqueue == "stream":
+            return plan, False
+    apart = with_own_memory(program)
+    chosen = choose_graph(apart, costs, options.launches, options.control)
+    graph = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    if plan is None:
+        return graph, not graph.is_whole
+    device = device_for(costs, program.units)
+    try:
+        faster = graph_seconds(graph, device, costs) < plan_seconds(plan, device, costs)
+    except ScheduleError:  # a run too long to be simulated
+        faster = False
+    return (graph, True) if faster and not graph.is_whole else (plan, False)
+
+
+def _arranged(stages: Stages) -> Arrangements | None:
+    """How graphs are enqueued, where the program is."""
+    made = gpu_program(stages)
+    return arrangements(made.plan, stages.machine.costs) if made.as_graph else None
 
 
 TRITON = Form(
@@ -78,7 +115,7 @@ def _planned(stages: Stages) -> Planned:
 
 def _put_planned(stages: Stages, form: Planned) -> None:
     stages.scheduled = Scheduled(form.plan.program, form.interface)
-    stages.product = GpuProgram(form.plan)
+    stages.product = GpuProgram(form.plan, as_graph=stages.options.enqueue == "graph")
 
 
 PLAN = BuildStage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))
@@ -152,7 +189,7 @@ class CudaMachine(TritonMachine):
         hold as many thread blocks at once as the program has units."""
         major, minor = find_gpu(stages.place).capability
         target = f"sm_{major}{minor}"
-        made = compile_plan(gpu_program(stages).plan, target, stages.options)
+        made = compile_plan(gpu_program(stages), target, stages.options)
         stages.product = made
         room = min(resident_units(kernel, stages.place) for kernel in made.compiled)
         if room == 0:
@@ -166,8 +203,9 @@ class CudaMachine(TritonMachine):
     def load(self, stages: Stages) -> None:
         made, (_, interface) = gpu_program(stages), stages.runnable()
         stages.executable = cuda_executable(
-            made.plan, made.sources, made.compiled, interface, stages.options, stages.place
-        )
+            made.plan, made.sources, made.compiled, interface, stages.options, stages.place,
+            _arranged(stages),
+        )  # fmt: skip
 
     def describe(self, stages: Stages) -> Description:
         gpu = None
@@ -200,13 +238,13 @@ class EmulatedCudaMachine(TritonMachine):
         return options.units or EMULATED_UNITS
 
     def print(self, stages: Stages) -> None:
-        plan = gpu_program(stages).plan
-        stages.product = GpuProgram(plan, print_plan(plan))
+        made = gpu_program(stages)
+        stages.product = replace(made, sources=print_plan(made.plan))
 
     def load(self, stages: Stages) -> None:
         made, (_, interface) = gpu_program(stages), stages.runnable()
         stages.executable = emulated_cuda_executable(
-            made.plan, made.sources, interface, stages.options
+            made.plan, made.sources, interface, stages.options, _arranged(stages)
         )
 
     def describe(self, stages: Stages) -> Description:
@@ -233,8 +271,7 @@ class CrossCompiler(TritonMachine):
         return self.multiprocessors
 
     def compile(self, stages: Stages) -> None:
-        plan = gpu_program(stages).plan
-        stages.product = compile_plan(plan, self.target.name, stages.options)
+        stages.product = compile_plan(gpu_program(stages), self.target.name, stages.options)
 
     def describe(self, stages: Stages) -> Description:
         return describe(stages, gpu_program(stages), self.multiprocessors)

@@ -7,38 +7,19 @@ the condition of a branch or loop that has a library call inside, a size that a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
 
 import torch
 
-from stretto.device.evaluate import resolve
-from stretto.device.expr import (
-    SIZE,
-    Access,
-    Buffer,
-    Const,
-    Expr,
-    Position,
-    Reg,
-    constant,
-    depends_on_sizes,
-)
 from stretto.device.forms import ProgramInterface
-from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, rotating
-from stretto.ir.sizes import Size
+from stretto.device.plan import Action, Launch, Plan
+from stretto.device.tree import Leaf, Node, Seq, rotating
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.host import Host
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import State
 from stretto.options import Options
-from stretto.runtime.library import Number, Operand, extents, run_call
-from stretto.runtime.results import item_shape
 from stretto.runtime.sizes import Values
-from stretto.runtime.status import Status
-from stretto.runtime.stops import stopped
 
 Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
 """Gives the parts of a sequence in the order in which the host executes them."""
@@ -79,6 +60,7 @@ class PlanExecutable(CudaExecutable):
         self.library_runs = 0
         if plan.decides_on_host:
             self.waits = True
+            self.can_be_captured = False
             self.why_not_captured = "the host decides on values in the midst of it"
 
     def run(
@@ -92,248 +74,19 @@ class PlanExecutable(CudaExecutable):
         if self.is_single:
             super().run(state, memory, capacities, sizes, stream)
             return
-        host = _Host(self, state, memory, capacities, sizes, stream)
-        words = host.activate("main", depth=0).words
+        words = self.host(state, memory, capacities, sizes, stream).main().words
         if self.registers:
             known = words.tolist()
             for place in self.registers.values():
                 state.words[place] = known[place]
 
-
-@dataclass(slots=True)
-class _Activation:
-    """One activation of a function.
-
-    sizes: the values of symbols, by the names of their registers. moving: where buffers lie whose
-    place is not fixed; their addresses are in words too. lost: those of them that a launch may have
-    let trade places.
-    """
-
-    function: TreeFunction[Action]
-    arena: torch.Tensor
-    words: torch.Tensor
-    depth: int
-    sizes: Mapping[str, int]
-    moving: dict[Buffer, torch.Tensor] = field(default_factory=dict[Buffer, torch.Tensor])
-    lost: set[Buffer] = field(default_factory=set[Buffer])
-
-
-class _Host:
-    """The host's part in one run."""
-
-    def __init__(
+    def host(
         self,
-        executable: PlanExecutable,
         state: State,
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
         sizes: Values,
         stream: int,
-    ) -> None:
-        self.executable = executable
-        self.sizes = sizes
-        self.state = state
-        self.memory = memory
-        self.capacities = capacities
-        self.stream = stream
-
-    def activate(
-        self,
-        name: str,
-        depth: int,
-        registers: Mapping[Reg, torch.Tensor | Number] | None = None,
-        tensors: Mapping[Buffer, torch.Tensor] | None = None,
-    ) -> _Activation:
-        """Runs a function; gives what it leaves behind."""
-        executable = self.executable
-        if depth > executable.max_depth:
-            raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
-        places = executable.plan.words[name]
-        words = executable.launcher.empty((max(len(places), 1),), torch.int64).zero_()
-        sizes = executable.symbols.registers(self.sizes)
-        given_sizes = (item for item in (registers or {}).items() if item[0].name.startswith(SIZE))
-        sizes |= {reg.name: int(value) for reg, value in given_sizes}
-        frame = resolve(executable.program.frame(name).end, sizes)
-        arena = executable.memory(max(executable.sizes.arena, frame))
-        at = _Activation(executable.functions[name], arena, words, depth, sizes)
-        given = tensors or {}
-        for buffer in self.executable.moving[name]:
-            at.moving[buffer] = given[buffer] if buffer in given else self.fixed(at, buffer)
-            self.address(at, buffer).fill_(at.moving[buffer].data_ptr())
-        for reg, value in (registers or {}).items():
-            self.set_word(at, reg, value)
-        self.node(at.function.body, at)
-        return at
-
-    def address(self, at: _Activation, buffer: Buffer) -> torch.Tensor:
-        """The word with a buffer's address."""
-        return at.words[self.executable.plan.words[at.function.name][address_name(buffer)]]
-
-    # ---- registers ---------------------------------------------------------------------------
-    def word(self, at: _Activation, reg: Reg) -> torch.Tensor:
-        return at.words[self.executable.plan.words[at.function.name][reg.name]]
-
-    def set_word(self, at: _Activation, reg: Reg, value: torch.Tensor | Number) -> None:
-        if isinstance(value, torch.Tensor):
-            self.word(at, reg).copy_(value)
-        else:
-            self.word(at, reg).fill_(_bits(reg, value))
-
-    def read(self, at: _Activation, reg: Reg) -> Number:
-        """The value of a register; waits for all that was enqueued."""
-        self.executable.reads += 1
-        self.executable.launcher.synchronize(self.stream)
-        self.executable.require_running(self.state)
-        return _value(reg, int(self.word(at, reg).item()))
-
-    def number(self, at: _Activation, expr: Expr) -> int:
-        known = host_number(expr, at.sizes)
-        return int(self.read(at, _register(expr))) if known is None else known
-
-    # ---- control -----------------------------------------------------------------------------
-    def node(self, node: Node[Action], at: _Activation) -> None:
-        match node:
-            case Leaf(Launch() as launch):
-                self.launch(launch, at)
-            case Leaf(Library(call)):
-                self.library(call, at)
-            case Seq():
-                for child in self.executable.order(node):
-                    self.node(child, at)
-            case For(index, start, stop, step, body, rotate):
-                for position in range(self.number(at, start), self.number(at, stop), step):
-                    self.set_word(at, index, position)
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-            case While(head, condition, body, rotate):
-                self.node(head, at)
-                while self.read(at, condition):
-                    self.node(body, at)
-                    self.rotate(rotate, at)
-                    self.node(head, at)
-            case If(condition, then, orelse):
-                self.node(then if self.read(at, condition) else orelse, at)
-            case Call():
-                self.call(node, at)
-            case _:
-                raise TypeError(node)
-
-    def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]], at: _Activation) -> None:
-        for a, b in pairs:
-            at.moving[a], at.moving[b] = at.moving[b], at.moving[a]
-            if {a, b} & at.lost:
-                at.lost |= {a, b}
-            first, second = self.address(at, a), self.address(at, b)
-            before = first.clone()
-            first.copy_(second)
-            second.copy_(before)
-
-    def call(self, node: Call[Action], at: _Activation) -> None:
-        registers: dict[Reg, torch.Tensor | Number] = {}
-        for reg, expr in node.registers:
-            if isinstance(expr, Const):
-                registers[reg] = expr.value
-            else:
-                known = host_number(expr, at.sizes)
-                registers[reg] = self.word(at, _register(expr)) if known is None else known
-        tensors = {buffer: self.place(at, access) for buffer, access in node.tensors}
-        done = self.activate(node.function, at.depth + 1, registers, tensors)
-        for mine, theirs in node.results:
-            self.set_word(at, mine, self.word(done, theirs))
-
-    # ---- memory ------------------------------------------------------------------------------
-    def tensor(self, at: _Activation, buffer: Buffer) -> torch.Tensor:
-        """All of a buffer from its start on, flat."""
-        if buffer in at.lost:
-            self.find(at)
-        return at.moving[buffer] if buffer in at.moving else self.fixed(at, buffer)
-
-    def find(self, at: _Activation) -> None:
-        """Asks the device where the buffers are that its loops let trade places."""
-        self.executable.reads += 1
-        self.executable.launcher.synchronize(self.stream)
-        self.executable.require_running(self.state)
-        places = {at.moving[buffer].data_ptr(): at.moving[buffer] for buffer in at.lost}
-        found = {buffer: places[int(self.address(at, buffer).item())] for buffer in at.lost}
-        at.moving |= found
-        at.lost.clear()
-
-    def fixed(self, at: _Activation, buffer: Buffer) -> torch.Tensor:
-        """As `tensor`, of a buffer that stays where it is."""
-        if buffer.kind in ("local", "items"):
-            start = self.executable.frames[at.function.name].offset(buffer.name)
-            first = resolve(start, at.sizes)
-            nbytes = prod(item_shape(buffer, at.sizes)) * buffer.dtype.itemsize
-            return at.arena[first : first + nbytes].view(buffer.dtype.torch)
-        if buffer.slot in self.memory:
-            return self.memory[buffer.slot].view(-1)
-        return self.executable.constant(buffer).view(-1)
-
-    def place(self, at: _Activation, access: Access) -> torch.Tensor:
-        return self.tensor(at, access.buffer)[self.number(at, Position(access.offset)) :]
-
-    # ---- actions -----------------------------------------------------------------------------
-    def launch(self, launch: Launch, at: _Activation) -> None:
-        self.executable.launch(
-            self.executable.numbers[id(launch)],
-            self.state,
-            self.memory,
-            self.capacities,
-            self.sizes,
-            self.stream,
-            (at.arena, at.words),
-            list(at.moving.values()),
-        )
-        at.lost |= set(launch.rotated)
-
-    def library(self, call: LibraryCall, at: _Activation) -> None:
-        self.executable.library_runs += 1
-        numbers: dict[Reg | Size, Number] = {}
-        for kind in call.operands:
-            if isinstance(kind, Size):
-                numbers[kind] = resolve(kind, at.sizes)
-            elif isinstance(kind, Reg):
-                numbers[kind] = self.read(at, kind)
-        operands: list[Operand] = []
-        for kind in call.operands:
-            if not isinstance(kind, Buffer):
-                operands.append(numbers[kind])
-                continue
-            dims = [int(numbers[dim]) for dim in extents(kind)]
-            shape = [dim if isinstance(dim, int) else dims.pop(0) for dim in kind.shape]
-            operands.append(self.tensor(at, kind)[: prod(shape)].view(shape))
-        run_call(call, operands)
-
-
-def host_number(expr: Expr, sizes: Mapping[str, int]) -> int | None:
-    """The number that an expression is for a host who knows the sizes; None for one that the device
-    computes."""
-    if isinstance(expr, Position) and depends_on_sizes(expr.index):
-        return resolve(expr.index, sizes)
-    return constant(expr)
-
-
-def _register(expr: Expr) -> Reg:
-    """The register that a plan has made of an expression."""
-    assert isinstance(expr, Position)
-    ((atom, _),) = expr.index.terms
-    assert isinstance(atom, Reg)
-    return atom
-
-
-def _bits(reg: Reg, value: Number) -> int:
-    """A value as a word; see `Parameter`."""
-    if not reg.dtype.is_float:
-        return int(value)
-    wide = reg.dtype.itemsize == 8
-    number = torch.tensor(float(value), dtype=torch.float64 if wide else torch.float32)
-    return int(number.view(torch.int64 if wide else torch.int32).item())
-
-
-def _value(reg: Reg, word: int) -> Number:
-    if reg.dtype.is_float:
-        wide = reg.dtype.itemsize == 8
-        bits = word if wide else (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
-        number = torch.tensor(bits, dtype=torch.int64 if wide else torch.int32)
-        return float(number.view(torch.float64 if wide else torch.float32).item())
-    return bool(word) if reg.dtype.itemsize == 1 and reg.dtype.value == "bool" else word
+    ) -> Host:
+        """What enqueues one run."""
+        return Host(self, state, memory, capacities, sizes, stream)

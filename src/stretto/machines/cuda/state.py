@@ -36,7 +36,8 @@ class State:
 
     error: the host's view of the control block's error. words: registers that go in or out, in
     memory that both sides see. arena, stack: None where they are still to be made, as they are for
-    each launch of a capture. invocations: of each kernel, once it was launched.
+    each launch of a capture. invocations: of each kernel, once it was launched. graphs: those that
+    were made of the plan's stretches (graphs/executable.py).
     """
 
     stream: int
@@ -48,6 +49,7 @@ class State:
     arena: torch.Tensor | None = None
     stack: torch.Tensor | None = None
     invocations: dict[int, Invocation] = field(default_factory=dict[int, Invocation])
+    graphs: object = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -181,9 +183,7 @@ class Filler:
         self, source: TritonSource, state: State, sizes: Sizes
     ) -> dict[str, Callable[[], Argument]]:
         def arena() -> torch.Tensor:
-            if state.arena is None:
-                state.arena = self.memory(sizes.arena)
-            return state.arena
+            return self.arena(state, sizes)
 
         def stack() -> torch.Tensor:
             if state.stack is None:
@@ -200,6 +200,12 @@ class Filler:
             "max_depth": lambda: self.max_depth,
             "polls": lambda: self.launcher.polls,
         }
+
+    def arena(self, state: State, sizes: Sizes) -> torch.Tensor:
+        """A state's memory for intermediate values, made where it has none. Raises as `memory`."""
+        if state.arena is None:
+            state.arena = self.memory(sizes.arena)
+        return state.arena
 
     def memory(self, count: int) -> torch.Tensor:
         """Bytes for a program itself. Raises RunError where there are not so many."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.device.expr import Buffer
 from stretto.device.plan import Plan
@@ -38,11 +38,13 @@ MOST_INLINE = 20
 @dataclass(frozen=True, slots=True)
 class GpuProgram:
     """What the CUDA machine makes of a scheduled program: the plan, and the text of each of its
-    launches; `compiled` is empty until they have been compiled."""
+    launches; `compiled` is empty until they have been compiled. as_graph: it is enqueued as
+    captured graphs."""
 
     plan: Plan
     sources: tuple[TritonSource, ...] = ()
     compiled: tuple[CompiledTriton, ...] = ()
+    as_graph: bool = False
 
 
 def ways(program: DeviceProgram) -> tuple[Style, ...]:
@@ -54,16 +56,17 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
     return WAYS
 
 
-def compile_plan(plan: Plan, target: str, options: Options) -> GpuProgram:
+def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgram:
     """Each launch in the first of its styles that spills nothing, else in the one that spills
     least. Raises as `compile_source`."""
+    plan = program.plan
     kept = handed_over(plan)
     chosen = [
         _compile(launch.program, plan.words[name], kept, target, options)
         for name, launch in plan.launches
     ]
     sources = tuple(source for source, _ in chosen)
-    return GpuProgram(plan, sources, tuple(kernel for _, kernel in chosen))
+    return replace(program, sources=sources, compiled=tuple(kernel for _, kernel in chosen))
 
 
 def _compile(

@@ -70,8 +70,8 @@ class InterpretedKernel:
         self._module = triton_language.load_module(source.text)
 
     def launch(self, arguments: Sequence[Tensor | float], reached: Sequence[Tensor] = ()) -> None:
-        """One launch with all units. `arguments`: those of `source.parameters` in order, pointers
-        as contiguous tensors on the CPU, which are changed in place; several may share memory.
+        """One launch. `arguments`: those of `source.parameters` in order, pointers as contiguous
+        tensors on the CPU, which are changed in place; several may share memory.
         reached: further memory, to which words of the arguments point.
 
         How the program ended stands in the control block. Raises DeadlockError where no unit can
@@ -101,7 +101,7 @@ class InterpretedKernel:
         with self._language.interpreted():
             builder = self._language.BUILDER
             before, builder.memory = builder.memory, Memory(buffers)
-            builder.grid_dim = (self.source.units, 1, 1)
+            builder.grid_dim = (self.source.blocks, 1, 1)
             try:
                 launch = _Launch(builder, self._module, self._watches(), values, control, order)
                 launch.run(self._greenlet)
@@ -113,10 +113,10 @@ class InterpretedKernel:
     def _watches(self) -> list[Watch | None]:
         """One for each unit."""
         if not self.races:
-            return [None] * self.source.units
+            return [None] * self.source.blocks
         threads = self.source.warps * WARP
         return [
-            UnitAccesses(self._file, threads, self._dependences) for _ in range(self.source.units)
+            UnitAccesses(self._file, threads, self._dependences) for _ in range(self.source.blocks)
         ]
 
     def _is_constant(self, parameter: Parameter) -> bool:

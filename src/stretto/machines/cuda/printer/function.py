@@ -281,6 +281,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.out.add(code.Wait(value, OK))
 
     def signal(self, step: SignalStep) -> None:
+        if not self.parts.has_waits:  # a piece of a schedule, whose waits are between launches
+            return
         values = set(step.steps.values())
         if len(values) == 1:
             with self.only(step.steps):

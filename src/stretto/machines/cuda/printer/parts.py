@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stretto.device.awaited import awaited_ends
+from stretto.device.awaited import awaited_ends, has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
@@ -29,7 +29,8 @@ class ModuleParts(ProgramParts):
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
     numbers that units look up. counter: numbers the names of parts of scalars. kept: buffers that
     others than this program read. awaited: the units that are waited for at the ends of leaves.
-    accessed: what kernels touch, for `barriers.py`.
+    accessed: what kernels touch, for `barriers.py`. has_waits: whether units wait for each other;
+    else nobody publishes anything.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class ModuleParts(ProgramParts):
         super().__init__(program)
         self.inline = inline
         self.awaited = awaited_ends(program)
+        self.has_waits = has_waits(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
         every = (1 << program.units) - 1

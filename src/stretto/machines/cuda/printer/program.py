@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from stretto.device.expr import Buffer
-from stretto.device.plan import Plan, address_name
+from stretto.device.plan import Plan, address_name, busy_units, units_wait
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -119,6 +119,7 @@ class _ProgramPrinter:
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
         self.main = TeamPrinter(self.parts, program.tree.main)
+        self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
         entry = code.Builder()
@@ -152,6 +153,8 @@ class _ProgramPrinter:
             tuple(self.parts.kernels),
             self.parts.recursive,
             users,
+            self.joint,
+            busy_units(self.program),
         )
 
     # ---- main --------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ class _ProgramPrinter:
     def _results(self) -> code.Block:
         """Stores main's register results, and where its loops left buffers."""
         main = self.main.function
-        rotated = self.parts.moving.keys() & self.main.rotated
+        rotated = self._rotated()
         stored = {address_name(b): self.parts.moving[b].to("tl.int64") for b in rotated}
         stored = dict(sorted(stored.items()))
         for reg in main.results:
@@ -205,6 +208,10 @@ class _ProgramPrinter:
         if rotated or {*main.results} & {*main.params}:
             return (*self._all_have_begun(), *stores)
         return tuple(stores)
+
+    def _rotated(self) -> set[Buffer]:
+        """The buffers with addresses in the block of words that main's loops let trade places."""
+        return self.parts.moving.keys() & self.main.rotated
 
     def _all_have_begun(self) -> code.Block:
         """Waits until every unit has read the words that it began with."""
@@ -239,8 +246,9 @@ class _ProgramPrinter:
             if f"size{place}" in names:
                 found.append(Parameter(f"size{place}", "i64", "size", place))
         for buffer, place in self.parts.arguments.items():
-            kind = POINTER_TYPES[buffer.dtype]
-            found.append(Parameter(self.parts.externals[buffer].text, kind, "buffer", place))
+            name = self.parts.externals[buffer].text
+            if name in names and buffer not in self.parts.moving:
+                found.append(Parameter(name, POINTER_TYPES[buffer.dtype], "buffer", place))
         return tuple(found)
 
 

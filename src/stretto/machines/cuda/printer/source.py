@@ -59,7 +59,9 @@ class TritonSource:
 
     text: the module; it needs nothing but triton. arguments: the external buffers that the
     kernel has parameters for, constants last. kernels: names, numbered as the program numbers
-    them. recursive: it needs a stack. user_kernels: those whose functions the text has.
+    them. recursive: it needs a stack. user_kernels: those whose functions the text has. joint:
+    units wait for each other, so all of them must be resident at once. busy: where they do not,
+    only so many have tasks.
     """
 
     text: str
@@ -71,3 +73,10 @@ class TritonSource:
     kernels: tuple[str, ...] = ()
     recursive: bool = False
     user_kernels: tuple[UserKernel, ...] = ()
+    joint: bool = True
+    busy: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of a launch, a unit each."""
+        return self.units if self.joint else self.busy

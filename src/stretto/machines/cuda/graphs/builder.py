@@ -1,0 +1,180 @@
+"""What a captured graph is made of, and graphs that are emulated.
+
+A graph is made node by node; each names the nodes that it comes after, and nothing else is said of
+their order. What a node reads by address is fixed when it is made, and changes by `patch` alone:
+the arguments of a launch, the tensors of a library call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from stretto.machines.cuda.graphs.words import Operation, encoded, follow
+from stretto.machines.cuda.interpretation import Interpretation
+from stretto.machines.cuda.launch import Invocation
+
+GraphNode = int
+"""A node of a graph, as its builder numbers or the driver names it."""
+After = Sequence[GraphNode]
+
+
+class GraphBuilder(Protocol):
+    """A graph that is being made, or the body of one of its conditional nodes."""
+
+    def kernel(self, invocation: Invocation, after: After) -> GraphNode:
+        """A launch with the arguments that are set now."""
+        ...
+
+    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
+        """What `run` puts on the current stream. lane: nodes of one lane may share memory, since
+        they are in an order. Raises CaptureError where it cannot be captured."""
+        ...
+
+    def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
+        """Operations on words, one after the other. control: the address of a control block."""
+        ...
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, after: After) -> GraphNode:
+        """Copies the bytes of one tensor on the device into another one of the same size."""
+        ...
+
+    def handle(self) -> int:
+        """What `Code.DECIDE` sets for a conditional node of this very graph."""
+        ...
+
+    def conditional(
+        self, handle: int, after: After, *, loop: bool
+    ) -> tuple[GraphNode, GraphBuilder]:
+        """A node that runs its body if the handle was set, or as long as it is; and the body."""
+        ...
+
+    def instantiate(self) -> Replay:
+        """The whole graph, ready to be replayed. For a graph that is no body."""
+        ...
+
+
+class Replay(Protocol):
+    """A graph that can be replayed. It keeps alive what its nodes use."""
+
+    def patch(self, node: GraphNode, invocation: Invocation) -> None:
+        """From the next replay on, a launch that is in no body has the arguments that are set
+        now."""
+        ...
+
+    def launch(self, stream: int) -> None:
+        """Enqueues a replay."""
+        ...
+
+
+class CaptureError(Exception):
+    """A library call that cannot be captured: the host executes it."""
+
+
+# ---- emulated --------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Step:
+    """run: given the handles, which it may change."""
+
+    run: Callable[[dict[int, bool]], None]
+    after: tuple[GraphNode, ...]
+
+
+class EmulatedGraph:
+    """A graph on this machine. A replay runs its nodes one after the other, in a random order that
+    what they come after allows, another one each time: a graph that lacks an edge computes
+    something else, sooner or later.
+    """
+
+    def __init__(self, seed: int = 0, root: EmulatedGraph | None = None) -> None:
+        self.root = root or self
+        self.steps: list[_Step] = []
+        self.order = random.Random(seed) if root is None else root.order
+        self.handles: dict[int, bool] = {} if root is None else root.handles
+        self.owned: set[int] = set()
+        self.nodes = 0
+
+    def kernel(self, invocation: Invocation, after: After) -> GraphNode:
+        return self._add(_launch_of(invocation), after)
+
+    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
+        return self._add(lambda handles: run(), after)
+
+    def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
+        list_ = encoded(operations)
+
+        def run(handles: dict[int, bool]) -> None:
+            follow(list_, control, handles.__setitem__)
+
+        return self._add(run, after)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, after: After) -> GraphNode:
+        return self._add(lambda handles: _ignore(target.copy_(source)), after)
+
+    def handle(self) -> int:
+        made = len(self.handles) + 1
+        self.handles[made] = False
+        self.owned.add(made)
+        return made
+
+    def conditional(
+        self, handle: int, after: After, *, loop: bool
+    ) -> tuple[GraphNode, EmulatedGraph]:
+        if handle not in self.owned:
+            raise ValueError("the handle belongs to another graph than its conditional node")
+        body = EmulatedGraph(root=self.root)
+
+        def run(handles: dict[int, bool]) -> None:
+            while handles[handle]:
+                body.run(handles)
+                if not loop:
+                    break
+
+        return self._add(run, after), body
+
+    def instantiate(self) -> EmulatedGraph:
+        assert self.root is self
+        return self
+
+    def patch(self, node: GraphNode, invocation: Invocation) -> None:
+        self.steps[node].run = _launch_of(invocation)
+
+    def launch(self, stream: int) -> None:
+        # A handle holds what was set in this replay, and nothing before.
+        self.run(dict.fromkeys(self.handles, False))
+
+    def run(self, handles: dict[int, bool]) -> None:
+        """All nodes once."""
+        behind: list[list[int]] = [[] for _ in self.steps]
+        missing = [len(set(step.after)) for step in self.steps]
+        for number, step in enumerate(self.steps):
+            for before in set(step.after):
+                behind[before].append(number)
+        ready = [number for number, count in enumerate(missing) if not count]
+        while ready:
+            number = ready.pop(self.order.randrange(len(ready)))
+            self.steps[number].run(handles)
+            for later in behind[number]:
+                missing[later] -= 1
+                if not missing[later]:
+                    ready.append(later)
+
+    def _add(self, run: Callable[[dict[int, bool]], None], after: After) -> GraphNode:
+        self.root.nodes += 1
+        self.steps.append(_Step(run, tuple(after)))
+        return len(self.steps) - 1
+
+
+def _launch_of(invocation: Invocation) -> Callable[[dict[int, bool]], None]:
+    """A launch with the arguments of now."""
+    assert isinstance(invocation, Interpretation)
+    launch = invocation.frozen()
+    return lambda handles: launch(0)
+
+
+def _ignore(value: object) -> None:
+    pass

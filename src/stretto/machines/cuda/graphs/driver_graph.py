@@ -1,0 +1,251 @@
+"""CUDA graphs, made node by node through the driver.
+
+Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later; what
+an older one lacks is a RunError that says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import torch
+
+from stretto.errors import RunError
+from stretto.machines.cuda.driver import CudaError, Driver, run_error
+from stretto.machines.cuda.graphs.builder import After, GraphNode
+from stretto.machines.cuda.graphs.words import ENTRY, PTX, Operation, encoded
+from stretto.machines.cuda.launch import CudaInvocation, Invocation, LoadedKernel
+
+CONDITIONAL = 13
+"""CU_GRAPH_NODE_TYPE_CONDITIONAL."""
+COND_IF, COND_WHILE = 0, 1
+"""CUgraphConditionalNodeType."""
+ASSIGN_DEFAULT = 1
+"""CU_GRAPH_COND_ASSIGN_DEFAULT: a handle is set to its default whenever the graph is launched."""
+MEMORY_DEVICE = 2
+"""CU_MEMORYTYPE_DEVICE."""
+ATTRIBUTE_COOPERATIVE = 2
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE."""
+
+Words = ctypes.Array[ctypes.c_uint64]
+
+
+class KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = [
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("parameters", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    ]
+
+
+class ConditionalNode(ctypes.Structure):
+    """CUgraphNodeParams of a conditional node: the union has 29 words, of which these are used."""
+
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+        ("handle", ctypes.c_uint64),
+        ("kind", ctypes.c_int),
+        ("size", ctypes.c_uint),
+        ("bodies", ctypes.POINTER(ctypes.c_void_p)),
+        ("context", ctypes.c_void_p),
+        ("rest", ctypes.c_int64 * 25),
+        ("reserved2", ctypes.c_int64),
+    ]
+
+
+class Maker(Protocol):
+    """What a graph needs of the GPU that it is for."""
+
+    @property
+    def driver(self) -> Driver: ...
+    @property
+    def context(self) -> int: ...
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
+        """A CUgraph of what `run` puts on the current stream, and what keeps that alive. Raises
+        CaptureError."""
+        ...
+
+    def numbers(self, words: Sequence[int]) -> torch.Tensor:
+        """Words in the memory of the GPU."""
+        ...
+
+
+class DriverGraph:
+    """A CUgraph, or the body of a conditional node. Nodes are the driver's handles.
+
+    keep: what nodes of the whole graph point to; its first item owns the graph.
+    """
+
+    def __init__(self, maker: Maker, graph: int, keep: list[object]) -> None:
+        self.maker = maker
+        self.driver = maker.driver
+        self.graph = graph
+        self.keep = keep
+        self.control = words_kernel(self.driver, maker.context)
+
+    @staticmethod
+    def empty(maker: Maker) -> DriverGraph:
+        """Raises RunError where the driver makes none."""
+        graph = _handle(maker.driver, "cuGraphCreate", 0)
+        return DriverGraph(maker, graph, [_Owned(maker.driver, "cuGraphDestroy", graph)])
+
+    def kernel(self, invocation: Invocation, after: After) -> GraphNode:
+        assert isinstance(invocation, CudaInvocation)
+        return self._kernel(invocation.kernel, invocation.words, after)
+
+    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
+        child, keep = self.maker.captured(run, lane)
+        self.keep.append(keep)
+        return self._add("cuGraphAddChildGraphNode", after, ctypes.c_void_p(child))
+
+    def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
+        table = self.maker.numbers(encoded(operations))
+        self.keep.append(table)
+        words = (ctypes.c_uint64 * 3)(table.data_ptr(), len(operations), control)
+        return self._kernel(self.control, words, after)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor, after: After) -> GraphNode:
+        self.keep += (target, source)
+        parameters = (ctypes.c_uint64 * 25)()  # CUDA_MEMCPY3D
+        for start, tensor in ((0, source), (11, target)):
+            parameters[start + 4] = MEMORY_DEVICE
+            parameters[start + 6] = tensor.data_ptr()
+        parameters[22:25] = target.nbytes, 1, 1
+        context = ctypes.c_void_p(self.maker.context)
+        return self._add("cuGraphAddMemcpyNode", after, ctypes.byref(parameters), context)
+
+    def handle(self) -> int:
+        found = ctypes.c_uint64()
+        graph, context = ctypes.c_void_p(self.graph), ctypes.c_void_p(self.maker.context)
+        name = "cuGraphConditionalHandleCreate"
+        _call(self.driver, name, ctypes.byref(found), graph, context, 0, ASSIGN_DEFAULT)
+        return found.value
+
+    def conditional(
+        self, handle: int, after: After, *, loop: bool
+    ) -> tuple[GraphNode, DriverGraph]:
+        node = ConditionalNode(
+            type=CONDITIONAL,
+            handle=handle,
+            kind=COND_WHILE if loop else COND_IF,
+            size=1,
+            context=self.maker.context,
+        )
+        made = self._add("cuGraphAddNode", after, ctypes.byref(node))
+        return made, DriverGraph(self.maker, node.bodies[0] or 0, self.keep)
+
+    def instantiate(self) -> DriverReplay:
+        made = _handle(self.driver, "cuGraphInstantiateWithFlags", ctypes.c_void_p(self.graph), 0)
+        return DriverReplay(self.driver, made, tuple(self.keep))
+
+    def _kernel(self, kernel: LoadedKernel, words: Words, after: After) -> GraphNode:
+        node, keep = kernel_node(kernel, words)
+        made = self._add("cuGraphAddKernelNode_v2", after, ctypes.byref(node))
+        del keep  # the driver has read the parameters
+        if kernel.cooperative:
+            value = (ctypes.c_int * 16)(1)
+            place = ctypes.byref(value)
+            name = "cuGraphKernelNodeSetAttribute"
+            _call(self.driver, name, ctypes.c_void_p(made), ATTRIBUTE_COOPERATIVE, place)
+        return made
+
+    def _add(self, name: str, after: After, *parameters: object) -> GraphNode:
+        before = (ctypes.c_void_p * len(after))(*after)
+        graph, count = ctypes.c_void_p(self.graph), ctypes.c_size_t(len(after))
+        return _handle(self.driver, name, graph, before, count, *parameters)
+
+
+class DriverReplay:
+    """A CUgraphExec."""
+
+    def __init__(self, driver: Driver, graph: int, keep: tuple[object, ...]) -> None:
+        self.driver = driver
+        self.graph = ctypes.c_void_p(graph)
+        self.keep = (*keep, _Owned(driver, "cuGraphExecDestroy", graph))
+
+    def patch(self, node: GraphNode, invocation: Invocation) -> None:
+        assert isinstance(invocation, CudaInvocation)
+        parameters, keep = kernel_node(invocation.kernel, invocation.words)
+        name = "cuGraphExecKernelNodeSetParams_v2"
+        _call(self.driver, name, self.graph, ctypes.c_void_p(node), ctypes.byref(parameters))
+        del keep
+
+    def launch(self, stream: int) -> None:
+        """Raises CudaError."""
+        self.driver.call("cuGraphLaunch", self.graph, ctypes.c_void_p(stream))
+
+
+def kernel_node(kernel: LoadedKernel, words: Words) -> tuple[KernelNode, object]:
+    """The parameters of a node, and what they point to until the driver has read them."""
+    start, step = ctypes.addressof(words), ctypes.sizeof(ctypes.c_uint64)
+    pointers = (ctypes.c_void_p * len(words))(*(start + step * n for n in range(len(words))))
+    node = KernelNode(
+        function=kernel.function,
+        grid=(kernel.blocks, 1, 1),
+        block=(kernel.threads, 1, 1),
+        shared=kernel.shared,
+        parameters=pointers,
+    )
+    return node, (pointers, words)
+
+
+_WORDS_KERNELS: dict[tuple[int, int], LoadedKernel] = {}
+
+
+def words_kernel(driver: Driver, context: int) -> LoadedKernel:
+    """The kernel that follows operations, loaded once into a context. Raises RunError."""
+    key = id(driver), context
+    if key not in _WORDS_KERNELS:
+        try:
+            with driver.relaxed():
+                function = driver.load(PTX.encode(), ENTRY)
+        except CudaError as error:
+            raise run_error(error, "the kernel that decides in graphs cannot be loaded") from error
+        _WORDS_KERNELS[key] = LoadedKernel(driver, context, function, 1, 1, 0, 0, 1, False)
+    return _WORDS_KERNELS[key]
+
+
+class _Owned:
+    """What is destroyed when nobody has it any more. A replay that still runs goes on: the driver
+    destroys a graph when its last launch has ended."""
+
+    def __init__(self, driver: Driver, destroy: str, handle: int) -> None:
+        weakref.finalize(self, _destroy, driver, destroy, handle).atexit = False
+
+
+def _destroy(driver: Driver, name: str, handle: int) -> None:
+    with suppress(CudaError):  # where the context is gone, the graph is, too
+        driver.call(name, ctypes.c_void_p(handle))
+
+
+def _handle(driver: Driver, name: str, *arguments: object) -> int:
+    """What a function writes through its first parameter. Raises RunError."""
+    found = ctypes.c_void_p()
+    _call(driver, name, ctypes.byref(found), *arguments)
+    return found.value or 0
+
+
+def _call(driver: Driver, name: str, *arguments: object) -> None:
+    """Raises RunError."""
+    try:
+        driver.call(name, *arguments)
+    except CudaError as error:
+        raise run_error(error, "a graph cannot be made") from error
+    except AttributeError as error:
+        raise RunError(
+            f"the NVIDIA driver has no {name}, which a graph of this program needs",
+            remedy="update the driver to one of CUDA 12.4 or later, or leave graphs out: "
+            'Options(enqueue="stream")',
+        ) from error

@@ -1,0 +1,413 @@
+"""Runs plans as captured graphs: each stretch that can be captured is one replay.
+
+A graph is made in the first call, and used by later ones. Where these come with other addresses or
+sizes, the arguments of its launches are *patched*: launches have as many blocks for any size, so a
+further shape takes no further memory. What cannot be patched, the tensors of library calls and
+launches in bodies of conditional nodes, takes a graph of its own; a state keeps `MOST_GRAPHS`.
+
+What cannot be captured is executed by the host between two graphs, as in plans without graphs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+
+from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.forms import ProgramInterface
+from stretto.device.operator import LibraryCall
+from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
+from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
+from stretto.machines.cuda.host import Activation, Host, host_number, register_of
+from stretto.machines.cuda.launch import Invocation
+from stretto.machines.cuda.launcher import Launcher
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.state import State
+from stretto.options import Options
+from stretto.runtime.library import run_call
+from stretto.runtime.sizes import Values
+
+MOST_GRAPHS = 16
+"""Graphs that a state keeps; the one that was not used for longest goes."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
+    the ones whose graph had all arguments already; patched: launches whose arguments changed."""
+
+    made: int = 0
+    replayed: int = 0
+    as_they_were: int = 0
+    patched: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
+    else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
+    no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
+    places."""
+
+    sequence: Seq[Action]
+    numbers: tuple[int, ...]
+    captured: bool
+    launches: tuple[Launch, ...] = ()
+    outer: tuple[Launch, ...] = ()
+    calls: tuple[LibraryCall, ...] = ()
+    sized: bool = False
+    rotated: frozenset[Buffer] = frozenset()
+
+    @property
+    def key(self) -> Hashable:
+        return id(self.sequence), self.numbers
+
+
+@dataclass(slots=True)
+class Made:
+    """A graph of a stretch. nodes: its launches that can be patched; keys: what arguments each of
+    them has."""
+
+    replay: Replay
+    nodes: list[tuple[Launch, GraphNode]]
+    keys: list[object]
+    keep: list[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Graphs:
+    """The graphs of a state. arena: what they were made for. words: registers and addresses;
+    initial: what these are before a run, with its values; reached: what these point to. last: of
+    each stretch, the call's memory and sizes, and the graph that had them."""
+
+    arena: torch.Tensor
+    words: torch.Tensor
+    initial: torch.Tensor
+    values: tuple[int, ...] = ()
+    reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
+    last: dict[Hashable, tuple[Hashable, Made]] = field(
+        default_factory=dict[Hashable, tuple[Hashable, Made]]
+    )
+
+
+class GraphExecutable(PlanExecutable):
+    """A plan whose stretches are captured graphs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        sources: Sequence[TritonSource],
+        interface: ProgramInterface,
+        options: Options,
+        launcher: Launcher,
+        arrangements: Arrangements,
+    ) -> None:
+        body = plan.tree.main.body
+        if not isinstance(body, Seq | Leaf):  # a loop is a graph, too
+            whole = Seq((body,))
+            main = plan.tree.main.with_body(whole)
+            functions = tuple(main if f.name == "main" else f for f in plan.tree.functions)
+            plan = replace(plan, tree=replace(plan.tree, functions=functions))
+            arrangements = {**arrangements, id(whole): ONE_NODE}
+        super().__init__(plan, sources, interface, options, launcher)
+        self.arrangements = arrangements
+        self.counts = Counts()
+        self.refused: set[int] = set()
+        self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
+        launches = [launch for _, launch in plan.launches]
+        self.moves = frozenset(rotating(plan.tree.main.body)).union(*(x.rotated for x in launches))
+        self.stays = {
+            number: not (places.buffers or places.limits or places.sizes)
+            for number, places in enumerate(self.places)
+        }
+        self.waits = self.is_read or self._host_decides()
+
+    @property
+    def graph_count(self) -> int:
+        """Graphs that are kept now, of all states."""
+        kept = (state.graphs for state in list(self.states.values()))
+        return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
+
+    def host(
+        self,
+        state: State,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        sizes: Values,
+        stream: int,
+    ) -> Host:
+        if state.capture:  # the caller's own graph has the launches
+            return super().host(state, memory, capacities, sizes, stream)
+        return GraphHost(self, state, memory, capacities, sizes, stream)
+
+    def graphs_of(self, state: State) -> Graphs:
+        """The graphs of a state; none are left where its memory is another one by now."""
+        arena = self.arena(state)
+        kept = state.graphs
+        if not isinstance(kept, Graphs) or kept.arena is not arena:
+            if isinstance(kept, Graphs):
+                self.launcher.synchronize(state.stream)
+            nothing = [0] * max(len(self.plan.words["main"]), 1)
+            words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
+            kept = state.graphs = Graphs(arena, words, initial)
+        return kept
+
+    def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
+        """Parts of a sequence, in an order that its graph allows, as few graphs as that leaves."""
+        key = id(sequence), tuple(numbers)
+        if key not in self._stretches:
+            found: list[Stretch] = []
+            for captured, group in groupby(
+                numbers, lambda number: self._can_capture(sequence.children[number])
+            ):
+                found += self._stretch(sequence, tuple(group), captured)
+            self._stretches[key] = tuple(found)
+        return self._stretches[key]
+
+    def refuse(self, call: LibraryCall) -> None:
+        """A call that cannot be captured is the host's from now on."""
+        self.refused.add(id(call))
+        self._stretches.clear()
+        self.waits = self.is_read or self._host_decides()
+
+    def _host_decides(self) -> bool:
+        """Whether the host reads values in the midst of a run."""
+        body = self.plan.tree.main.body
+        if not isinstance(body, Seq):
+            return False
+        everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
+        alone = [s.sequence.children[n] for s in everything if not s.captured for n in s.numbers]
+        calls = _calls(alone)
+        return (
+            any(not isinstance(node, Leaf) for node in alone)
+            or any(isinstance(operand, Reg) for call in calls for operand in call.operands)
+            # It asks where a loop has left a buffer.
+            or (bool(calls) and bool(self.moves))
+        )
+
+    def _can_capture(self, node: Node[Action]) -> bool:
+        return can_record(node, self.moves) and not any(
+            id(call) in self.refused for call in _calls([node])
+        )
+
+    def _stretch(
+        self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
+    ) -> list[Stretch]:
+        nodes = [sequence.children[number] for number in numbers]
+        if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
+            return [Stretch(sequence, numbers, False)]
+        inside = [inner for node in nodes for inner in walk(node)]
+        calls = tuple(_calls(nodes))
+        return [
+            Stretch(
+                sequence,
+                numbers,
+                True,
+                tuple(_launches(nodes)),
+                tuple(launch for node in nodes for launch in _outer(node)),
+                calls,
+                bool(calls) or any(isinstance(node, For) for node in inside),
+                frozenset(b for node in inside for pair in rotation(node) for b in pair),
+            )
+        ]
+
+
+class GraphHost(Host):
+    """The host's part in one run that replays graphs."""
+
+    executable: GraphExecutable
+
+    def main(self) -> Activation:
+        executable = self.executable
+        self.graphs = executable.graphs_of(self.state)
+        sizes = executable.symbols.registers(self.sizes)
+        function = executable.functions["main"]
+        at = Activation(function, self.graphs.arena, self.graphs.words, 0, sizes)
+        places = executable.plan.words["main"]
+        values = [0] * max(len(places), 1)
+        for buffer in executable.moving["main"]:
+            at.moving[buffer] = self.fixed(at, buffer)
+            values[places[address_name(buffer)]] = at.moving[buffer].data_ptr()
+        if self.graphs.values != tuple(values):
+            self.graphs.values = tuple(values)
+            executable.launcher.write(self.graphs.initial, values)
+        self.graphs.reached[:] = at.moving.values()
+        self.begun = False
+        self.signature = (
+            tuple(tensor.data_ptr() for tensor in self.memory.values()),
+            tuple(self.sizes),
+            tuple(self.capacities.items()),
+        )
+        self.node(function.body, at)
+        return at
+
+    def reached(self, at: Activation) -> list[torch.Tensor]:
+        return list(at.moving.values()) if at.depth else self.graphs.reached
+
+    def node(self, node: Node[Action], at: Activation) -> None:
+        if at.depth or not isinstance(node, Seq):
+            super().node(node, at)
+        else:
+            order = self.executable.arrangements[id(node)].arrangement.order
+            self.parts(node, order, at)
+
+    def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
+        """Some children of a sequence, in this order."""
+        for stretch in self.executable.stretches(node, numbers):
+            if not stretch.captured:
+                self.begin_words(at)
+                for number in stretch.numbers:
+                    self.node(node.children[number], at)
+                continue
+            try:
+                made = self.graph(stretch, at)
+            except RefusedCall as refused:
+                self.executable.refuse(refused.call)
+                self.parts(node, stretch.numbers, at)
+                continue
+            self.begun = True
+            self.executable.counts.replayed += 1
+            self.executable.launcher.replay(made.replay, self.stream)
+            at.lost |= stretch.rotated
+            for launch in stretch.launches:
+                at.lost |= set(launch.rotated)
+
+    def begin_words(self, at: Activation) -> None:
+        """The words as they are before a run; the first graph of a run sees to that itself."""
+        if not self.begun:
+            self.begun = True
+            at.words.copy_(self.graphs.initial)
+
+    # ---- graphs ------------------------------------------------------------------------------
+    def graph(self, stretch: Stretch, at: Activation) -> Made:
+        """The graph of a stretch, with the arguments of this call."""
+        key = stretch.key, self.begun
+        known = self.graphs.last.get(key)
+        if known is not None and known[0] == self.signature:
+            self.executable.counts.as_they_were += 1
+            return known[1]
+        rigid = key, self.rigid(stretch, at)
+        made = self.graphs.made.get(rigid)
+        if made is None:
+            made = self.made(stretch, at)
+            self.graphs.made[rigid] = made
+            self.evict()
+        else:
+            self.graphs.made.move_to_end(rigid)
+            self.patch(made, at)
+        self.graphs.last[key] = self.signature, made
+        return made
+
+    def rigid(self, stretch: Stretch, at: Activation) -> Hashable:
+        """What the graph of a stretch cannot be patched for."""
+        outer = set(map(id, stretch.outer))
+        fixed = [one for one in stretch.launches if id(one) not in outer]
+        used = {b.slot for call in stretch.calls for b in call.operands if isinstance(b, Buffer)}
+        return (
+            tuple(self.sizes) if stretch.sized else (),
+            tuple(self.memory[slot].data_ptr() for slot in sorted(used) if slot in self.memory),
+            tuple(self.invocation(launch, at).key for launch in fixed),
+        )
+
+    def patch(self, made: Made, at: Activation) -> None:
+        """Gives launches the arguments of this call."""
+        executable = self.executable
+        unchanged = True
+        for place, (launch, node) in enumerate(made.nodes):
+            if executable.stays[executable.numbers[id(launch)]]:
+                continue
+            invocation = self.invocation(launch, at)
+            if invocation.key != made.keys[place]:
+                made.replay.patch(node, invocation)
+                made.keys[place] = invocation.key
+                executable.counts.patched += 1
+                unchanged = False
+        executable.counts.as_they_were += unchanged
+
+    def made(self, stretch: Stretch, at: Activation) -> Made:
+        executable = self.executable
+        graph = executable.launcher.graph()
+        head: tuple[GraphNode, ...] = ()
+        if not self.begun:
+            head = (graph.copy(at.words, self.graphs.initial, ()),)
+        recorder = Recorder(_Recording(self, at), executable.arrangements, head)
+        recorder.parts(graph, stretch.sequence, stretch.numbers)
+        nodes = recorder.made.launches
+        keys = [self.invocation(launch, at).key for launch, _ in nodes]
+        executable.counts.made += 1
+        return Made(graph.instantiate(), nodes, keys, recorder.made.cells)
+
+    def evict(self) -> None:
+        """Lets go of what was not used for longest, when it has ended."""
+        kept = self.graphs
+        while len(kept.made) > MOST_GRAPHS:
+            self.executable.launcher.synchronize(self.stream)
+            _, gone = kept.made.popitem(last=False)
+            kept.last = {key: one for key, one in kept.last.items() if one[1] is not gone}
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """What a recorder asks a host in the midst of a run."""
+
+    host: GraphHost
+    at: Activation
+
+    @property
+    def control(self) -> int:
+        return self.host.state.control.data_ptr()
+
+    def invocation(self, launch: Launch) -> Invocation:
+        return self.host.invocation(launch, self.at)
+
+    def library_call(self, call: LibraryCall) -> Callable[[], None]:
+        operands = self.host.operands(call, self.at)
+
+        def run() -> None:
+            self.host.executable.library_runs += 1
+            run_call(call, operands)
+
+        return run
+
+    def address_of_word(self, reg: Reg) -> int:
+        return self.host.word(self.at, reg).data_ptr()
+
+    def address_of_place(self, buffer: Buffer) -> int:
+        return self.host.address(self.at, buffer).data_ptr()
+
+    def number_or_register(self, expr: Expr) -> int | Reg:
+        known = host_number(expr, self.at.sizes)
+        return register_of(expr) if known is None else known
+
+    def cells(self, count: int) -> torch.Tensor:
+        return self.host.executable.launcher.numbers([0] * count)
+
+
+def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:
+    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    return [leaf.body for leaf in leaves if isinstance(leaf.body, Launch)]
+
+
+def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
+    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    return [leaf.body.call for leaf in leaves if isinstance(leaf.body, Library)]
+
+
+def _outer(node: Node[Action]) -> list[Launch]:
+    """The launches of a node that are in no loop or branch."""
+    match node:
+        case Leaf(Launch() as launch):
+            return [launch]
+        case Seq(items):
+            return [launch for item in items for launch in _outer(item)]
+        case _:
+            return []

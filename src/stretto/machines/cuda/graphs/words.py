@@ -1,0 +1,204 @@
+"""What a captured graph does between launches: it changes words of device memory, and decides.
+
+Conditional nodes of a CUDA graph run their bodies as a handle says, which only device code can set.
+One small kernel does that, and all else that the host would do between two launches: it follows a
+list of `Operation`s, three words each, from first to last. It is PTX, so that nothing has to be
+compiled where it runs; the driver itself knows `cudaGraphSetConditional`.
+
+`follow` does the same on this machine's memory, for graphs that are emulated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+ENTRY = "stretto_words"
+"""The kernel's name. Its parameters, a word each: the address of the operations, how many they are,
+the address of the control block, whose first word is set where the run is stopped."""
+WORD = 8
+"""Bytes."""
+
+
+class Code(IntEnum):
+    """What an operation does; [a] is the word at the address a. `value` is false at first."""
+
+    COPY = 0
+    """[a] = [b]"""
+    STORE = 1
+    """[a] = b"""
+    SWAP = 2
+    """[a], [b] = [b], [a]"""
+    ADD = 3
+    """[a] = [a] + b"""
+    TEST = 4
+    """value = [a] is not 0"""
+    LESS = 5
+    """value = [a] < [b]"""
+    MORE = 6
+    """value = [a] > [b]"""
+    MOVE = 7
+    """[a] = [b] if value"""
+    DECIDE = 8
+    """handle a = value, or false where the run is stopped"""
+    REFUSE = 9
+    """handle a = not value, or false where the run is stopped"""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    code: Code
+    a: int
+    b: int = 0
+
+
+def encoded(operations: Sequence[Operation]) -> list[int]:
+    """The words that the kernel reads."""
+    return [word for one in operations for word in (one.code.value, one.a, one.b)]
+
+
+def follow(words: Sequence[int], control: int, decide: Callable[[int, bool], None]) -> None:
+    """Does what encoded operations say. control: an address. decide: sets a handle."""
+    stopped = _word(control).value != 0
+    value = False
+    for place in range(0, len(words), 3):
+        code, a, b = words[place : place + 3]
+        match Code(code):
+            case Code.COPY:
+                _word(a).value = _word(b).value
+            case Code.STORE:
+                _word(a).value = b
+            case Code.SWAP:
+                first, second = _word(a), _word(b)
+                first.value, second.value = second.value, first.value
+            case Code.ADD:
+                _word(a).value += b
+            case Code.TEST:
+                value = _word(a).value != 0
+            case Code.LESS:
+                value = _word(a).value < _word(b).value
+            case Code.MORE:
+                value = _word(a).value > _word(b).value
+            case Code.MOVE:
+                if value:
+                    _word(a).value = _word(b).value
+            case Code.DECIDE:
+                decide(a, value and not stopped)
+            case Code.REFUSE:
+                decide(a, not value and not stopped)
+
+
+def _word(address: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(address)
+
+
+PTX = """\
+.version 7.0
+.target sm_80
+.address_size 64
+
+.extern .func cudaGraphSetConditional
+(
+    .param .b64 handle,
+    .param .b32 value
+);
+
+.visible .entry stretto_words(
+    .param .u64 operations,
+    .param .u64 count,
+    .param .u64 control
+)
+{
+    .reg .pred %here, %value, %going;
+    .reg .b32 %choice;
+    .reg .b64 %at, %left, %code, %a, %b, %x, %y;
+
+    ld.param.u64 %x, [control];
+    ld.s64 %x, [%x];
+    setp.eq.s64 %going, %x, 0;
+    ld.param.u64 %at, [operations];
+    ld.param.u64 %left, [count];
+    setp.ne.s64 %value, %left, %left;
+next:
+    setp.eq.s64 %here, %left, 0;
+    @%here bra done;
+    sub.s64 %left, %left, 1;
+    ld.s64 %code, [%at];
+    ld.s64 %a, [%at+8];
+    ld.s64 %b, [%at+16];
+    add.s64 %at, %at, 24;
+    setp.eq.s64 %here, %code, 0;
+    @%here bra copy;
+    setp.eq.s64 %here, %code, 1;
+    @%here bra store;
+    setp.eq.s64 %here, %code, 2;
+    @%here bra swap;
+    setp.eq.s64 %here, %code, 3;
+    @%here bra add;
+    setp.eq.s64 %here, %code, 4;
+    @%here bra test;
+    setp.eq.s64 %here, %code, 5;
+    @%here bra less;
+    setp.eq.s64 %here, %code, 6;
+    @%here bra more;
+    setp.eq.s64 %here, %code, 7;
+    @%here bra move;
+    setp.eq.s64 %here, %code, 8;
+    @%here bra decide;
+    bra refuse;
+copy:
+    ld.s64 %x, [%b];
+    st.s64 [%a], %x;
+    bra next;
+store:
+    st.s64 [%a], %b;
+    bra next;
+swap:
+    ld.s64 %x, [%a];
+    ld.s64 %y, [%b];
+    st.s64 [%a], %y;
+    st.s64 [%b], %x;
+    bra next;
+add:
+    ld.s64 %x, [%a];
+    add.s64 %x, %x, %b;
+    st.s64 [%a], %x;
+    bra next;
+test:
+    ld.s64 %x, [%a];
+    setp.ne.s64 %value, %x, 0;
+    bra next;
+less:
+    ld.s64 %x, [%a];
+    ld.s64 %y, [%b];
+    setp.lt.s64 %value, %x, %y;
+    bra next;
+more:
+    ld.s64 %x, [%a];
+    ld.s64 %y, [%b];
+    setp.gt.s64 %value, %x, %y;
+    bra next;
+move:
+    @!%value bra next;
+    bra copy;
+decide:
+    selp.u32 %choice, 1, 0, %value;
+    bra set;
+refuse:
+    selp.u32 %choice, 0, 1, %value;
+set:
+    selp.u32 %choice, %choice, 0, %going;
+    {
+        .param .b64 first;
+        .param .b32 second;
+        st.param.b64 [first], %a;
+        st.param.b32 [second], %choice;
+        call.uni cudaGraphSetConditional, (first, second);
+    }
+    bra next;
+done:
+    ret;
+}
+"""

@@ -1,0 +1,310 @@
+"""What the host does in one run of a plan: it enqueues launches and library calls, and decides.
+
+It waits only where it has to know a register: the condition of a branch or loop that has a library
+call inside, a size that a library call needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from stretto.device.evaluate import resolve
+from stretto.device.expr import (
+    SIZE,
+    Access,
+    Buffer,
+    Const,
+    Expr,
+    Position,
+    Reg,
+    constant,
+    depends_on_sizes,
+)
+from stretto.device.operator import LibraryCall
+from stretto.device.plan import Action, Launch, Library, address_name
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While
+from stretto.ir.sizes import Size
+from stretto.machines.cuda.launch import Invocation
+from stretto.machines.cuda.state import State
+from stretto.runtime.library import Number, Operand, extents, run_call
+from stretto.runtime.results import item_shape
+from stretto.runtime.sizes import Values
+from stretto.runtime.status import Status
+from stretto.runtime.stops import stopped
+
+if TYPE_CHECKING:
+    from stretto.machines.cuda.plan import PlanExecutable
+
+
+@dataclass(slots=True)
+class Activation:
+    """One activation of a function.
+
+    sizes: the values of symbols, by the names of their registers. moving: where buffers lie whose
+    place is not fixed; their addresses are in words too. lost: those of them that a launch may have
+    let trade places.
+    """
+
+    function: TreeFunction[Action]
+    arena: torch.Tensor
+    words: torch.Tensor
+    depth: int
+    sizes: Mapping[str, int]
+    moving: dict[Buffer, torch.Tensor] = field(default_factory=dict[Buffer, torch.Tensor])
+    lost: set[Buffer] = field(default_factory=set[Buffer])
+
+
+class Host:
+    """The host's part in one run."""
+
+    def __init__(
+        self,
+        executable: PlanExecutable,
+        state: State,
+        memory: Mapping[int, torch.Tensor],
+        capacities: Mapping[int, int],
+        sizes: Values,
+        stream: int,
+    ) -> None:
+        self.executable = executable
+        self.sizes = sizes
+        self.state = state
+        self.memory = memory
+        self.capacities = capacities
+        self.stream = stream
+
+    def main(self) -> Activation:
+        """Runs the program; gives what it leaves behind."""
+        executable = self.executable
+        at = self.begin("main", executable.arena(self.state))
+        self.place_all(at, {})
+        self.node(at.function.body, at)
+        return at
+
+    def begin(self, name: str, arena: torch.Tensor) -> Activation:
+        """An activation in which no buffer and no register has a value so far."""
+        executable = self.executable
+        count = max(len(executable.plan.words[name]), 1)
+        words = executable.launcher.empty((count,), torch.int64).zero_()
+        sizes = executable.symbols.registers(self.sizes)
+        return Activation(executable.functions[name], arena, words, 0, sizes)
+
+    def place_all(self, at: Activation, given: Mapping[Buffer, torch.Tensor]) -> None:
+        """Fixes where the buffers lie at first whose place may change."""
+        for buffer in self.executable.moving[at.function.name]:
+            at.moving[buffer] = given[buffer] if buffer in given else self.fixed(at, buffer)
+            self.address(at, buffer).fill_(at.moving[buffer].data_ptr())
+
+    def activate(
+        self,
+        name: str,
+        depth: int,
+        registers: Mapping[Reg, torch.Tensor | Number],
+        tensors: Mapping[Buffer, torch.Tensor],
+    ) -> Activation:
+        """Runs a function in memory of its own; gives what it leaves behind."""
+        executable = self.executable
+        if depth > executable.max_depth:
+            raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
+        sizes = executable.symbols.registers(self.sizes)
+        given_sizes = (item for item in registers.items() if item[0].name.startswith(SIZE))
+        sizes |= {reg.name: int(value) for reg, value in given_sizes}
+        frame = resolve(executable.program.frame(name).end, sizes)
+        arena = executable.memory(max(executable.sizes.arena, frame))
+        at = self.begin(name, arena)
+        at.depth, at.sizes = depth, sizes
+        self.place_all(at, tensors)
+        for reg, value in registers.items():
+            self.set_word(at, reg, value)
+        self.node(at.function.body, at)
+        return at
+
+    def address(self, at: Activation, buffer: Buffer) -> torch.Tensor:
+        """The word with a buffer's address."""
+        return at.words[self.executable.plan.words[at.function.name][address_name(buffer)]]
+
+    # ---- registers ---------------------------------------------------------------------------
+    def word(self, at: Activation, reg: Reg) -> torch.Tensor:
+        return at.words[self.executable.plan.words[at.function.name][reg.name]]
+
+    def set_word(self, at: Activation, reg: Reg, value: torch.Tensor | Number) -> None:
+        if isinstance(value, torch.Tensor):
+            self.word(at, reg).copy_(value)
+        else:
+            self.word(at, reg).fill_(_bits(reg, value))
+
+    def read(self, at: Activation, reg: Reg) -> Number:
+        """The value of a register; waits for all that was enqueued."""
+        self.executable.reads += 1
+        self.executable.launcher.synchronize(self.stream)
+        self.executable.require_running(self.state)
+        return _value(reg, int(self.word(at, reg).item()))
+
+    def number(self, at: Activation, expr: Expr) -> int:
+        known = host_number(expr, at.sizes)
+        return int(self.read(at, register_of(expr))) if known is None else known
+
+    # ---- control -----------------------------------------------------------------------------
+    def node(self, node: Node[Action], at: Activation) -> None:
+        match node:
+            case Leaf(Launch() as launch):
+                self.launch(launch, at)
+            case Leaf(Library(call)):
+                self.library(call, at)
+            case Seq():
+                for child in self.executable.order(node):
+                    self.node(child, at)
+            case For(index, start, stop, step, body, rotate):
+                for position in range(self.number(at, start), self.number(at, stop), step):
+                    self.set_word(at, index, position)
+                    self.node(body, at)
+                    self.rotate(rotate, at)
+            case While(head, condition, body, rotate):
+                self.node(head, at)
+                while self.read(at, condition):
+                    self.node(body, at)
+                    self.rotate(rotate, at)
+                    self.node(head, at)
+            case If(condition, then, orelse):
+                self.node(then if self.read(at, condition) else orelse, at)
+            case Call():
+                self.call(node, at)
+            case _:
+                raise TypeError(node)
+
+    def rotate(self, pairs: Sequence[tuple[Buffer, Buffer]], at: Activation) -> None:
+        for a, b in pairs:
+            at.moving[a], at.moving[b] = at.moving[b], at.moving[a]
+            if {a, b} & at.lost:
+                at.lost |= {a, b}
+            first, second = self.address(at, a), self.address(at, b)
+            before = first.clone()
+            first.copy_(second)
+            second.copy_(before)
+
+    def call(self, node: Call[Action], at: Activation) -> None:
+        registers: dict[Reg, torch.Tensor | Number] = {}
+        for reg, expr in node.registers:
+            if isinstance(expr, Const):
+                registers[reg] = expr.value
+            else:
+                known = host_number(expr, at.sizes)
+                registers[reg] = self.word(at, register_of(expr)) if known is None else known
+        tensors = {buffer: self.place(at, access) for buffer, access in node.tensors}
+        done = self.activate(node.function, at.depth + 1, registers, tensors)
+        for mine, theirs in node.results:
+            self.set_word(at, mine, self.word(done, theirs))
+
+    # ---- memory ------------------------------------------------------------------------------
+    def tensor(self, at: Activation, buffer: Buffer) -> torch.Tensor:
+        """All of a buffer from its start on, flat."""
+        if buffer in at.lost:
+            self.find(at)
+        return at.moving[buffer] if buffer in at.moving else self.fixed(at, buffer)
+
+    def find(self, at: Activation) -> None:
+        """Asks the device where the buffers are that its loops let trade places."""
+        self.executable.reads += 1
+        self.executable.launcher.synchronize(self.stream)
+        self.executable.require_running(self.state)
+        places = {at.moving[buffer].data_ptr(): at.moving[buffer] for buffer in at.lost}
+        found = {buffer: places[int(self.address(at, buffer).item())] for buffer in at.lost}
+        at.moving |= found
+        at.lost.clear()
+
+    def fixed(self, at: Activation, buffer: Buffer) -> torch.Tensor:
+        """As `tensor`, of a buffer that stays where it is."""
+        if buffer.kind in ("local", "items"):
+            start = self.executable.frames[at.function.name].offset(buffer.name)
+            first = resolve(start, at.sizes)
+            nbytes = prod(item_shape(buffer, at.sizes)) * buffer.dtype.itemsize
+            return at.arena[first : first + nbytes].view(buffer.dtype.torch)
+        if buffer.slot in self.memory:
+            return self.memory[buffer.slot].view(-1)
+        return self.executable.constant(buffer).view(-1)
+
+    def place(self, at: Activation, access: Access) -> torch.Tensor:
+        return self.tensor(at, access.buffer)[self.number(at, Position(access.offset)) :]
+
+    # ---- actions -----------------------------------------------------------------------------
+    def launch(self, launch: Launch, at: Activation) -> None:
+        executable = self.executable
+        executable.enqueue(self.invocation(launch, at), self.state, self.stream)
+        at.lost |= set(launch.rotated)
+
+    def invocation(self, launch: Launch, at: Activation) -> Invocation:
+        """A launch with its arguments."""
+        return self.executable.prepared(
+            self.executable.numbers[id(launch)],
+            self.state,
+            self.memory,
+            self.capacities,
+            self.sizes,
+            (at.arena, at.words),
+            self.reached(at),
+        )
+
+    def reached(self, at: Activation) -> list[torch.Tensor]:
+        """What words of an activation point to."""
+        return list(at.moving.values())
+
+    def library(self, call: LibraryCall, at: Activation) -> None:
+        self.executable.library_runs += 1
+        run_call(call, self.operands(call, at))
+
+    def operands(self, call: LibraryCall, at: Activation) -> list[Operand]:
+        """What a call gets, as `bound` of runtime/library.py wants it."""
+        numbers: dict[Reg | Size, Number] = {}
+        for kind in call.operands:
+            if isinstance(kind, Size):
+                numbers[kind] = resolve(kind, at.sizes)
+            elif isinstance(kind, Reg):
+                numbers[kind] = self.read(at, kind)
+        operands: list[Operand] = []
+        for kind in call.operands:
+            if not isinstance(kind, Buffer):
+                operands.append(numbers[kind])
+                continue
+            dims = [int(numbers[dim]) for dim in extents(kind)]
+            shape = [dim if isinstance(dim, int) else dims.pop(0) for dim in kind.shape]
+            operands.append(self.tensor(at, kind)[: prod(shape)].view(shape))
+        return operands
+
+
+def host_number(expr: Expr, sizes: Mapping[str, int]) -> int | None:
+    """The number that an expression is for a host who knows the sizes; None for one that the device
+    computes."""
+    if isinstance(expr, Position) and depends_on_sizes(expr.index):
+        return resolve(expr.index, sizes)
+    return constant(expr)
+
+
+def register_of(expr: Expr) -> Reg:
+    """The register that a plan has made of an expression."""
+    assert isinstance(expr, Position)
+    ((atom, _),) = expr.index.terms
+    assert isinstance(atom, Reg)
+    return atom
+
+
+def _bits(reg: Reg, value: Number) -> int:
+    """A value as a word; see `Parameter`."""
+    if not reg.dtype.is_float:
+        return int(value)
+    wide = reg.dtype.itemsize == 8
+    number = torch.tensor(float(value), dtype=torch.float64 if wide else torch.float32)
+    return int(number.view(torch.int64 if wide else torch.int32).item())
+
+
+def _value(reg: Reg, word: int) -> Number:
+    if reg.dtype.is_float:
+        wide = reg.dtype.itemsize == 8
+        bits = word if wide else (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
+        number = torch.tensor(bits, dtype=torch.int64 if wide else torch.int32)
+        return float(number.view(torch.float64 if wide else torch.float32).item())
+    return bool(word) if reg.dtype.itemsize == 1 and reg.dtype.value == "bool" else word

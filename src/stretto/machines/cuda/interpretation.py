@@ -1,0 +1,52 @@
+"""Launches whose text is interpreted on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from stretto.machines.cuda.launch import Argument, Launch
+
+
+class KernelText(Protocol):
+    """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
+
+    def launch(
+        self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
+    ) -> object: ...
+
+
+class Interpretation:
+    """An Invocation: a kernel with its arguments. reached: memory that their words point to."""
+
+    joint = True
+    """One launch after the other, in any case."""
+
+    def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
+        self.kernel = kernel
+        self.arguments = list(arguments)
+        self.reached: Sequence[torch.Tensor] = ()
+
+    def reach(self, memory: Sequence[torch.Tensor]) -> None:
+        self.reached = memory
+
+    def set(self, place: int, argument: Argument) -> None:
+        self.arguments[place] = argument
+
+    def launch(self, stream: int) -> None:
+        self.kernel.launch(self.arguments, self.reached)
+
+    @property
+    def key(self) -> object:
+        return tuple(a if isinstance(a, int) else a.data_ptr() for a in self.arguments)
+
+    def frozen(self) -> Launch:
+        """Launches with the arguments of now, whatever is set later."""
+        arguments, reached = list(self.arguments), self.reached
+        return lambda stream: _ignore(self.kernel.launch(arguments, reached))
+
+
+def _ignore(value: object) -> None:
+    pass

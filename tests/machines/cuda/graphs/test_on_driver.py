@@ -1,0 +1,154 @@
+"""Graphs as the driver gets them: nodes, edges, handles, patches; and what they compute."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from stretto.errors import RunError
+from stretto.machines.cuda.graphs.executable import MOST_GRAPHS
+from tests.machines.cuda.cuda_fakes import FakeCuda
+from tests.machines.cuda.graphs.programs import (
+    PROGRAMS,
+    arguments,
+    library_in_a_loop,
+    on_fake_gpu,
+    side_by_side,
+    until_large,
+    with_library,
+)
+
+Function = Callable[..., Any]
+
+
+def same(found: list[torch.Tensor], wanted: Any) -> None:
+    expected = wanted if isinstance(wanted, tuple) else (wanted,)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_a_replay_gives_what_eager_gives(cuda: FakeCuda, function: Function) -> None:
+    gpu = on_fake_gpu(cuda, function, arguments(0))
+    for seed in range(4):
+        cuda.library.fake_seed(seed)
+        inputs = arguments(seed)
+        same(gpu(*inputs), function(*inputs))
+    launched = cuda.log("cuGraphLaunch")
+    assert len(launched) == 4 and not cuda.log("cuLaunchKernelEx")
+    assert gpu.run.reads == 0
+
+
+def test_one_graph_for_all_calls_is_patched(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
+    kept = [arguments(seed) for seed in range(5)]
+    for inputs in kept:
+        same(gpu(*inputs), side_by_side(*inputs))
+    assert len(cuda.log("cuGraphInstantiateWithFlags")) == 1
+    counts = gpu.run.counts
+    assert counts.made == 1 and counts.replayed == 5
+    assert counts.patched == len(cuda.log("cuGraphExecKernelNodeSetParams")) > 0
+    before = counts.patched
+    gpu(*kept[-1])
+    outputs = sum("cuGraphExecKernelNodeSetParams" in line for line in cuda.log())
+    assert counts.patched - before <= outputs  # the inputs lie where they lay
+
+
+def test_the_arms_of_a_branch_and_a_loop_are_bodies(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, until_large, arguments(0))
+    inputs = arguments(0)
+    same(gpu(*inputs), until_large(*inputs))
+    assert len(cuda.log("cuGraphAddNode")) == 4  # two loops, and two arms
+    assert any(line.endswith("inner=1") for line in cuda.log("cuGraphAddNode"))
+    for seed in range(1, 4):  # launches in bodies read addresses, so that nothing is made again
+        inputs = arguments(seed)
+        same(gpu(*inputs), until_large(*inputs))
+    assert gpu.run.counts.made == 1
+
+
+def test_library_calls_are_graphs_inside_of_the_graph(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, with_library, arguments(0))
+    inputs = arguments(0)
+    same(gpu(*inputs), with_library(*inputs))
+    assert len(cuda.log("cuGraphAddChildGraphNode")) == 2
+    assert len(gpu.machine.fake.calls) == 2
+
+
+def test_what_cannot_be_captured_is_executed_by_the_host(cuda: FakeCuda) -> None:
+    for function in (with_library, library_in_a_loop):
+        gpu = on_fake_gpu(cuda, function, arguments(0))
+        gpu.machine.fake.uncaptured = True
+        for seed in range(3):
+            inputs = arguments(seed)
+            same(gpu(*inputs), function(*inputs))
+        assert gpu.run.refused and not cuda.log("cuGraphAddChildGraphNode")
+        assert gpu.run.library_runs > 0
+
+
+def test_graphs_are_given_back(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, until_large, arguments(0))
+    gpu(*arguments(0))
+    assert cuda.library.fake_live_graphs() > 0 and cuda.library.fake_live_nodes() > 0
+    del gpu
+    cuda.on_launch(lambda *_: 0)  # the last to know the machine
+    cuda.on_call(lambda *_: 0)
+    cuda.forget()
+    gc.collect()
+    assert cuda.library.fake_live_graphs() == cuda.library.fake_live_nodes() == 0
+
+
+def test_no_more_graphs_than_a_state_may_have(cuda: FakeCuda) -> None:
+    """Library calls use addresses, so other memory takes another graph."""
+    gpu = on_fake_gpu(cuda, with_library, arguments(0))
+    kept = [arguments(seed) for seed in range(MOST_GRAPHS + 4)]
+    for inputs in [*kept, *kept]:
+        same(gpu(*inputs), with_library(*inputs))
+    assert gpu.run.graph_count <= MOST_GRAPHS
+    assert gpu.run.counts.made <= 2 * len(kept)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cuGraphCreate",
+        "cuGraphAddKernelNode",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",
+        "cuGraphConditionalHandleCreate",
+    ],
+)
+def test_what_the_driver_refuses_is_an_error_and_the_next_call_works(
+    cuda: FakeCuda, name: str
+) -> None:
+    gpu = on_fake_gpu(cuda, until_large, arguments(0))
+    inputs = arguments(0)
+    cuda.fail(name, 2)
+    with pytest.raises(RunError, match="free memory of the GPU"):
+        gpu(*inputs)
+    cuda.fail(name, 0)
+    same(gpu(*inputs), until_large(*inputs))
+
+
+def test_a_patch_that_is_refused_is_an_error(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
+    first, second = arguments(0), arguments(1)
+    same(gpu(*first), side_by_side(*first))
+    cuda.fail("cuGraphExecKernelNodeSetParams", 400)
+    with pytest.raises(RunError, match="no longer where it was"):
+        gpu(*second)
+    cuda.fail("cuGraphExecKernelNodeSetParams", 0)
+    same(gpu(*second), side_by_side(*second))
+
+
+def test_two_streams_have_graphs_of_their_own(cuda: FakeCuda) -> None:
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
+    inputs = arguments(0)
+    same(gpu(*inputs), side_by_side(*inputs))
+    with gpu.machine.fake.on(7):
+        same(gpu(*inputs), side_by_side(*inputs))
+    assert [line.split()[1] for line in cuda.log("cuGraphLaunch")] == ["0", "7"]
+    assert gpu.run.counts.made == 2
