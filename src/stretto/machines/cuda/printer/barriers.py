@@ -196,8 +196,8 @@ class Barriers:
         if not kernel.passes:
             return before.plus(map(before.seen, kernel.before | kernel.behind), here)
         # A unit that has no task comes to no barrier, and touches nothing.
-        is_certain = self.accessed.kernels[run.kernel].is_static
-        left = before.without(here) if is_certain else before
+        found = self.accessed.kernels[run.kernel]
+        left = before.without(here) if found.is_static and found.tasks else before
         return left.plus(map(left.seen, kernel.behind), here)
 
     def assigned(self, statement: code.Assign, before: Touched) -> Touched:
@@ -291,8 +291,7 @@ class Barriers:
             if any(self.sharing.may_share(buffer, place) for place in places):
                 yield replace(whole, buffer=param)
         for member in self.sharing.group(buffer):
-            if member.kind not in (*IN_FRAMES, "param"):
-                yield replace(whole, buffer=member)
+            yield from (replace(whole, buffer=other) for other in self.sharing.externals(member))
 
 
 def _outside(

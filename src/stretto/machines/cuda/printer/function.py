@@ -238,12 +238,13 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            stride, having = literal(units), bits(unit for unit, runs in step.runs.items() if runs)
+            having = bits(u for u, runs in step.runs.items() if any(r.count != 0 for r in runs))
+            stride = literal(units)
             run = code.Run(step.kernel, arguments, first, last, stride, single, having)
             self.out.add(run)
             return
         rows = {
-            unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs)
+            unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs if r.count != 0)
             for unit, runs in step.runs.items()
         }
         with self.rows(rows, ("first", "last", "stride")) as (first, end, stride):

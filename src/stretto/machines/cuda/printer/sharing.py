@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -39,6 +39,16 @@ class Sharing:
     def forget(self) -> None:
         """What was said before more was known of params."""
         self._known.clear()
+
+    def externals(self, buffer: Buffer) -> Iterable[Buffer]:
+        """By what names of external buffers other functions may know the memory of a buffer that
+        stays where it is."""
+        if buffer.kind != "param":
+            return () if buffer.kind in IN_FRAMES else (buffer,)
+        stands = self.stands.get(buffer, set())
+        if None in stands or self.function.name == "main":
+            return self.program.tree.externals
+        return [other for other in stands if other is not None]
 
     def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
         """The buffers whose memory a name may stand for, as loops let them trade places."""

@@ -116,17 +116,26 @@ class StateMachine:
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
     def bodies(self) -> dict[str, code.Block]:
-        """The statements of the functions, with barriers between them. What each may have touched
-        where it begins and where it ends is followed through calls until nothing is added."""
+        """The statements of the functions, with barriers between them.
+
+        What each may have touched where it begins and where it ends is followed through calls until
+        nothing is added. That is done twice: at first, what functions touch that are called is not
+        known yet, so that barriers are not there yet behind which other things are settled.
+        """
+        for routine in self.routines.values():
+            routine.printer.node(routine.printer.function.body)
+        self._followed()
+        self.parts.accessed.entries.clear()
+        return self._followed()
+
+    def _followed(self) -> dict[str, code.Block]:
         printers = {name: routine.printer for name, routine in self.routines.items()}
-        for printer in printers.values():
-            printer.node(printer.function.body)
         placers = {name: printer.barriers() for name, printer in printers.items()}
+        blocks = {name: tuple(printer.out.statements) for name, printer in printers.items()}
         accessed = self.parts.accessed
         while True:
             accessed.changed = False
-            blocks = {n: tuple(printer.out.statements) for n, printer in printers.items()}
-            bodies = {n: placers[n].function(n, blocks[n]) for n in printers}
+            bodies = {name: placers[name].function(name, blocks[name]) for name in printers}
             if not accessed.changed:
                 return bodies
 
