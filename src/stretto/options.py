@@ -15,7 +15,7 @@ POLICIES = ("auto", "wavefront", "team", "list", "search")
 
 LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
-ENQUEUE = ("auto", "stream", "graph")
+ENQUEUE = ("auto", "stream", "streams", "graph")
 """What `Options.enqueue` can be."""
 CALLS = ("auto", "one_by_one", "side_by_side")
 """What `Options.calls` can be."""
@@ -64,10 +64,10 @@ class Options:
         registers, the "host" between launches, or "auto", the faster one in simulation, which is
         the units where `launches` is "one". The CPU machine refuses "host".
     enqueue: on a GPU, how a program of several launches and library calls is put there: one after
-        the other on the caller's "stream", with the host between them where it decides; as a
-        captured CUDA "graph", whose independent launches run beside each other and which decides by
-        itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine ignores
-        it.
+        the other on the caller's "stream", with the host between them where it decides; on several
+        "streams", so that independent launches run beside each other; as a captured CUDA "graph",
+        in which they do so too, and which decides by itself (docs/graphs.md); or "auto", the faster
+        one of "stream" and "graph" in simulation. The CPU machine ignores it.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.

@@ -70,12 +70,19 @@ class Profiled:
 
 
 def profiled(
-    plan: Plan, device: Device, costs: CostModel, needs: dict[int, BlockNeeds] | None = None
+    plan: Plan,
+    device: Device,
+    costs: CostModel,
+    needs: dict[int, BlockNeeds] | None = None,
+    *,
+    captured: bool = False,
 ) -> Profiled:
-    """The graph of main, verified. needs: of compiled launches, by the `id` of the launch."""
+    """The graph of main, verified. needs: of compiled launches, by the `id` of the launch.
+    captured: loops and branches are conditional nodes, not the host's."""
     graph = plan_graph(plan)
     verify_graph(graph)
-    return Profiled(graph, profiles_of(plan, plan.tree.main.body, device, costs, needs), device)
+    made = profiles_of(plan, plan.tree.main.body, device, costs, needs, captured=captured)
+    return Profiled(graph, made, device)
 
 
 def profiles_of(
@@ -84,10 +91,13 @@ def profiles_of(
     device: Device,
     costs: CostModel,
     needs: dict[int, BlockNeeds] | None = None,
+    *,
+    captured: bool = False,
 ) -> tuple[Profile, ...]:
-    """The profiles of the nodes of one stretch of a plan. needs: as for `profiled`. Raises
-    ScheduleError for a run that is too long to be simulated."""
-    return tuple(map(_Profiles(plan, device, costs, needs).node, stretch(body)))
+    """The profiles of the nodes of one stretch of a plan. needs, captured: as for `profiled`.
+    Raises ScheduleError for a run that is too long to be simulated."""
+    found = _Profiles(plan, device, costs, needs, captured)
+    return tuple(map(found.node, stretch(body)))
 
 
 def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:
@@ -142,12 +152,22 @@ def best_order(given: Profiled) -> Alternative | None:
 
 
 class _Profiles:
-    """Profiles of the actions of a plan, and of control nodes, which the host executes."""
+    """Profiles of the actions of a plan, and of control nodes, which the host executes, or the
+    graph itself. Then what decides is a node before each iteration (**an estimate**: a launch with
+    the gap before it), and the nodes of a body are as far apart as those of a graph."""
 
     def __init__(
-        self, plan: Plan, device: Device, costs: CostModel, needs: dict[int, BlockNeeds] | None
+        self,
+        plan: Plan,
+        device: Device,
+        costs: CostModel,
+        needs: dict[int, BlockNeeds] | None,
+        captured: bool,
     ) -> None:
         self._plan, self._device, self._costs = plan, device, costs
+        apart = captured_costs(device) if captured else launched_costs(device)
+        self._gap = apart.gap
+        self._read = device.next_launch_seconds if captured else read_seconds(device)
         self._profiler = Profiler(plan.program, device, costs, needs)
         self._running: set[str] = set()
 
@@ -162,7 +182,7 @@ class _Profiles:
 
     def _control(self, node: Node[Action]) -> float:
         """Seconds that a control node takes, one iteration after the other."""
-        read = read_seconds(self._device) if reads(node) else 0.0
+        read = self._read if reads(node) else 0.0
         match node:
             case _ if is_loop(node):
                 *heads, body = children(node)
@@ -182,10 +202,7 @@ class _Profiles:
 
     def _body(self, body: Node[Action]) -> float:
         """A stretch of a control node, as launches on one stream."""
-        return sum(
-            self._alone(self.node(part)) + self._device.next_launch_seconds
-            for part in stretch(body)
-        )
+        return sum(self._alone(self.node(part)) + self._gap for part in stretch(body))
 
     def _alone(self, profile: Profile) -> float:
         costs = GraphCosts(0.0, 0.0, 0.0, 0.0)

@@ -108,7 +108,7 @@ def graph_seconds(plan: Plan, device: Device, costs: CostModel) -> float:
     for a run that is too long."""
     if plan.is_whole:
         return simulate(plan.program, device, Assumed(costs.unknown_trips), costs).seconds
-    given = profiled(plan, device, costs)
+    given = profiled(plan, device, costs, captured=True)
     before = given.graph.before
     order = Opara().order(before, given.profiles, device)
     return given.simulated("Opara", arranged(before, order, opara_streams(before))).run.seconds

@@ -15,10 +15,11 @@ from rich.table import Table
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
+from stretto.device.tree import Leaf, Seq, walk
 from stretto.options import Options
 from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_launches
+from stretto.schedule.launches import choose_graph, choose_launches, graph_seconds
 from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
@@ -29,18 +30,25 @@ from stretto.tools.names import UsageError
 from stretto.tools.simulate import device_machine, scheduled_program
 
 PERSISTENT = "one persistent kernel"
+CONDITIONAL = "a launch per kernel, conditional nodes"
+MIXED = "the plan of a graph that is chosen"
 
 
 @dataclass(frozen=True, slots=True)
 class Graphed:
     """A model as a graph on a device. ways: how it may be enqueued. persistent: simulated seconds
-    as one launch. frame_bytes: of main's frame as it is planned, and with own memory."""
+    as one launch. mixed: of what `Options(enqueue="graph")` makes, as a captured graph: for each
+    stretch of the program one launch, or one for each kernel. conditional: with a launch per kernel
+    and conditional nodes, where there are loops or branches. frame_bytes: of main's frame as it is
+    planned, and with own memory."""
 
     model: str
     plan: Plan
     given: Profiled
     ways: tuple[Alternative, ...]
     persistent: float | None
+    mixed: float
+    conditional: float | None
     frame_bytes: tuple[int, int]
 
 
@@ -66,7 +74,12 @@ def graph_model(
     given = profiled(plan, device, machine.costs)
     frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)
     persistent = persistent_seconds(program, device, machine.costs)
-    return Graphed(model.name, plan, given, tuple(alternatives(given)), persistent, frames)
+    mixed = captured_seconds(program, device, machine.costs, "auto", "units")
+    conditional = None
+    if any(not isinstance(node, Leaf | Seq) for node in walk(program.tree.main.body)):
+        conditional = captured_seconds(program, device, machine.costs, "per_kernel", "host")
+    ways = tuple(alternatives(given))
+    return Graphed(model.name, plan, given, ways, persistent, mixed, conditional, frames)
 
 
 def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) -> Plan:
@@ -84,6 +97,16 @@ def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel)
     return simulate(program, device, Assumed(costs.unknown_trips), costs).seconds
 
 
+def captured_seconds(
+    program: DeviceProgram, device: Device, costs: CostModel, launches: str, control: str
+) -> float:
+    """Of the captured graph that options make; `launches` "auto": by cost."""
+    apart = with_own_memory(program)
+    chosen = choose_graph(apart, costs, launches, control, device)
+    plan = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    return graph_seconds(plan, device, costs)
+
+
 def graph_table(found: Graphed) -> Table:
     """The ways to enqueue a model's graph, the slowest kind first."""
     graph = found.given.graph
@@ -96,6 +119,9 @@ def graph_table(found: Graphed) -> Table:
         table.add_row(*cells)
     if found.persistent is not None:
         table.add_row(PERSISTENT, seconds_text(found.persistent))
+    if found.conditional is not None:
+        table.add_row(CONDITIONAL, seconds_text(found.conditional))
+    table.add_row(MIXED, seconds_text(found.mixed))
     return table
 
 
@@ -120,6 +146,8 @@ def graph_data(found: Graphed) -> dict[str, Any]:
         "edges": len(graph.edges),
         "frame_bytes": {"as planned": found.frame_bytes[0], "graph": found.frame_bytes[1]},
         "persistent_seconds": found.persistent,
+        "mixed_seconds": found.mixed,
+        "conditional_seconds": found.conditional,
         "ways": {
             way.name: {
                 "seconds": way.run.seconds,

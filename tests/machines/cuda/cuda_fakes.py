@@ -28,7 +28,7 @@ from stretto.options import Options
 from tests.machines.cuda.cuda_programs import Case
 
 OPTIONS = Options(max_depth=50)
-SIDE_STREAM = 0x99
+SIDE_STREAM, FIRST_STREAM = 0x99, 0x200
 _LAUNCHED = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_ulonglong,
@@ -149,6 +149,9 @@ class FakeMemory:
 
     def on_side_stream(self) -> object:
         return self.on(SIDE_STREAM)
+
+    def side_streams(self, count: int) -> list[int]:
+        return [FIRST_STREAM + number for number in range(count)]
 
     def words(self, words: Sequence[int]) -> Tensor:
         made = torch.tensor(words, dtype=torch.int64)

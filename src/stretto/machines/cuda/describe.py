@@ -30,6 +30,7 @@ from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graph_tables import graph_tables
+from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
@@ -67,6 +68,8 @@ def describe(
         reads = counted(executable.reads, "value")
         calls = counted(executable.library_runs, "library call")
         lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
+    if isinstance(executable, GraphExecutable):
+        lines.append(("captured graphs", graph_text(executable)))
     rows = launch_rows(made, multiprocessors)
     title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
     tables = [Table(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
@@ -81,6 +84,19 @@ def describe(
     tables += graph_tables(made, stages.machine.costs)
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
+
+
+def graph_text(executable: GraphExecutable) -> str:
+    """How many graphs there are, and how often arguments were what they had been."""
+    counts = executable.counts
+    again = counts.replayed - counts.made
+    text = f"{counted(executable.graph_count, 'graph')} of {counts.made} made"
+    text += f", {counted(counts.replayed, 'replay')}"
+    if again:
+        text += f", {100 * counts.as_they_were // again} % of the later ones with all arguments as "
+        text += f"they were, {counts.patched} arguments of launches patched"
+    refused = counted(len(executable.refused), "library call")
+    return f"{text}; {refused} cannot be captured" if executable.refused else text
 
 
 def _apart_text(program: DeviceProgram, costs: CostModel) -> str:

@@ -13,6 +13,7 @@ from stretto.errors import BuildError
 from stretto.machines.cuda.driver import BUSY_REMEDY, Driver, load_driver
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
 from stretto.machines.cuda.launcher import (
@@ -148,4 +149,5 @@ def _executable(
 ) -> PlanExecutable:
     if arranged is None:
         return PlanExecutable(plan, sources, interface, options, launcher)
-    return GraphExecutable(plan, sources, interface, options, launcher, arranged)
+    kind = StreamsExecutable if options.enqueue == "streams" else GraphExecutable
+    return kind(plan, sources, interface, options, launcher, arranged)

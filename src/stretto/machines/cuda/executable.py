@@ -144,7 +144,7 @@ class CudaExecutable(Executable):
         stream: int,
     ) -> None:
         """Enqueues all that one call does on the GPU."""
-        self.launch(0, state, memory, capacities, sizes)
+        self.launch(0, state, memory, capacities, sizes, stream)
 
     def launch(
         self,
@@ -153,9 +153,10 @@ class CudaExecutable(Executable):
         memory: Mapping[int, torch.Tensor],
         capacities: Mapping[int, int],
         sizes: Values,
+        stream: int,
     ) -> None:
         """Enqueues a kernel with its arguments, as `prepared`."""
-        self.enqueue(self.prepared(number, state, memory, capacities, sizes), state, state.stream)
+        self.enqueue(self.prepared(number, state, memory, capacities, sizes), state, stream)
 
     def prepared(
         self,

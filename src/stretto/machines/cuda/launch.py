@@ -197,6 +197,7 @@ class LaunchOrder:
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
         """Raises CudaError, and RunError for a stream whose order nobody can know."""
+        _require_one_stream(stream)
         if invocation.joint:
             self._enqueue(invocation.launch, stream, capture)
         else:
@@ -204,15 +205,10 @@ class LaunchOrder:
 
     def replay(self, graph: Replay, stream: int) -> None:
         """A graph, in which there may be joint launches. Raises as `launch`."""
+        _require_one_stream(stream)
         self._enqueue(graph.launch, stream, 0)
 
     def _enqueue(self, enqueue: Launch, stream: int, capture: int) -> None:
-        if stream == PER_THREAD_STREAM:
-            raise RunError(
-                "a program cannot run on the per-thread default stream, which is another stream "
-                "in each thread but has one handle",
-                remedy="call it under `torch.cuda.stream(torch.cuda.Stream())`",
-            )
         with self._lock:
             last = self._last.get(capture, stream)
             if last != stream:
@@ -234,6 +230,15 @@ class LaunchOrder:
             driver.synchronize(None)  # the stream is gone, but what was on it may still run
             return
         driver.wait(stream, self._events[0])
+
+
+def _require_one_stream(stream: int) -> None:
+    if stream == PER_THREAD_STREAM:
+        raise RunError(
+            "a program cannot run on the per-thread default stream, which is another stream in "
+            "each thread but has one handle",
+            remedy="call it under `torch.cuda.stream(torch.cuda.Stream())`",
+        )
 
 
 @cache

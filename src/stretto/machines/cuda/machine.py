@@ -79,7 +79,7 @@ def choose_plan(program: DeviceProgram, costs: CostModel, options: Options) -> t
     """The plan of a verified program, and whether it is enqueued as captured graphs, as
     `Options.enqueue` says: "auto" takes the faster one in simulation."""
     plan: Plan | None = None
-    if options.enqueue != "graph":
+    if options.enqueue in ("auto", "stream"):
         chosen = choose_launches(program, costs, options.launches, options.control)
         plan = make_plan(program, cuts=chosen.cuts)
         if options.enqueue == "stream":
@@ -115,7 +115,7 @@ def _planned(stages: Stages) -> Planned:
 
 def _put_planned(stages: Stages, form: Planned) -> None:
     stages.scheduled = Scheduled(form.plan.program, form.interface)
-    stages.product = GpuProgram(form.plan, as_graph=stages.options.enqueue == "graph")
+    stages.product = GpuProgram(form.plan, as_graph=stages.options.enqueue in ("streams", "graph"))
 
 
 PLAN = BuildStage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))

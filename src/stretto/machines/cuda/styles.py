@@ -38,8 +38,8 @@ MOST_INLINE = 20
 @dataclass(frozen=True, slots=True)
 class GpuProgram:
     """What the CUDA machine makes of a scheduled program: the plan, and the text of each of its
-    launches; `compiled` is empty until they have been compiled. as_graph: it is enqueued as
-    captured graphs."""
+    launches; `compiled` is empty until they have been compiled. as_graph: its launches run
+    beside each other, in a captured graph or on several streams."""
 
     plan: Plan
     sources: tuple[TritonSource, ...] = ()

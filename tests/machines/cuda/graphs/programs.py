@@ -13,6 +13,7 @@ import stretto
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.graphs.arrange import arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.machine import gpu_program
 from stretto.options import Options
 from tests.e2e.machines import CUDA, spread
@@ -75,7 +76,7 @@ def arguments(seed: int, rows: int = 6) -> tuple[Tensor, Tensor]:
 class OnFakeGpu:
     """A program on the stand-in for a GPU."""
 
-    run: GraphExecutable
+    run: Any
     machine: FakeGpu
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -103,7 +104,8 @@ def on_fake_gpu(
     interface = entry.stages.runnable()[1]
     machine.fake.know(*interface.constants.values())
     ways = arrangements(made.plan, CUDA_COSTS)
-    run = GraphExecutable(made.plan, made.sources, interface, options, machine, ways)
+    kind = StreamsExecutable if options.enqueue == "streams" else GraphExecutable
+    run = kind(made.plan, made.sources, interface, options, machine, ways)
     filler = run._filler  # pyright: ignore
     machine.fake.know(*filler.constants.values(), *filler.tables)
     cuda.clear()
