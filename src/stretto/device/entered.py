@@ -27,7 +27,7 @@ from stretto.device.expr import (
 from stretto.device.flow import Facts, Loop
 from stretto.device.functions import FUNCTIONS
 from stretto.device.program import Schedule
-from stretto.device.tree import Call, For, Let, Node, While, assigns
+from stretto.device.tree import Call, For, Let, Node, assigns
 from stretto.ir.size_bounds import at_most
 
 Known = Mapping[Reg, Number]
@@ -68,14 +68,12 @@ class _Entered(Facts[Schedule, Known]):
         return super().loop(node, state)
 
     def _is_entered(self, node: Loop[Schedule], state: Known) -> bool:
-        match node:
-            case While(head=head, condition=condition):
-                return bool(self.end(head, state).get(condition, False))
-            case For(start=start, stop=stop, step=step):
-                first, last = _bound(start, state), _bound(stop, state)
-                if first is None or last is None:
-                    return False
-                return at_most(first + 1, last) if step > 0 else at_most(last + 1, first)
+        if not isinstance(node, For):
+            return bool(self.end(node.head, state).get(node.condition, False))
+        first, last = _bound(node.start, state), _bound(node.stop, state)
+        if first is None or last is None:
+            return False
+        return at_most(first + 1, last) if node.step > 0 else at_most(last + 1, first)
 
 
 def _without(state: Known, node: Node[Schedule]) -> Known:
