@@ -96,7 +96,7 @@ def built(
 
 def built_cuda(program: Program, units: int = 5, fuse: bool = True, spread: bool = True) -> Built:
     """The same for the kernels of a GPU with so many thread blocks."""
-    lowered = lower(program)
+    lowered = lower(program, CUDA_COSTS)
     tree = select_cuda(lowered, units, fuse, CUDA_COSTS.spread() if spread else CUDA_COSTS).tree
     device, _ = schedule_with_report(tree, units, CUDA_COSTS)
     assert device.units == units

@@ -26,7 +26,15 @@ from stretto.options import Options
 from stretto.tools.graphs import graph_data, graph_model, graph_table
 from stretto.tools.models import Model
 
-MODELS = ("googlenet", "inception_v3", "bert_base", "t5_small", "nasnet_mobile", "deepfm", "gpt2")
+MODELS = (
+    "googlenet",
+    "inception_v3",
+    "bert_base",
+    "t5_small",
+    "nasnet_mobile",
+    "deepfm",
+    "gpt2_decode",
+)
 LOOPS = ("lstm", "nasrnn", "attention", "seq2seq", "blockdrop", "skipnet", "rae", "deepspeech2")
 
 

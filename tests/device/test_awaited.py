@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from stretto.device.awaited import Units, awaited_ends, has_end
+from stretto.device.awaited import Units, awaited_ends, ends_in_call, has_end, has_waits
+from stretto.device.expr import Reg
 from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, While, trip_count, walk
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, Tree, While, trip_count, walk
+from stretto.ir.types import DType
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.schedule.scheduler import schedule
 from tests.sampling import every
@@ -54,8 +56,9 @@ def calls(node: Node[Schedule]) -> bool:
     return any(isinstance(item, Call) for item in walk(node))
 
 
-def ends(run: list[Schedule], units: int, awaited: Awaited) -> bool:
-    """Does each unit come to the end of the run, and has it published that?"""
+def ends(run: list[Schedule], units: int, awaited: Awaited, closes: bool = False) -> bool:
+    """Does each unit come to the end of the run, and has it published that? closes: units publish
+    at the end of the program, too."""
     published = [0] * units
 
     def unit(number: int) -> Iterator[tuple[Wait, int]]:
@@ -70,6 +73,8 @@ def ends(run: list[Schedule], units: int, awaited: Awaited) -> bool:
                 base += body.steps
                 if number in awaited[id(body)]:
                     published[number] = base
+        if closes:
+            published[number] = base
         yield Wait(number, 0), base  # of which it is the only unit: what it has published counts
 
     def is_over(number: int, wait: Wait, base: int) -> bool:
@@ -101,7 +106,7 @@ def test_units_come_to_the_end(seed: int, units: int) -> None:
     program = schedule(random_tree(seed), units, CUDA_COSTS)
     awaited = awaited_ends(program)
     for run in runs(program, 20):
-        assert ends(run, units, awaited)
+        assert ends(run, units, awaited, ends_in_call(program))
 
 
 def test_what_is_awaited_is_needed() -> None:
@@ -115,7 +120,8 @@ def test_what_is_awaited_is_needed() -> None:
             for unit in units:
                 fewer = awaited | {leaf_id: units - {unit}}
                 said += 1
-                needed += not all(ends(run, 3, fewer) for run in tried)
+                closes = ends_in_call(program)
+                needed += not all(ends(run, 3, fewer, closes) for run in tried)
     assert said > 40
     assert needed > 0.4 * said
 
@@ -130,3 +136,40 @@ def test_a_leaf_that_nobody_waits_for() -> None:
     assert awaited[id(alone.body)] == frozenset()
     assert awaited[id(read.body)] == {0}
     assert awaited[id(last.body)] == {0, 1}
+
+
+def ending_in_call(seed: int, units: int) -> DeviceProgram | None:
+    """A random program at whose end a function is called once more; None where it has none."""
+    tree = random_tree(seed)
+    found = [node for node in walk(tree.main.body) if isinstance(node, Call)]
+    if not found:
+        return None
+    main = tree.main.with_body(Seq((tree.main.body, found[0])))
+    others = [function for function in tree.functions if function.name != "main"]
+    return schedule(Tree((main, *others), tree.externals), units, CUDA_COSTS)
+
+
+def test_programs_that_end_in_a_call() -> None:
+    """The ends of a function's leaves are not published for the end of the program: its units do
+    that, once, behind the call."""
+    tried = fewer = 0
+    for seed in range(40):
+        program = ending_in_call(seed, 3)
+        if program is None or not has_waits(program):
+            continue
+        assert ends_in_call(program)
+        awaited = awaited_ends(program)
+        for run in runs(program, 20):
+            assert ends(run, 3, awaited, closes=True)
+            fewer += not ends(run, 3, awaited)
+        tried += 1
+    assert tried > 5
+    assert fewer > 20
+
+
+def test_a_leaf_behind_the_last_call_publishes_for_the_end() -> None:
+    one = kernel("one", A, X)
+    last = leaf(1, (Run("one", 0, 2, 1),), (Wait(0, 0),))
+    program = device(Seq((If(Reg("if", DType.BOOL), last, Seq(())), last)), one)
+    assert not ends_in_call(program)
+    assert awaited_ends(program)[id(last.body)] == {0, 1}

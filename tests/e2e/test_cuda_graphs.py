@@ -23,7 +23,15 @@ from tests.e2e.test_zoo import MODELS, assert_close, made, tensors
 from tests.sampling import every, sampled
 
 APART = Options(units=3, enqueue="graph", launches="per_kernel", control="host", unroll=2)
-STATIC = ("googlenet", "inception_v3", "bert_base", "t5_small", "nasnet_mobile", "deepfm", "gpt2")
+STATIC = (
+    "googlenet",
+    "inception_v3",
+    "bert_base",
+    "t5_small",
+    "nasnet_mobile",
+    "deepfm",
+    "gpt2_decode",
+)
 LONG = ("lstm100", "skipnet", "blockdrop_policy", "inception_v3", "nasnet_mobile", "googlenet")
 HOSTED = {"in_a_recursion"}
 """Functions that the host calls, since there is a library call in them."""
@@ -76,7 +84,13 @@ def test_library_calls(function: Callable[..., Any]) -> None:
     assert program.reads == 0 or function.__name__ in HOSTED | READS
 
 
-READS = {"growing", "in_a_loop_of_unknown_length", "rotating_before_and_after", "in_a_while_loop"}
+READS = {
+    "growing",
+    "in_a_loop_of_unknown_length",
+    "rotating_before_and_after",
+    "in_a_while_loop",
+    "in_a_branch_of_a_loop",
+}
 """A call uses a buffer that moves, so the host executes it."""
 
 
@@ -150,3 +164,13 @@ def test_a_check_that_fails_in_a_loop_ends_the_loop() -> None:
 def test_a_bad_way_to_enqueue() -> None:
     with pytest.raises(ValueError, match="enqueue"):
         Options(enqueue="graphs")
+
+
+def test_explain_says_how_often_a_graph_was_what_it_had_been() -> None:
+    fast = stretto.compile(several, backend=CUDA, options=APART)
+    with torch.no_grad(), spread():
+        for x in (X, X, -X):
+            fast(x)
+    text = fast.explain()
+    assert "captured graphs" in str(text)
+    assert "3 replays" in str(text) and "patched" in str(text)

@@ -134,6 +134,8 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
         break;
       }
       case 1:
@@ -146,10 +148,12 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
         break;
       }
     }
-    s.base += 1;
+    s.base += 2;
     stretto::signal(s.ctx, s.unit, s.base);
   }
   else
@@ -167,6 +171,8 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 1, s.base + 1)) return false;
         break;
       }
       case 1:
@@ -179,27 +185,14 @@ static bool f1_tree(State& s, char* frame, int64_t r_tree_arg1, float* b_tree_in
           }
           if (!stretto::go_on(s.ctx, s.unit)) return false;
         }
+        stretto::signal(s.ctx, s.unit, s.base + 1);
+        if (!stretto::wait(s.ctx, s.unit, 0, s.base + 1)) return false;
         break;
       }
     }
-    s.base += 1;
+    s.base += 2;
     stretto::signal(s.ctx, s.unit, s.base);
   }
-  switch (s.unit)
-  {
-    case 0:
-    {
-      if (!stretto::wait(s.ctx, s.unit, 1, s.base + 0)) return false;
-      break;
-    }
-    case 1:
-    {
-      if (!stretto::wait(s.ctx, s.unit, 0, s.base + 0)) return false;
-      break;
-    }
-  }
-  s.base += 1;
-  stretto::signal(s.ctx, s.unit, s.base);
   --s.depth;
   return true;
 }

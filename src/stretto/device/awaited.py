@@ -30,9 +30,10 @@ def has_end(schedule: Schedule) -> bool:
 
 
 def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
-    """By the identity of a leaf's schedule, the units that others wait for at its end. Of `main`
-    that are all: the next run begins with what they have published. In a program without waits
-    nobody publishes anything: not all units may run, and other programs may run beside it."""
+    """By the identity of a leaf's schedule, the units that others wait for at its end. Of the last
+    leaf of `main` that are all, unless it `ends_in_call`: the next run begins with what they have
+    published. In a program without waits nobody publishes anything: not all units may run, and
+    other programs may run beside it."""
     return _Ends(program).found if has_waits(program) else defaultdict(frozenset)
 
 
@@ -42,6 +43,33 @@ def has_waits(program: DeviceProgram) -> bool:
     return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
 
 
+def ends_in_call(program: DeviceProgram) -> bool:
+    """Whether on some way through `main` a call comes behind the last leaf that has an end: then
+    units publish behind it, where any unit waits for another one."""
+    if not has_waits(program):
+        return False
+    last = _LastCall()
+    last.visit(program.tree.main.body, True)
+    return last.found
+
+
+class _LastCall(Backward[Schedule, bool]):
+    """The state is whether the program may end before a leaf does."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def leaf(self, body: Schedule, after: bool) -> bool:
+        return after and not has_end(body)
+
+    def call(self, call: Call[Schedule], after: bool) -> bool:
+        self.found |= after
+        return False
+
+    def merge(self, a: bool, b: bool) -> bool:
+        return a or b
+
+
 class _Ends(Backward[Schedule, Units]):
     """The state is the units that are waited for before they publish anything else."""
 
@@ -49,7 +77,8 @@ class _Ends(Backward[Schedule, Units]):
         self.found: dict[int, Units] = defaultdict(frozenset)
         self._begins: dict[str, Units] = defaultdict(frozenset)
         self._returns: dict[str, Units] = defaultdict(frozenset)
-        self._returns["main"] = frozenset(range(program.units))
+        everyone = frozenset(range(program.units))
+        self._returns["main"] = frozenset() if ends_in_call(program) else everyone
         before = None
         while before != (self._begins, self._returns):
             before = dict(self._begins), dict(self._returns)

@@ -131,6 +131,11 @@ class CostModel:
     """Whether iterations of parallel loops may call functions, for which each unit has frames of
     its own, and stop the run: the machine then runs them again, one after the other, to find the
     first that does."""
+    early_lookups: bool = False
+    """Whether numbers that an arm reads from memory are read before its branch: a load takes so
+    long, and others that need nothing of it are under way meanwhile."""
+    row_results: bool = False
+    """Whether functions hand back which row of a parameter their result is, and copy nothing."""
     stacked_layers: int = 0
     """So many layers of equal ops, side by side in a loop, become one; 0: none do."""
 

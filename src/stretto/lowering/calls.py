@@ -29,8 +29,9 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import Renaming, match_types, symbols_of_types
 from stretto.ir.types import INDEX, DType, ListType, TensorType, Type
 from stretto.lowering.function import ListView, Lowering, base_register
-from stretto.lowering.lazy import cast
+from stretto.lowering.lazy import Lazy, cast, contiguous_base, stored, whole_buffer
 from stretto.lowering.lists.ops import copied, copy_items, list_values, new_list_buffer
+from stretto.lowering.row_results import NO_ROW, row_or_memory
 from stretto.lowering.targets import ListTarget, bind, is_register
 
 Passed = Buffer | Reg | ListTarget
@@ -50,6 +51,11 @@ def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> 
     callee = low.program.functions[function]
     own = (callee.params if role == "param" else callee.body.yields)[number].tensor
     return Buffer(memory, own.dtype, _dims(callee, own), "param")
+
+
+def row_register(function: str, number: int) -> Reg:
+    """The register in which a function hands back which row of a parameter its result is."""
+    return Reg(f"{function}.row{number}", INDEX.dtype)
 
 
 def size_parameters(function: Function) -> dict[Symbol, Symbol]:
@@ -93,8 +99,9 @@ def lower_call(low: Lowering, op: CallOp) -> None:
         if buffer not in low.slots.constant:
             low.protect(buffer)
     heights = _heights(low, op)
-    registers, tensors = _arguments(low, op, heights)
+    registers, tensors, sources = _arguments(low, op, heights)
     results: list[tuple[Reg, Reg]] = []
+    rows: list[tuple[Value, Reg, Lazy, Buffer]] = []
     lists: list[tuple[Value, ListTarget]] = []
     for number, value in enumerate(op.results):
         match passed(low, op.function, "result", number, value.type):
@@ -106,21 +113,37 @@ def lower_call(low: Lowering, op: CallOp) -> None:
                 mine = low.new_reg(value.hint or "s", theirs.dtype)
                 results.append((mine, theirs))
                 bind(low, value, mine)
+            case Buffer() as param if (op.function, number) in low.row_sources:
+                source = sources[low.row_sources[op.function, number]]
+                with low.extra():
+                    mine = low.new_reg("row")
+                results.append((mine, row_register(op.function, number)))
+                buffer = _row_memory(low, value, source)
+                tensors.append((param, _start(buffer)))
+                rows.append((value, mine, source, buffer))
             case Buffer() as param:
                 buffer = low.output(value)
-                start = Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
-                tensors.append((param, start))
+                tensors.append((param, _start(buffer)))
                 bind(low, value, buffer)
     low.emit_node(Call(op.function, tuple(registers), tuple(tensors), tuple(results)))
+    for value, mine, source, buffer in rows:
+        _bind_row(low, value, mine, source, buffer)
     for value, target in lists:
         _bind_list(low, value, target, heights)
 
 
+def _start(buffer: Buffer) -> Access:
+    return Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
+
+
 def _arguments(
     low: Lowering, op: CallOp, heights: dict[Buffer, Index]
-) -> tuple[list[tuple[Reg, Expr]], list[tuple[Buffer, Access]]]:
+) -> tuple[list[tuple[Reg, Expr]], list[tuple[Buffer, Access]], dict[int, Lazy]]:
+    """Registers, tensors, and the arguments that results may be rows of, by their numbers."""
     registers = _size_arguments(low, op)
     tensors: list[tuple[Buffer, Access]] = []
+    wanted = {param for (name, _), param in low.row_sources.items() if name == op.function}
+    sources: dict[int, Lazy] = {}
     for number, argument in enumerate(op.arguments):
         match passed(low, op.function, "param", number, argument.type):
             case ListTarget(_, length):
@@ -128,13 +151,49 @@ def _arguments(
             case Reg() as reg:
                 registers.append((reg, cast(low.scalar(argument), reg.dtype)))
             case Buffer() as param:
-                base = low.contiguous(low.tensor(argument), argument.hint)
-                tensors.append((param, base))
+                lazy = low.tensor(argument)
+                if number in wanted:
+                    lazy = sources[number] = _stays(low, lazy, argument.hint)
+                tensors.append((param, low.contiguous(lazy, argument.hint)))
     _place_lists(low, op, heights)
     for buffer, height in heights.items():
         start = Position(low.base(buffer) + height)
         registers.append((base_register(op.function, buffer), start))
-    return registers, tensors
+    return registers, tensors, sources
+
+
+# ---- rows ------------------------------------------------------------------------------------
+
+
+def _stays(low: Lowering, lazy: Lazy, hint: str) -> Lazy:
+    """The tensor in memory that is the same behind the call; lists may change in it."""
+    base = contiguous_base(lazy)
+    if base is not None and base.offset.is_affine and base.buffer.kind not in ("list", "items"):
+        return lazy
+    buffer = low.new_buffer(hint, lazy.dtype, lazy.shape)
+    return low.store(lazy, buffer, hint)
+
+
+def _row_memory(low: Lowering, value: Value, source: Lazy) -> Buffer:
+    """Memory for a result that may be a row instead: not all of it is surely written.
+
+    A result that the calling function hands back as its own goes where that belongs, if both are
+    rows of the same tensor.
+    """
+    target = low.rows.get(value)
+    if target is not None and whole_buffer(source) == target.source:
+        return target.buffer
+    with low.extra(value in low.destinations):
+        return low.new_buffer(value.hint, value.tensor.dtype, source.shape[1:], "items")
+
+
+def _bind_row(low: Lowering, value: Value, row: Reg, source: Lazy, buffer: Buffer) -> None:
+    low.ranges[row] = (NO_ROW, None)
+    if buffer.kind == "param":
+        low.env[value] = stored(buffer)
+        low.handed[value] = row, buffer
+    else:
+        low.settle(value, row_or_memory(row, source, buffer))
 
 
 # ---- lists -----------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ def _lower_if(low: Lowering, op: IfOp) -> None:
                 targets.append(ListTarget(None, low.new_reg("length")))
             case TensorType() as kind if is_register(kind):
                 targets.append(low.new_reg(value.hint or "s", kind.dtype))
+            case _ if value in low.rows:
+                targets.append(low.rows[value])
             case _:
                 targets.append(_changed_in_arms(low, op, value) or low.output(value))
     with low.uses.without(op.orelse):

@@ -9,7 +9,8 @@ rule becomes a library call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from stretto.device.costs import CostModel, count_applies
@@ -60,6 +61,7 @@ from stretto.lowering.lazy import (
 from stretto.lowering.limits import Range, most
 from stretto.lowering.lists.slots import ListSlots
 from stretto.lowering.lists.storage import ListStorage
+from stretto.lowering.row_results import Rows, RowTarget
 from stretto.lowering.uses import Uses
 
 MOST_ROOM = 1 << 22
@@ -96,6 +98,9 @@ class Lowering:
     created: the block at whose level a buffer was made. mutable: buffers of carried values, and
         the blocks that update them in place. joined: the results of branches whose arms do, and
         what these update. positions: what has been checked where control is now.
+    row_sources: which results of functions may be rows of which parameters. rows: the values that
+    go where such results do. handed: of values that are rows or in memory, by the register that
+    says which, the memory.
     """
 
     program: Program
@@ -132,12 +137,28 @@ class Lowering:
     location: SourceLocation | None = None
     operator: str = ""
     counter: int = 0
+    extras: int = 0
+    is_extra: bool = False
     library: tuple[str, ...] = ()
+    row_sources: Rows = field(default_factory=dict[tuple[str, int], int])
+    rows: dict[Value, RowTarget] = field(default_factory=dict[Value, RowTarget])
+    handed: dict[Value, tuple[Reg, Buffer]] = field(default_factory=dict[Value, tuple[Reg, Buffer]])
 
     # ---- names and buffers -------------------------------------------------------------------
     def fresh(self, hint: str) -> str:
+        if self.is_extra:
+            self.extras += 1
+            return f"{self.function.name}.{hint or 'v'}.x{self.extras}"
         self.counter += 1
         return f"{self.function.name}.{hint or 'v'}.{self.counter}"
+
+    @contextmanager
+    def extra(self, enabled: bool = True) -> Generator[None]:
+        """What is named meanwhile some machines have only: other names, by which branches and loops
+        of one machine are found again in the program of another, stay the same."""
+        before, self.is_extra = self.is_extra, enabled
+        yield
+        self.is_extra = before
 
     def new_reg(self, hint: str, dtype: DType = DType.I64) -> Reg:
         return Reg(self.fresh(hint), dtype)
@@ -469,11 +490,11 @@ class Lowering:
     def settle(self, value: Value, lazy: Lazy) -> Lazy:
         """Binds the result of an op: kept lazy, or stored when that pays."""
         if lazy.rank == 0 and not lazy.dtype.is_float:
-            if (
-                count_applies(lazy.expr) > self.costs.cheap_applies
-                and self.uses.total.get(value, 0) > 1
-            ):
+            if self.is_repeated(value, lazy):
                 lazy = register_value(self.let(lazy.expr, value.hint))
+            elif self.looks_up(value, lazy):
+                with self.extra():
+                    lazy = register_value(self.let(lazy.expr, value.hint))
         elif self._checks_more_than_is_read(value, lazy) or (
             not lazy.is_stored and self.should_store(value, lazy)
         ):
@@ -488,6 +509,17 @@ class Lowering:
         compute all: another part of the tensor, or on another path of control."""
         is_partial = value in self.uses.partly or value in self.uses.below
         return is_partial and bool(checks(parts(lazy.expr)))
+
+    def is_repeated(self, value: Value, lazy: Lazy) -> bool:
+        """Whether a number is expensive, and read more than once."""
+        applies = count_applies(lazy.expr)
+        return applies > self.costs.cheap_applies and self.uses.total.get(value, 0) > 1
+
+    def looks_up(self, value: Value, lazy: Lazy) -> bool:
+        """Whether a number is loaded here that a branch or loop behind reads."""
+        if value not in self.uses.below or not self.costs.early_lookups:
+            return False
+        return next(loads(lazy.expr), None) is not None and not checks(parts(lazy.expr))
 
     def should_store(self, value: Value, lazy: Lazy) -> bool:
         applies = count_applies(lazy.expr)

@@ -34,7 +34,7 @@ from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.apart import settle_parallel
 from stretto.lowering.bases import pass_bases
-from stretto.lowering.calls import Passed, passed, size_parameters
+from stretto.lowering.calls import Passed, passed, row_register, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
 from stretto.lowering.function import Lowering
@@ -49,6 +49,7 @@ from stretto.lowering.lazy import (
 from stretto.lowering.library import is_left, library_call
 from stretto.lowering.lists.slots import ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
+from stretto.lowering.row_results import Rows, RowTarget, row_results
 from stretto.lowering.rules import RULES
 from stretto.lowering.targets import (
     LateTarget,
@@ -96,7 +97,8 @@ def lower(
     if any(is_draw(op) for name in ("main", *names) for op in program.functions[name].body.walk()):
         externals.draws = externals.add(DRAWS, DType.I64, (1,), "output")
     slots = list_slots(program, names, externals)
-    low = _lowering(program, program.main, externals, slots, costs, languages, library)
+    rows = row_results(program, names) if costs.row_results else {}
+    low = _lowering(program, program.main, externals, slots, costs, languages, library, rows)
     placed = {number: inputs[parameter] for number, parameter in updated.items()}
     main, outputs = _lower_main(low, inputs, placed)
     begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
@@ -108,7 +110,7 @@ def lower(
     functions, stacks = [main], {"main": low.bases}
     for name in names:
         low = _lowering(
-            program, program.functions[name], externals, slots, costs, languages, library
+            program, program.functions[name], externals, slots, costs, languages, library, rows
         )
         functions.append(_lower_function(low))
         stacks[name] = low.bases
@@ -138,6 +140,7 @@ def _lowering(
     costs: CostModel,
     languages: frozenset[str],
     library: tuple[str, ...],
+    rows: Rows,
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
     storage = list_storage(function)
@@ -152,6 +155,7 @@ def _lowering(
         languages,
         slots,
         library=library,
+        row_sources=rows,
     )
     low.uses.count(function.body)
     low.joints = joints(function.body)
@@ -180,22 +184,36 @@ def _lower_function(low: Lowering) -> TreeFunction[Items]:
         kinds = enumerate(value.type for value in values)
         return tuple(passed(low, function.name, role, number, kind) for number, kind in kinds)
 
-    params, targets = places("param", function.params), places("result", function.body.yields)
+    params, results = places("param", function.params), places("result", function.body.yields)
+    targets = tuple(_row_target(low, number, one, params) for number, one in enumerate(results))
     bind_all(low, function.params, params)
     claim_destinations(low, function.body, targets)
     low.ops(function.body)
     finish(low, function.body.yields, targets)
     low.flush()
-    written = _buffers(targets)
+    written = _buffers(results)
+    rows = (target.row for target in targets if isinstance(target, RowTarget))
     return TreeFunction(
         function.name,
         (*map(size_register, size_parameters(function).values()), *_registers(params)),
         (*_buffers(params), *written),
         written,
-        _registers(targets),
+        (*_registers(results), *rows),
         tuple(low.locals),
         Seq(tuple(low.nodes)),
     )
+
+
+def _row_target(
+    low: Lowering, number: int, place: Passed, params: tuple[Passed, ...]
+) -> Passed | RowTarget:
+    """Where result `number` goes, whose memory is `place`."""
+    name = low.function.name
+    if (name, number) not in low.row_sources:
+        return place
+    source = params[low.row_sources[name, number]]
+    assert isinstance(place, Buffer) and isinstance(source, Buffer)
+    return RowTarget(place, row_register(name, number), source)
 
 
 def _buffers(places: tuple[Passed, ...]) -> tuple[Buffer, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.device.expr import Buffer, Expr, Index, Position, Reg, expr_regs, loads
+from stretto.device.expr import Buffer, Const, Expr, Index, Position, Reg, expr_regs, loads
 from stretto.device.tree import Let
 from stretto.ir.core import Block, Value
-from stretto.ir.types import ListType, TensorType
+from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.function import ListView, Lowering
 from stretto.lowering.lazy import Lazy, cast, register_value, stored, whole_buffer
 from stretto.lowering.lists.ops import copied, copy_items, new_list_buffer, others_need
+from stretto.lowering.row_results import NO_ROW, RowTarget, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class LateTarget:
     buffer: Buffer
 
 
-Target = Buffer | Reg | ListTarget | LateTarget
+Target = Buffer | Reg | ListTarget | LateTarget | RowTarget
 
 
 def is_register(kind: TensorType | ListType) -> bool:
@@ -41,8 +42,11 @@ def claim_destinations(low: Lowering, block: Block, targets: tuple[Target | None
     """What the block defines and yields is computed into its target at once."""
     defined = {value for op in block.ops for value in op.results}
     for value, target in zip(block.yields, targets, strict=True):
-        if isinstance(target, Buffer) and value in defined:
-            low.destinations.setdefault(value, target)
+        if isinstance(target, Buffer | RowTarget) and value in defined:
+            buffer = target if isinstance(target, Buffer) else target.buffer
+            low.destinations.setdefault(value, buffer)
+        if isinstance(target, RowTarget) and low.uses.total.get(value) == 1:
+            low.rows.setdefault(value, target)
 
 
 def finish(
@@ -67,6 +71,8 @@ def finish(
                 if whole_buffer(lazy) != buffer:
                     copy = low.new_buffer(value.hint, lazy.dtype, lazy.shape)
                     late.append((low.store(lazy, copy), buffer))
+            case RowTarget():
+                assigned.append((target.row, _placed_row(low, value, target)))
             case Reg():
                 assigned.append((target, cast(low.scalar(value), target.dtype)))
             case ListTarget():
@@ -79,6 +85,20 @@ def finish(
     moved = _move_lists(low, lists)
     assign(low, assigned)
     return tuple(moved.get(number, target) for number, target in enumerate(targets))
+
+
+def _placed_row(low: Lowering, value: Value, target: RowTarget) -> Expr:
+    """Which row of the source a value is; where it is none it is put into memory."""
+    row, buffer = low.handed.get(value, (target.row, None))
+    if buffer == target.buffer:
+        return Position(Index.of(row))
+    lazy = low.tensor(value)
+    found = row_of(lazy, target.source)
+    if found is not None:
+        return found
+    if whole_buffer(lazy) != target.buffer:
+        low.store(lazy, target.buffer, value.hint or "copy")
+    return Const(NO_ROW, DType.I64)
 
 
 def _read_now(low: Lowering, value: Expr) -> Expr:
@@ -134,6 +154,9 @@ def bind(low: Lowering, value: Value, target: Target) -> None:
         case Buffer() | LateTarget():
             buffer = target if isinstance(target, Buffer) else target.buffer
             low.env[value] = stored(buffer, low.extents(value.tensor.shape))
+        case RowTarget(buffer, row):
+            low.env[value] = stored(buffer)
+            low.handed[value] = row, buffer
         case ListTarget(buffer, length):
             assert buffer is not None
             low.ranges.setdefault(length, (0, None))

@@ -26,6 +26,7 @@ from stretto.passes.hoist import HoistInvariants
 from stretto.passes.horizontal import Horizontal
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.inline import InlineFunctions
+from stretto.passes.look_up_early import LookUpEarly
 from stretto.passes.manager import Pass, Repeat
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.overlap import Overlap
@@ -63,6 +64,7 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
         UnrollRecursion(target),
         Repeat((*tidy, EliminateDeadCode())),
         Speculate(target),
+        LookUpEarly(target),
     )
     return tuple(_with_followers(steps, followers()))
 

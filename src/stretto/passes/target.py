@@ -37,6 +37,9 @@ class PassCosts(Protocol):
     def speculated_bytes(self) -> int: ...
 
     @property
+    def early_lookups(self) -> bool: ...
+
+    @property
     def level_rows(self) -> int: ...
 
     @property

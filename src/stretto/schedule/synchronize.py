@@ -5,7 +5,7 @@ over. A loop is walked until the state at its head no longer grows, so that wait
 are found; both arms of a branch start from one state. Before a loop the units wait for what its
 body may touch (so that the body need not in every iteration), and before a call, around a parallel
 loop and at the end of a function for everything: what comes then may touch anything. They do so at
-the end of the leaf that stands there, if one does.
+the end of the leaf that stands there, if one does; where a function ends in a branch, in each arm.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stretto.device.program import Schedule
 from stretto.device.tree import (
     Call,
     For,
+    If,
     Leaf,
     Node,
     Rotation,
@@ -33,6 +34,7 @@ from stretto.device.tree import (
     joined,
     leaves,
     map_leaves,
+    rebuilt,
     rotation,
     swaps,
     walk,
@@ -94,7 +96,8 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     ) -> tuple[list[Node[LeafWaits]], Pending]:
         """Nodes in order, after which what matters at the `end` is over.
 
-        A leaf stays open for the waits of what follows it.
+        A leaf stays open for the waits of what follows it. A branch that stands last has these
+        waits in its arms: an arm that touches nothing then waits for nobody.
         """
         made: list[Node[LeafWaits]] = []
         last = self._waiting(state)
@@ -107,6 +110,10 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
                     nodes, state = self._entered(child, last)
                     made += nodes
                     last = self._waiting(state)
+                case If() if end and child is children[-1]:
+                    node, state = self._ended_arms(child, last.pending(), end)
+                    made += [*_made(last), node]
+                    last = self._waiting(state)
                 case _:
                     asked = last.settled(_everything) if isinstance(child, Call) else last
                     node, state = self.visit(child, asked.pending())
@@ -114,6 +121,18 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
                     last = self._waiting(state)
         last = last.settled(end) if end else last
         return [*made, *_made(last)], last.pending()
+
+    def _ended_arms(
+        self, branch: If[LeafPlan], state: Pending, end: Matters
+    ) -> tuple[Node[LeafWaits], Pending]:
+        """A branch after each arm of which what matters at the `end` is over."""
+        arms: list[Node[LeafWaits]] = []
+        states: list[Pending] = []
+        for arm in (branch.then, branch.orelse):
+            made, after = self._ended(arm.children if isinstance(arm, Seq) else (arm,), state, end)
+            arms.append(joined(made))
+            states.append(after)
+        return rebuilt(branch, arms), self.merge(*states)
 
     def _entered(
         self, loop: Loop[LeafPlan], before: LeafWaits

@@ -16,13 +16,13 @@ from math import inf
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.evaluate import task_count
-from stretto.device.expr import loads
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
 from stretto.errors import ScheduleError
 from stretto.simulator.channel import Channel
 from stretto.simulator.control import Assumed, Choices, Visit, Walk
 from stretto.simulator.devices import Device
+from stretto.simulator.lookups import Lookups
 from stretto.simulator.progress import START, Progress
 from stretto.simulator.residency import Residency
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
@@ -71,6 +71,7 @@ class _Unit:
     run: Run | None = None
     task: _Task | None = None
     blocked_since: float = 0.0
+    lookups: Lookups = field(default_factory=Lookups)
     segments: list[Segment] = field(default_factory=list[Segment])
 
 
@@ -172,6 +173,7 @@ class Simulator:
                 unit.base += schedule.steps
                 self.publish(unit, unit.base, now)
         unit.visit += 1
+        unit.lookups.end()
         if unit.visit == len(self.visits):
             found = next(self.coming, None)
             if found is None:
@@ -185,6 +187,8 @@ class Simulator:
 
     def item(self, unit: _Unit, item: Item, now: float) -> bool:
         """Begins an item; whether it takes time."""
+        if isinstance(item, Run | Wait | Signal):
+            unit.lookups.end()
         match item:
             case Run():
                 unit.run = item
@@ -195,8 +199,8 @@ class Simulator:
             case Signal():
                 return self.signal(unit, item, now)
             case _:
-                reads = any(True for expr in item.exprs for _ in loads(expr))
-                return self.overhead(unit, self.device.latency_seconds if reads else 0.0, now)
+                starts = unit.lookups.starts(item)
+                return self.overhead(unit, self.device.latency_seconds if starts else 0.0, now)
 
     def overhead(self, unit: _Unit, seconds: float, now: float) -> bool:
         if seconds <= 0:

@@ -115,12 +115,14 @@ class Summary:
     """What a call needs and gives: the buffers that the function reads before it writes them, and
     those that it has surely written when it returns. Both are params, or outputs.
 
-    loose: params that are written at positions known only at run time.
+    loose: params that are written at positions known only at run time. written: all that it may
+    write.
     """
 
     needs: set[Buffer] = field(default_factory=set[Buffer])
     gives: set[Buffer] = field(default_factory=set[Buffer])
     loose: set[Buffer] = field(default_factory=set[Buffer])
+    written: frozenset[Buffer] = frozenset()
 
 
 def check_initialisation(
@@ -133,7 +135,10 @@ def check_initialisation(
     functions = program.tree.functions
     outputs = {b for b in program.tree.externals if b.kind == "output" and _is_known(b)}
     written = _written_outputs(program.tree, touched)
-    summaries = {f.name: Summary(gives={*f.written, *written[f.name]}) for f in functions}
+    summaries = {
+        f.name: Summary(gives={*f.written, *written[f.name]}, written=frozenset(f.written))
+        for f in functions
+    }
     loose = _loose_buffers(program.tree, touched, summaries)
     checkers = [
         _Checker(f, outputs, loose[f.name], places[f.name], summaries, orders, touched)
@@ -321,7 +326,7 @@ class _Checker(Facts[Schedule, State]):
             region = bound_region(param, access, write=True)
             if param in summary.gives:
                 self._write(region, access.offset.is_const and _fills(call, param, access), draft)
-            elif param in summary.loose:
+            elif param in summary.loose or param in summary.written:
                 self._write(region, False, draft)
         for buffer in summary.gives - callee_params:
             self._write(whole(buffer, write=True), True, draft)

@@ -55,6 +55,9 @@ class CudaCosts(CostModel):
     activation_seconds: float = 0.0
     """Recursions stay as short as they are: what a longer text costs was not measured."""
     in_turn: bool = False
+    early_lookups: bool = True
+    row_results: bool = True
+    """The copy of one unit is a wait for all."""
     stacked_layers: int = 3
 
     spread_figures: ClassVar[Mapping[str, float]] = {

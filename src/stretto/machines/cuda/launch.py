@@ -177,8 +177,10 @@ class CudaInvocation:
 
 
 class Replay(Protocol):
-    """A graph that can be replayed."""
+    """A graph that can be replayed. joint: blocks of one of its launches wait for each other."""
 
+    @property
+    def joint(self) -> bool: ...
     def launch(self, stream: int) -> None: ...
 
 
@@ -204,9 +206,12 @@ class LaunchOrder:
             invocation.launch(stream)
 
     def replay(self, graph: Replay, stream: int) -> None:
-        """A graph, in which there may be joint launches. Raises as `launch`."""
+        """As `launch`, of a graph."""
         _require_one_stream(stream)
-        self._enqueue(graph.launch, stream, 0)
+        if graph.joint:
+            self._enqueue(graph.launch, stream, 0)
+        else:
+            graph.launch(stream)
 
     def _enqueue(self, enqueue: Launch, stream: int, capture: int) -> None:
         with self._lock:

@@ -91,10 +91,15 @@ class OnFakeGpu:
 
 
 def on_fake_gpu(
-    cuda: FakeCuda, function: Callable[..., Any], inputs: Sequence[Tensor], options: Options = APART
+    cuda: FakeCuda,
+    function: Callable[..., Any],
+    inputs: Sequence[Tensor],
+    options: Options = APART,
+    *,
+    dynamic: bool | None = None,
 ) -> OnFakeGpu:
     """What the emulated GPU would run, on the driver's graphs."""
-    fast = stretto.compile(function, backend=CUDA, options=options)
+    fast = stretto.compile(function, backend=CUDA, options=options, dynamic=dynamic)
     with torch.no_grad(), spread():
         fast(*inputs)
     (entry,) = fast.signatures

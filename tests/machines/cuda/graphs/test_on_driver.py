@@ -111,6 +111,26 @@ def test_no_more_graphs_than_a_state_may_have(cuda: FakeCuda) -> None:
     assert gpu.run.counts.made <= 2 * len(kept)
 
 
+def test_further_shapes_take_no_further_memory(cuda: FakeCuda) -> None:
+    """Of 64 shapes, the largest first: the graph is patched, and only results are allocated."""
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0, rows=65), dynamic=True)
+    first = arguments(0, rows=65)
+    same(gpu(*first), side_by_side(*first))
+    before = cuda.library.fake_live_graphs(), cuda.library.fake_live_nodes()
+    held = [tensor for state in gpu.run.states.values() for tensor in (state.arena, state.control)]
+    gpu.machine.fake.allocated.clear()
+    for rows in range(64, 0, -7):
+        inputs = arguments(rows, rows)
+        found = gpu(*inputs)
+        same(found, side_by_side(*inputs))
+        assert [nbytes for _, nbytes in gpu.machine.fake.allocated] == [x.nbytes for x in found]
+        gpu.machine.fake.allocated.clear()
+    assert (cuda.library.fake_live_graphs(), cuda.library.fake_live_nodes()) == before
+    now = [tensor for state in gpu.run.states.values() for tensor in (state.arena, state.control)]
+    assert all(one is other for one, other in zip(held, now, strict=True))
+    assert gpu.run.counts.made == 1
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -142,6 +162,29 @@ def test_a_patch_that_is_refused_is_an_error(cuda: FakeCuda) -> None:
         gpu(*second)
     cuda.fail("cuGraphExecKernelNodeSetParams", 0)
     same(gpu(*second), side_by_side(*second))
+
+
+@pytest.mark.parametrize("code", [4, 201, 709])
+def test_a_replay_after_the_device_changed(cuda: FakeCuda, code: int) -> None:
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
+    inputs = arguments(0)
+    same(gpu(*inputs), side_by_side(*inputs))
+    cuda.fail("cuGraphLaunch", code)
+    with pytest.raises(RunError, match="compile again, in a process that was started, not forked"):
+        gpu(*inputs)
+
+
+def test_a_caller_who_captures_gets_the_launches(cuda: FakeCuda) -> None:
+    """A graph is not launched into a capture; so its launches are the nodes of the caller's."""
+    gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
+    gpu.run.can_be_captured = True
+    inputs = arguments(0)
+    gpu.machine.fake.know(*inputs)
+    cuda.capture(3, 11)
+    with gpu.machine.fake.on(3):
+        gpu.run(list(inputs))
+    assert len(gpu.machine.replays) == len(gpu.run.plan.launches)
+    assert not cuda.log("cuGraphLaunch")
 
 
 def test_two_streams_have_graphs_of_their_own(cuda: FakeCuda) -> None:

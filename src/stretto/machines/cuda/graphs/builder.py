@@ -59,7 +59,11 @@ class GraphBuilder(Protocol):
 
 
 class Replay(Protocol):
-    """A graph that can be replayed. It keeps alive what its nodes use."""
+    """A graph that can be replayed. It keeps alive what its nodes use. joint: blocks of one of its
+    launches wait for each other."""
+
+    @property
+    def joint(self) -> bool: ...
 
     def patch(self, node: GraphNode, invocation: Invocation) -> None:
         """From the next replay on, a launch that is in no body has the arguments that are set
@@ -89,6 +93,9 @@ class EmulatedGraph:
     what they come after allows, another one each time: a graph that lacks an edge computes
     something else, sooner or later.
     """
+
+    joint = True
+    """One replay after the other, in any case."""
 
     def __init__(self, seed: int = 0, root: EmulatedGraph | None = None) -> None:
         self.root = root or self

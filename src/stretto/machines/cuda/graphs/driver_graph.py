@@ -10,6 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -82,24 +83,30 @@ class Maker(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Contents:
+    """Of a graph and all bodies in it. keep: what nodes point to; the first item owns the graph.
+    joint: there are launches whose blocks wait for each other."""
+
+    keep: list[object]
+    joint: bool = False
+
+
 class DriverGraph:
-    """A CUgraph, or the body of a conditional node. Nodes are the driver's handles.
+    """A CUgraph, or the body of a conditional node. Nodes are the driver's handles."""
 
-    keep: what nodes of the whole graph point to; its first item owns the graph.
-    """
-
-    def __init__(self, maker: Maker, graph: int, keep: list[object]) -> None:
+    def __init__(self, maker: Maker, graph: int, contents: Contents) -> None:
         self.maker = maker
         self.driver = maker.driver
         self.graph = graph
-        self.keep = keep
+        self.contents = contents
         self.control = words_kernel(self.driver, maker.context)
 
     @staticmethod
     def empty(maker: Maker) -> DriverGraph:
         """Raises RunError where the driver makes none."""
         graph = _handle(maker.driver, "cuGraphCreate", 0)
-        return DriverGraph(maker, graph, [_Owned(maker.driver, "cuGraphDestroy", graph)])
+        return DriverGraph(maker, graph, Contents([_Owned(maker.driver, "cuGraphDestroy", graph)]))
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
         assert isinstance(invocation, CudaInvocation)
@@ -107,17 +114,17 @@ class DriverGraph:
 
     def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
         child, keep = self.maker.captured(run, lane)
-        self.keep.append(keep)
+        self.contents.keep.append(keep)
         return self._add("cuGraphAddChildGraphNode", after, ctypes.c_void_p(child))
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
         table = self.maker.numbers(encoded(operations))
-        self.keep.append(table)
+        self.contents.keep.append(table)
         words = (ctypes.c_uint64 * 3)(table.data_ptr(), len(operations), control)
         return self._kernel(self.control, words, after)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, after: After) -> GraphNode:
-        self.keep += (target, source)
+        self.contents.keep += (target, source)
         parameters = (ctypes.c_uint64 * 25)()  # CUDA_MEMCPY3D
         for start, tensor in ((0, source), (11, target)):
             parameters[start + 4] = MEMORY_DEVICE
@@ -144,17 +151,18 @@ class DriverGraph:
             context=self.maker.context,
         )
         made = self._add("cuGraphAddNode", after, ctypes.byref(node))
-        return made, DriverGraph(self.maker, node.bodies[0] or 0, self.keep)
+        return made, DriverGraph(self.maker, node.bodies[0] or 0, self.contents)
 
     def instantiate(self) -> DriverReplay:
         made = _handle(self.driver, "cuGraphInstantiateWithFlags", ctypes.c_void_p(self.graph), 0)
-        return DriverReplay(self.driver, made, tuple(self.keep))
+        return DriverReplay(self.driver, made, self.contents)
 
     def _kernel(self, kernel: LoadedKernel, words: Words, after: After) -> GraphNode:
         node, keep = kernel_node(kernel, words)
         made = self._add("cuGraphAddKernelNode_v2", after, ctypes.byref(node))
         del keep  # the driver has read the parameters
         if kernel.cooperative:
+            self.contents.joint = True
             value = (ctypes.c_int * 16)(1)
             place = ctypes.byref(value)
             name = "cuGraphKernelNodeSetAttribute"
@@ -170,10 +178,11 @@ class DriverGraph:
 class DriverReplay:
     """A CUgraphExec."""
 
-    def __init__(self, driver: Driver, graph: int, keep: tuple[object, ...]) -> None:
+    def __init__(self, driver: Driver, graph: int, contents: Contents) -> None:
         self.driver = driver
         self.graph = ctypes.c_void_p(graph)
-        self.keep = (*keep, _Owned(driver, "cuGraphExecDestroy", graph))
+        self.joint = contents.joint
+        self.keep = (*contents.keep, _Owned(driver, "cuGraphExecDestroy", graph))
 
     def patch(self, node: GraphNode, invocation: Invocation) -> None:
         assert isinstance(invocation, CudaInvocation)

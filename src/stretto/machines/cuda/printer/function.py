@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
+<<<<<<< HEAD
 from stretto.device.awaited import has_end
 from stretto.device.entered import entered_loops
 from stretto.device.expr import Buffer, Expr, Index, Position, Reg
+=======
+from stretto.device.awaited import ends_in_call, has_end
+from stretto.device.expr import Buffer, Expr, Reg
+>>>>>>> origin/main
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
@@ -189,6 +194,12 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         value = Position(Index.of(self.registers[at.text]) + step)
         self.out.add(code.Assign(at, literal(step), operator="+=", expr=value))
 
+    def whole(self) -> None:
+        """All that the function does. At the end of `main` each unit has published all."""
+        self.node(self.function.body)
+        if self.function.name == "main" and ends_in_call(self.parts.program):
+            self.publish(0, range(self.parts.program.units))
+
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
         with self.out.within(code.Section(least=LEAST_LINES)):
@@ -200,7 +211,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def publish(self, steps: int, awaited: Collection[int]) -> None:
         """The units are further by `steps`; those that are waited for say so."""
-        self.out.assign(BASE, literal(steps), operator="+=")
+        if steps:
+            self.out.assign(BASE, literal(steps), operator="+=")
         if awaited:
             with self.only(dict.fromkeys(awaited)):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))

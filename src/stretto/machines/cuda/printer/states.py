@@ -142,6 +142,11 @@ class StateMachine:
     def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
         """The states of a function."""
         printer = routine.printer
+<<<<<<< HEAD
+=======
+        printer.whole()
+        body, touched = printer.finished(NOTHING if routine.name == "main" else CALLED)
+>>>>>>> origin/main
         if routine.name == "main":
             body = (*body, *results, code.Assign(STATE, literal(-1)))
             after = frozenset[str]()

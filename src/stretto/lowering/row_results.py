@@ -1,0 +1,159 @@
+"""Results of functions that may be rows of a parameter, and so need no copy.
+
+A recursion over a tree often ends in a row of a tensor that every call passes on: the embedding of
+a leaf. Copied to where the result belongs it costs each activation a kernel, and all units a wait
+for it. Such a function hands back, in a register, which row of its parameter the result is; or
+`NO_ROW`, and then the result lies in memory as ever. Who calls it reads one or the other.
+
+    func @f(%x: f32[8, 4], %n: i64[]) -> (f32[4]) {
+      %r = if (%n is a leaf) {
+        %row = aten.select.int(%x, 0, %n)       f.row0 = n                 (no kernel)
+        yield %row
+      } else {
+        %a = call @f(%x, %left)                 a is row `f.row0` of x, or a buffer
+        ...
+        yield %b                                f.out0 = b;  f.row0 = NO_ROW
+      }
+      return %r
+    }
+
+It is done where the machine asks for it (`CostModel.row_results`), and operators read the result
+of each call in a recursive function: another reader would need it in memory, and copy it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stretto.device.expr import Apply, Buffer, Const, Expr, Index, Load, Position, Reg
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import CallOp, IfOp, TensorOp
+from stretto.ir.rewrite import all_blocks, users
+from stretto.ir.types import DType, TensorType, Type
+from stretto.lowering.lazy import Lazy, stored, variables
+
+NO_ROW = -1
+"""In place of a row: the result is in memory."""
+
+Rows = Mapping[tuple[str, int], int]
+"""For a function and the number of its result, the number of the parameter that it may be a row
+of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTarget:
+    """Where a value goes that may be a row: which row of `source`, a whole tensor, is put into
+    `row`, or the value into `buffer` and `NO_ROW` into `row`."""
+
+    buffer: Buffer
+    row: Reg
+    source: Buffer
+
+
+def row_or_memory(row: Reg, source: Lazy, buffer: Buffer) -> Lazy:
+    """Row `row` of a tensor in memory, or what is in `buffer` where that is `NO_ROW`."""
+    shape = source.shape[1:]
+    found = source.view(shape, Index.of(row), *variables(shape))
+    is_row = Apply("ge", (Position(Index.of(row)), Const(0, DType.I64)), DType.BOOL)
+    value = Apply("where", (is_row, found.expr, stored(buffer, shape).expr), found.dtype)
+    return Lazy(found.dtype, shape, value)
+
+
+def is_row_or_memory(lazy: Lazy) -> bool:
+    """Whether a tensor is what `row_or_memory` makes, or a view of it."""
+    match lazy.expr:
+        case Apply("where", (Apply("ge", (Position(index), Const(0))), Load(), Load())):
+            return not index.vars()
+        case _:
+            return False
+
+
+def row_results(program: Program, names: list[str]) -> Rows:
+    """The results, of the functions `names`, that may be rows of parameters."""
+    found: dict[tuple[str, int], int] = {}
+    for name in names:
+        function = program.functions[name]
+        for number, value in enumerate(function.body.yields):
+            source = _source(function, value)
+            if source is not None:
+                found[name, number] = source
+    refused = {key for name in names for key in _refused(program.functions[name], found)}
+    for name in sorted({name for name, _ in refused & found.keys()}):
+        reason = "others than operators beside the call read its result, and need it in memory"
+        program.remarks.decline("row_results", f"@{name}", reason)
+    return {key: source for key, source in found.items() if key not in refused}
+
+
+def row_of(lazy: Lazy, source: Buffer) -> Expr | None:
+    """Which row of a whole tensor the lazy one is; None where it is none."""
+    if not isinstance(lazy.expr, Load) or lazy.expr.access.buffer != source:
+        return None
+    access = lazy.expr.access
+    if access.shape != source.shape or not access.shape or lazy.shape != access.shape[1:]:
+        return None
+    first, *rest = access.index
+    if first.vars() or not first.is_affine or tuple(rest) != variables(lazy.shape):
+        return None
+    return Position(first)
+
+
+# ---- which results ---------------------------------------------------------------------------
+
+
+def _source(function: Function, result: Value) -> int | None:
+    """The number of the parameter of which an arm gives a row; None where none does."""
+    makers = _makers(function)
+    if not isinstance(makers.get(result), IfOp) or not _is_in_memory(result.type):
+        return None
+    for value in _given(function.body, result):
+        op = makers.get(value)
+        if not isinstance(op, TensorOp) or op.target != "aten.select.int" or op.args[1] != 0:
+            continue
+        for number, source in enumerate(function.params):
+            if source is op.args[0] and _is_in_memory(source.type):
+                return number
+    return None
+
+
+def _makers(function: Function) -> dict[Value, Op]:
+    return {value: op for op in function.body.walk() for value in op.results}
+
+
+def _is_in_memory(kind: Type) -> bool:
+    """Whether it is a tensor with elements, of a size that is known, that no register holds."""
+    if not isinstance(kind, TensorType) or not kind.is_static or 0 in kind.shape:
+        return False
+    return kind.dtype.is_float or kind.rank > 0
+
+
+def _given(block: Block, value: Value) -> Iterator[Value]:
+    """The values that a result may be of branches in branches, if it is one."""
+    maker = next((op for op in block.ops if value in op.results), None)
+    if isinstance(maker, IfOp):
+        place = maker.results.index(value)
+        for arm in maker.blocks:
+            yield from _given(arm, arm.yields[place])
+    else:
+        yield value
+
+
+def _refused(function: Function, found: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int]]:
+    """The results of a function's calls that are read by others than operators of the same block,
+    and the branches that the function's own such results are given by."""
+    handed = {
+        value
+        for number, result in enumerate(function.body.yields)
+        if (function.name, number) in found
+        for value in _given(function.body, result)
+    }
+    readers = users(function.body)
+    for block in all_blocks(function.body):
+        own = {op for op in block.ops if isinstance(op, TensorOp)}
+        for call in (op for op in block.ops if isinstance(op, CallOp)):
+            for number, value in enumerate(call.results):
+                others = set(readers.get(value, ())) - own
+                if value in handed:
+                    others = {op for op in others if not isinstance(op, IfOp)}
+                if others:
+                    yield call.function, number
