@@ -68,7 +68,7 @@ class Printed:
             self.printers = {name: r.printer for name, r in machine.routines.items()}
         else:
             main = TeamPrinter(parts, self.program.tree.main)
-            main.node(main.function.body)
+            main.whole()
             self.printers, self.bodies = {"main": main}, {"main": main.finished()}
 
     def missing(self, bodies: Bodies) -> list[code.Statement | str]:

@@ -12,14 +12,9 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-<<<<<<< HEAD
-from stretto.device.awaited import has_end
+from stretto.device.awaited import ends_in_call, has_end
 from stretto.device.entered import entered_loops
 from stretto.device.expr import Buffer, Expr, Index, Position, Reg
-=======
-from stretto.device.awaited import ends_in_call, has_end
-from stretto.device.expr import Buffer, Expr, Reg
->>>>>>> origin/main
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called

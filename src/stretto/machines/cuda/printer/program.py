@@ -160,13 +160,8 @@ class _ProgramPrinter:
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
-<<<<<<< HEAD
-        main.node(main.function.body)
-        body = (*main.finished(), *self._results())
-=======
         main.whole()
-        body = (*main.finished()[0], *self._results())
->>>>>>> origin/main
+        body = (*main.finished(), *self._results())
         places = main.places | main.moving
         first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}
         places |= {

@@ -123,7 +123,7 @@ class StateMachine:
         known yet, so that barriers are not there yet behind which other things are settled.
         """
         for routine in self.routines.values():
-            routine.printer.node(routine.printer.function.body)
+            routine.printer.whole()
         self._followed()
         self.parts.accessed.entries.clear()
         return self._followed()
@@ -142,11 +142,6 @@ class StateMachine:
     def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
         """The states of a function."""
         printer = routine.printer
-<<<<<<< HEAD
-=======
-        printer.whole()
-        body, touched = printer.finished(NOTHING if routine.name == "main" else CALLED)
->>>>>>> origin/main
         if routine.name == "main":
             body = (*body, *results, code.Assign(STATE, literal(-1)))
             after = frozenset[str]()
