@@ -37,7 +37,7 @@ def branches(xs: Tensor) -> Tensor:
     for _ in range(3):
         if h.sum() > 0:
             h = torch.softmax(LINEAR(h), -1) - 0.1
-            h = h - h.mean(0, keepdim=True)
+            h = h - 0.5 * h.mean(0, keepdim=True)
         else:
             h = torch.sigmoid(LINEAR(h)).cumsum(0) * 0.3
     return h

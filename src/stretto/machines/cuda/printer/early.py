@@ -89,9 +89,9 @@ class EarlyLoads:
 
     kernels: by name. define: the name of a function of the module that is inlined where it is
     called, or not, and is made for a kernel. fresh: a new variable. budget: bytes of registers for
-    what is held. most: kernels that may still be split, since each is text of its own wherever it
-    runs. held: by the kernel and its first task, the values in registers. functions: by kernel, and
-    whether it is given values.
+    what is held. most: different texts of kernels that may be split, since each is compiled
+    wherever it stands; `texts` are those that are. held: by the kernel and its first task, the
+    values in registers. functions: by kernel, and whether it is given values.
     """
 
     kernels: dict[str, TritonKernel]
@@ -104,21 +104,26 @@ class EarlyLoads:
         default_factory=dict[tuple[str, Term], tuple[Term, ...]]
     )
     functions: dict[tuple[str, bool], str] = field(default_factory=dict[tuple[str, bool], str])
+    texts: set[code.Function] = field(default_factory=set[code.Function])
 
     def placed(self, block: code.Block) -> code.Block:
-        """The statements with their early loads."""
+        """The statements with their early loads. Loads, the wait behind them and the kernel are a
+        section: a function for all kernels of one text that wait alike."""
         found: list[code.Statement] = []
-        ahead: set[tuple[str, Term]] = set()
+        done = 0
         for place, statement in enumerate(block):
+            if place < done:
+                continue
             run = _run_behind_waits(block[place:])
             if run is not None and _key(run) not in self.held and (loads := self.load([run])):
-                found += loads
-                ahead.add(_key(run))
+                done = block.index(run, place) + 1
+                waits = block[place : done - 1]
+                found.append(code.Section((*loads, *waits, self.tasks(run)), least=1))
+                self.drop([_key(run)])
+                continue
             match statement:
                 case code.Run():
                     found.append(self.tasks(statement))
-                    if _key(statement) in ahead:
-                        self.drop([_key(statement)])
                 case code.If(_, then, orelse):
                     arms = self.placed(then), self.placed(orelse)
                     found.append(replace(statement, then=arms[0], orelse=arms[1]))
@@ -156,12 +161,13 @@ class EarlyLoads:
         return loads
 
     def split(self, kernel: str) -> EarlyKernel | None:
-        if kernel not in self.splits and self.most:
+        if kernel not in self.splits:
             made = split_early(self.kernels[kernel])
-            if made is not None:
-                self.splits[kernel] = made
-                self.most -= 1
-        return self.splits.get(kernel)
+            if made is None or (len(self.texts) >= self.most and made.body not in self.texts):
+                return None
+            self.texts.add(made.body)
+            self.splits[kernel] = made
+        return self.splits[kernel]
 
     def drop(self, keys: Iterable[tuple[str, Term]]) -> None:
         """Gives registers back."""

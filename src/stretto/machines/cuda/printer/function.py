@@ -50,6 +50,9 @@ from stretto.schedule.merge import (
 
 LEAST_LINES = 24
 """A leaf or branch of so many lines is a function of its own."""
+FEW_COUNTERS = 64
+"""So many counters take a block of their own size; more take one for all units, so that pieces of
+the program that wait for other units are one function."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
@@ -284,7 +287,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
         """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
-        block = 1 << (widest - 1).bit_length()
+        units = self.parts.program.units
+        block = FEW_COUNTERS if widest <= FEW_COUNTERS else 1 << (units - 1).bit_length()
         value = call("wait", CONTROL, UNIT, first, count, target, POLLS, OK, block)
         self.out.add(code.Wait(value, OK))
 
@@ -309,7 +313,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             return
         first, last = min(units), max(units)
         if last - first + 1 > len(units):
-            place = len(self.parts.tables)
+            place = self.parts.table_start()
             self.parts.tables += [int(unit in units) for unit in range(everyone)]
             condition = infix(table_entry(place, UNIT), "!=", 0)
         elif first == last:
@@ -324,7 +328,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
         """A loop over what a table holds for each unit; gives the columns, called `names`."""
-        tables = self.parts.tables
+        tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
         for unit in range(self.parts.program.units):
@@ -332,7 +336,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             for row in rows.get(unit, ()):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
-        begin, end = (table_entry(heads + n, UNIT) for n in (0, 1))
+        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
         units = bits(unit for unit, found in rows.items() if found)
         loop = code.For(ROW, begin, end, literal(len(names)), units=units)
@@ -362,8 +366,8 @@ def pointer_type(buffer: Buffer) -> str:
     return f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
 
 
-def table_entry(place: int, offset: Term) -> Term:
-    return call("tl.load", TABLES + place + offset, effect=True)
+def table_entry(start: Term, offset: Term) -> Term:
+    return call("tl.load", TABLES + start + offset, effect=True)
 
 
 def last_task(kernel: Kernel, run: Run) -> int:

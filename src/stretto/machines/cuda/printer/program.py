@@ -134,7 +134,7 @@ class _ProgramPrinter:
             entry.add(*self._early(machine.statements(self._results(), self._first())))
         else:
             entry.add(*self._main())
-        body = tuple(entry.statements)
+        body = self._with_starts(tuple(entry.statements))
         parameters = self._parameters(code.mentioned(body))
         function = code.Function(tuple(variable(p.name) for p in parameters), body)
         functions = [
@@ -156,6 +156,13 @@ class _ProgramPrinter:
             self.joint,
             busy_units(self.program),
         )
+
+    def _with_starts(self, body: code.Block) -> code.Block:
+        """The statements behind those that say where their tables begin."""
+        names = set(code.mentioned(body))
+        starts = self.parts.starts.items()
+        used = (code.Assign(s, literal(place)) for s, place in starts if s.text in names)
+        return (*used, *body)
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
