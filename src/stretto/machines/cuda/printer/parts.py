@@ -8,8 +8,10 @@ from stretto.device.awaited import awaited_ends, has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
+from stretto.machines.cuda.printer.barriers import ProgramAccesses
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.printer.sharing import sharings
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.cuda.user_source import user_names
 from stretto.machines.statements import Function
@@ -29,7 +31,7 @@ class ModuleParts(ProgramParts):
     of the program that differ by their tables alone are one function. counter: numbers the names of
     parts of scalars. kept: buffers that others than this program read. awaited: the units that are
     waited for at the ends of leaves. has_waits: whether units wait for each other; else nobody
-    publishes anything.
+    publishes anything. accessed: what kernels touch, for `barriers.py`.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class ModuleParts(ProgramParts):
         self.has_waits = has_waits(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
+        every = (1 << program.units) - 1
+        self.accessed = ProgramAccesses(every, self.kernels, self.texts, sharings(program))
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []

@@ -178,7 +178,7 @@ class _ProgramPrinter:
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
-        body = (*main.finished()[0], *self._results())
+        body = (*main.finished(), *self._results())
         places = main.places | main.moving
         first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}
         places |= {
