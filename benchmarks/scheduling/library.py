@@ -2,10 +2,11 @@
 
     python -m benchmarks.scheduling.library [NAMES] [--repeats N] [--json F]
 
-Each model is compiled twice with `Options(library=("*",))`: its calls one after the other, each on
-all threads of torch, and side by side. These and eager PyTorch take turns; medians
-are shown, of each repeat. `others` is the part of the machine's processor time that other processes
-had meanwhile: where it is not close to 0, the figures say little.
+Each model is compiled with `Options(library=("*",))` for each of `Options.calls`: its calls one
+after the other, each on all threads of torch, side by side, and the faster of the two as timed in
+its first calls. These and eager PyTorch take turns; medians are shown, of each repeat. `others` is
+the part of the machine's processor time that other processes had meanwhile: where it is not close
+to 0, the figures say little.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import typer
 import stretto
 from benchmarks.models.nasnet import NASNetConfig
 from benchmarks.models.static import STATIC
+from stretto.machines.cpu.ways import TIMED_CALLS
+from stretto.machines.cpu.ways import WARM_CALLS as UNTIMED_CALLS
 from stretto.options import Options
 
 WARM_CALLS = 3
@@ -43,12 +46,17 @@ class Row:
     model: str
     one_by_one: float
     side_by_side: float
+    auto: float
     eager: float
     others: float
 
     @property
     def gain(self) -> float:
         return self.one_by_one / self.side_by_side
+
+    @property
+    def auto_gain(self) -> float:
+        return self.one_by_one / self.auto
 
 
 def compiled(name: str, threads: int) -> tuple[Calls, tuple[torch.Tensor, ...]]:
@@ -57,8 +65,8 @@ def compiled(name: str, threads: int) -> tuple[Calls, tuple[torch.Tensor, ...]]:
     config = NASNetConfig(filters=64, repeats=2) if name == WIDE else entry.presets["full"]
     model, inputs = entry.make(config, 0)
     calls: dict[str, Callable[..., Any]] = {"eager": model}
-    for way, calls_option in (("one_by_one", "one_by_one"), ("side_by_side", "side_by_side")):
-        options = Options(threads=threads, library=("*",), calls=calls_option)
+    for way in ("one_by_one", "side_by_side", "auto"):
+        options = Options(threads=threads, library=("*",), calls=way, tune="off")
         calls[way] = stretto.compile(model, inputs, options=options)
         torch.testing.assert_close(calls[way](*inputs), model(*inputs), rtol=1e-3, atol=1e-4)
     return calls, inputs
@@ -98,13 +106,17 @@ def main(
     with torch.no_grad():
         for name in names or NAMES:
             calls, inputs = compiled(name, threads)
+            for _ in range(2 * (UNTIMED_CALLS + TIMED_CALLS)):  # until the faster way is known
+                time.sleep(PAUSE_S)
+                calls["auto"](*inputs)
             for _ in range(repeats):
                 row = measured(name, calls, inputs, runs)
                 rows.append(row)
                 print(
                     f"{name:14} one by one {row.one_by_one:8.2f} ms  side by side "
-                    f"{row.side_by_side:8.2f} ms  eager {row.eager:8.2f} ms  "
-                    f"gain {row.gain:5.2f}  others {row.others:4.0%}",
+                    f"{row.side_by_side:8.2f} ms  auto {row.auto:8.2f} ms  "
+                    f"eager {row.eager:8.2f} ms  gain {row.gain:5.2f}, auto {row.auto_gain:5.2f}  "
+                    f"others {row.others:4.0%}",
                     flush=True,
                 )
     if json_file is not None:

@@ -43,7 +43,8 @@ class Options:
         without dims stay as they are.
     calls: on the CPU machine, library calls run "one_by_one", each on all threads of torch, or
         "side_by_side" where they need nothing of each other, on a share of the threads each; "auto"
-        does that where it is faster by a tenth by the estimates.
+        times both ways in the first twelve calls of a program of which other kernels are less than
+        5 % by the estimates, and keeps the faster one; other programs run one by one.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
         or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4

@@ -516,8 +516,8 @@ def in_place_writes(cache: Tensor, x: Tensor) -> Tensor:
 
 # ---- recursion -------------------------------------------------------------------------------
 
-LEFT, RIGHT = torch.tensor([1, 3, 0, 0, 0]), torch.tensor([2, 4, 0, 0, 0])
-LEAF = torch.tensor([False, False, True, True, True])
+LEFT, RIGHT = torch.tensor([1, 3, 5, 0, 0, 0, 0]), torch.tensor([2, 4, 6, 0, 0, 0, 0])
+LEAF = torch.arange(7) > 2
 
 
 @cases("recursion", (ROWS, number(0)), (ROWS, number(1)), (ROWS, number(4)))

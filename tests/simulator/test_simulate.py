@@ -194,6 +194,17 @@ def test_units_share_what_the_memory_gives(total: int, each: int, alone: int, bo
     assert found.critical[Bound.BANDWIDTH] == pytest.approx(both)
 
 
+def test_what_a_unit_keeps_in_registers_moves_once() -> None:
+    """16 bytes of the input, of which a part stays, and 16 of the result, in each of two tasks."""
+    slow = replace(BARE, memory_bandwidth=32, unit_bandwidth=32, cache_bytes=0)
+    for share, seconds in ((0.0, 2.0), (0.5, 1.75), (1.0, 1.5)):
+        kept = {"k": {"x": share}, "other": {"x": 1.0}}
+        found = simulate(moving(1), slow, costs=EAGER, kept=kept)
+        assert found.seconds == pytest.approx(seconds)
+    each = simulate(moving(2), slow, costs=EAGER, kept={"k": {"x": 1.0}})
+    assert each.seconds == pytest.approx(2)  # both units read theirs
+
+
 def test_what_fits_into_the_cache_goes_at_its_rate() -> None:
     near = replace(BARE, memory_bandwidth=1, unit_bandwidth=64, cache_bandwidth=64)
     assert simulate(moving(1), near, costs=EAGER).seconds == pytest.approx(1)

@@ -9,15 +9,13 @@ from stretto.device.expr import Buffer
 from stretto.device.operator import LibraryCall
 from stretto.ops.properties import properties
 
-DISPATCH_SECONDS = 1.5e-5
-"""What a call takes in Python, of which one unit at a time executes anything, and in torch's
-dispatcher (Zen 3), unless `CostModel.call_seconds` is more."""
+DISPATCH_SECONDS = 5e-6
+"""What a call takes in torch's dispatcher (Zen 3), unless `CostModel.call_seconds` is more."""
 REGION_SECONDS = 5e-6
 """Starting threads for a part of an operator, and joining them."""
-REGIONS = 2
-"""Such parts of one call: the operator, and the copy of its result."""
-SERIAL = 0.06
-"""What of an operator's work several threads do not share out evenly."""
+SERIAL = 0.12
+"""What of an operator's work several threads do not share out evenly (a guess: GoogLeNet's calls
+take 112 ms on one thread, and 79 ms on the two of a Zen 3)."""
 GRAIN = 32768
 """Elements up to which torch uses one thread, but for products and pooling."""
 EFFICIENCY = 0.8
@@ -31,14 +29,14 @@ WINDOW_SECONDS = 4e-9
 def call_seconds(call: LibraryCall, costs: CostModel, threads: int) -> float:
     """Seconds of a call on so many threads of torch."""
     made = max((_elements(buffer, costs) for buffer in call.outs), default=0.0)
-    moved = sum(_bytes(item, costs) for item in (*call.inputs, *call.outs, *call.outs))
+    moved = sum(_bytes(item, costs) for item in (*call.inputs, *call.outs))
     operations = _operations(call, made, costs) / (costs.flops * EFFICIENCY)
     work = moved / CALL_BANDWIDTH + operations + made * _window(call) * WINDOW_SECONDS
     begin = max(costs.call_seconds, DISPATCH_SECONDS)
     if threads == 1 or not (operations or _window(call) or made > GRAIN):
         return begin + work
     share = SERIAL + (1 - SERIAL) / threads
-    return begin + REGIONS * REGION_SECONDS + work * share
+    return begin + REGION_SECONDS + work * share
 
 
 def _operations(call: LibraryCall, made: float, costs: CostModel) -> float:

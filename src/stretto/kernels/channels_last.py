@@ -63,11 +63,12 @@ FEWEST_GROUPED = 4
 """Channels of a group: fewer are not worth a run of their own."""
 
 
-def channels_last(tree: Tree[Items]) -> Tree[Items]:
-    """The tree with the images of convolutions by constant weights laid out channels last."""
+def channels_last(tree: Tree[Items], copied: bool = True) -> Tree[Items]:
+    """The tree with the images of convolutions by constant weights laid out channels last. copied:
+    a convolution works on copies of those that cannot be."""
     if not any(map(_is_wanted, _operators(tree))):
         return tree
-    tree = _with_copies(tree)
+    tree = _with_copies(tree) if copied else tree
     moved = {b for function in tree.functions for b in _images(function)}
 
     def laid_out(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:

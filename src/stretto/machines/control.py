@@ -154,8 +154,13 @@ class ControlPrinter(ABC, Generic[Parts]):
             self.rotate(node.rotate)
             self.advance(at, stop, step, node.step > 0)
         goes_on = infix(at, "<" if node.step > 0 else ">", stop)
-        self.out.add(code.Loop(self.ok & goes_on if self.ok else goes_on, body=tuple(body)))
+        condition = self.ok & goes_on if self.ok else goes_on
+        self.out.add(code.Loop(condition, body=tuple(body), entered=self.is_entered(node)))
         self.decided(node, 0)
+
+    def is_entered(self, node: Loop[Schedule]) -> bool:
+        """Whether a loop surely has an iteration; False in doubt."""
+        return False
 
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
         """Moves the number of a parallel loop to the unit's first iteration; gives the step to the
@@ -172,7 +177,8 @@ class ControlPrinter(ABC, Generic[Parts]):
                 self.node(node.body)
                 self.rotate(node.rotate)
         condition = self.reg(node.condition)
-        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok))
+        entered = self.is_entered(node)
+        self.out.add(code.Loop(condition, tuple(head), tuple(body), flag, self.ok, entered))
         self.decided(node, 0)
 
     def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:

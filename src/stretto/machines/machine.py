@@ -317,6 +317,11 @@ class Machine(ABC):
         BuildError on a machine that runs none; one whose stages select kernels defines this."""
         raise BuildError(f"the machine {self.name} runs no kernels")
 
+    def kept_constants(self, program: DeviceProgram) -> Mapping[str, Mapping[str, float]]:
+        """By kernel and constant, the part of what a task loads that its unit has in registers from
+        its second task on, for the simulator; an estimate where only a compilation can say."""
+        return {}
+
     def describe(self, stages: Stages) -> Description:
         """What `explain()` says of a program beyond what all machines have."""
         return Description()

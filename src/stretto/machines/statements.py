@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
-from stretto.device.expr import Buffer
+from stretto.device.expr import Buffer, Expr
 from stretto.machines.terms import Operand, Term, literal
 
 ONE = literal(1)
@@ -25,7 +25,8 @@ class Assign:
     """`target` is a variable, or several with commas between them.
 
     kind: the type of a variable that is declared here, where the dialect wants one.
-    shape: of the block of lanes that the value is.
+    shape: of the block of lanes that the value is. expr: the value that a register is assigned,
+    where the program says it.
     """
 
     target: Term
@@ -33,6 +34,7 @@ class Assign:
     kind: str = ""
     operator: str = "="
     shape: tuple[int, ...] = ()
+    expr: Expr | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +105,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """units: those for which the condition holds, where it depends on nothing else."""
+    """units: those for which the condition holds, where it depends on nothing else. recurs: the
+    loop around takes `then` again and again, since it is a part of a recursive function."""
 
     condition: Term
     then: Block
     orelse: Block = ()
     note: str = ""
     units: int = field(default=EVERY, compare=False)
+    recurs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,8 @@ class Loop:
     """Again and again: `head`; the end, unless `condition`; `body`.
 
     flag: a variable that keeps the condition, for a language that cannot leave a loop in its
-    middle. It begins as, and ends each iteration as, `guard`.
+    middle. It begins as, and ends each iteration as, `guard`. entered: whether the condition surely
+    holds the first time, unless the run is stopped.
     """
 
     condition: Term
@@ -142,6 +147,7 @@ class Loop:
     body: Block = ()
     flag: Term | None = None
     guard: Term | None = None
+    entered: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 
@@ -26,6 +26,7 @@ class _Settings:
 
     openmp: Callable[[int], object]
     mkl: Callable[[int], int] | None
+    end_threads: Callable[[int], int] | None
 
 
 @cache
@@ -37,7 +38,8 @@ def _settings() -> _Settings | None:
     for path in sorted(folder.glob("libtorch_cpu.*")):
         try:
             library = ctypes.PyDLL(str(path))
-            return _Settings(library.omp_set_num_threads, _mkl(library))
+            end_threads = getattr(library, "omp_pause_resource_all", None)
+            return _Settings(library.omp_set_num_threads, _mkl(library), end_threads)
         except (OSError, AttributeError):
             continue
     return None
@@ -51,6 +53,18 @@ def _mkl(library: ctypes.PyDLL) -> Callable[[int], int] | None:
 def can_share() -> bool:
     """Whether calls can have a share of the threads."""
     return _settings() is not None
+
+
+def thread_functions() -> tuple[Any, Any, Any]:
+    """The C functions that set the number of threads for the calling thread, OpenMP's and MKL's,
+    which gives back what was set before; and the one that ends the threads that OpenMP keeps for
+    the calling thread. None for what there is not."""
+    settings = _settings()
+    return (
+        (None, None, None)
+        if settings is None
+        else (settings.openmp, settings.mkl, settings.end_threads)
+    )
 
 
 def with_threads(

@@ -8,7 +8,10 @@ those that all others wait for keep all threads. The shares are found as by CPR 
 the longest path get more for as long as that makes the stretch shorter. A stretch ends at an item
 behind which all later ones are, and which is behind all earlier ones.
 
-A leaf is left as it is where the plan gains less than `GAIN`, and so are calls that may fail
+Threads that OpenMP keeps for a call on several of them end before calls on one thread, and are
+made again behind these: each such change counts `TEAM_SECONDS`.
+
+A leaf is left as it is where the plan gains less than `TRIED_GAIN`, and so are calls that may fail
 or draw random numbers: these keep their order.
 """
 
@@ -19,7 +22,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from stretto.device.call_costs import DISPATCH_SECONDS, call_seconds
+from stretto.device.call_costs import call_seconds
 from stretto.device.costs import CostModel
 from stretto.device.operator import DRAWS, Kernel
 from stretto.device.regions import Body, Statement
@@ -33,16 +36,28 @@ from stretto.schedule.footprint import Footprints
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import Policy, kernel_seconds
 
-GAIN = 1.1
-"""Calls side by side must make a leaf faster by this factor, by the estimates."""
+TRIED_GAIN = 1.0
+"""Calls side by side must make a leaf faster by this factor, by the estimates. These are rough:
+where calls may run both ways, both are timed, and the faster one is kept."""
 LEAST_SHARED = 5e-5
 """Seconds of a native kernel that is taken to be shared out to all units."""
+TEAM_SECONDS = 1e-4
+"""Ending the threads of a call with several, and making them again."""
+MOST_NATIVE = 0.05
+"""Native kernels may take this share of the time of calls where both ways are tried: one after the
+other, calls run on one thread with the kernels."""
+LEAST_NATIVE = 2e-6
+"""Seconds of native kernels in a leaf that do not count."""
 MOST_PLACED = 20_000
 """Items that are placed for one stretch, in all its trials."""
 
 
 def share_threads(
-    tree: Tree[Body], units: int, costs: CostModel, policy: Policy | None = None, gain: float = GAIN
+    tree: Tree[Body],
+    units: int,
+    costs: CostModel,
+    policy: Policy | None = None,
+    gain: float = TRIED_GAIN,
 ) -> Tree[Body]:
     """The tree with a share of the threads for library calls, where that gains.
 
@@ -64,6 +79,22 @@ def has_shares(tree: Tree[Body]) -> bool:
     bodies = (body for function in tree.functions for body in leaves(function.body))
     kernels = (item for body in bodies for item in body if isinstance(item, Kernel))
     return any(kernel.call is not None and kernel.call.threads > 0 for kernel in kernels)
+
+
+def is_of_calls(tree: Tree[Body], costs: CostModel) -> bool:
+    """Whether a program does next to nothing but library calls, in each of its leaves."""
+    bodies = (body for function in tree.functions for body in leaves(function.body))
+    return all(_is_of_calls(body, costs) for body in bodies)
+
+
+def _is_of_calls(body: Body, costs: CostModel) -> bool:
+    native = calls = 0.0
+    for item in body:
+        if isinstance(item, Kernel) and item.call is not None:
+            calls += call_seconds(item.call, costs, 1)
+        elif isinstance(item, Kernel):
+            native += kernel_seconds(item, costs)
+    return native <= MOST_NATIVE * calls + LEAST_NATIVE
 
 
 def _shared(node: Node[Body], leaf: _LeafShares) -> Node[Body]:
@@ -106,12 +137,18 @@ class _LeafShares:
         if sum(may_share(item) for item in body) < 2:
             return body
         items = leaf_nodes(body)
+        calls = [n for n, item in enumerate(body) if isinstance(item, Kernel) and item.call]
         shares: dict[int, int] = {}
+        change_seconds = 0.0
         for stretch in stretches(items):
-            shares |= self._shares(items, stretch)
+            change = 0.0 if all(index in stretch for index in calls) else TEAM_SECONDS
+            some = self._shares(items, stretch, change)
+            shares |= some
+            change_seconds += change if some else 0.0
         found = self._with(body, shares)
         before = self._planned(self._with(body, {}))
-        return found if self._planned(found) * self.gain < before else body
+        after = self._planned(found) + change_seconds
+        return found if after * self.gain < before else body
 
     def _with(self, body: Body, shares: Shares) -> Body:
         """The body with these threads for the calls, and all for the others."""
@@ -126,13 +163,13 @@ class _LeafShares:
         return replace(item, call=replace(item.call, threads=threads), seconds=seconds)
 
     def _planned(self, body: Body) -> float:
-        """Seconds of a leaf; no less than what all its calls take in Python."""
-        calls = sum(isinstance(item, Kernel) and item.call is not None for item in body)
+        """Seconds of a leaf."""
         planner = self.policy.planner(self.units, self.costs, Footprints(self.units))
-        return max(planner.plan(body).seconds, calls * DISPATCH_SECONDS)
+        return planner.plan(body).seconds
 
     # ---- the shares of a stretch -----------------------------------------------------------
-    def _shares(self, items: Sequence[Item], stretch: range) -> Shares:
+    def _shares(self, items: Sequence[Item], stretch: range, extra: float) -> Shares:
+        """extra: seconds that the shares of one stretch cost beside other stretches."""
         calls = [index for index in stretch if may_share(items[index].item)]
         shares = dict.fromkeys(calls, 1)
         best = self._trial(items, stretch, shares)
@@ -146,7 +183,7 @@ class _LeafShares:
                 best, tried = trial, set()
                 shares[change[0]] = change[1]
         wide = self._trial(items, stretch, {})
-        return shares if best.seconds < wide.seconds else {}
+        return shares if best.seconds + extra < wide.seconds else {}
 
     def _next(
         self, best: _Trial, shares: Shares, tried: set[tuple[int, int]]
@@ -167,6 +204,8 @@ class _LeafShares:
         to the end first."""
         threads = {i: self._threads(items[i].item, shares.get(i, self.units)) for i in stretch}
         seconds = {index: self._seconds(items[index].item, threads[index]) for index in stretch}
+        if shares:
+            seconds |= {i: seconds[i] + TEAM_SECONDS for i in shares if threads[i] > 1}
         before = {i: [other for other in items[i].before if other in stretch] for i in stretch}
         ahead = dict(seconds)
         behind: dict[int, list[int]] = {index: [] for index in stretch}

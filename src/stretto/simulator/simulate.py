@@ -8,11 +8,12 @@ time after the last one it waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
+from types import MappingProxyType
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.evaluate import task_count
@@ -28,6 +29,7 @@ from stretto.simulator.residency import Residency
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
 from stretto.simulator.work import Known, TaskWork, Works
 
+NOTHING_KEPT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 MOST_TASKS = 5_000_000
 """Tasks of a simulated run, at most."""
 
@@ -37,13 +39,17 @@ def simulate(
     device: Device,
     choices: Choices | None = None,
     costs: CostModel = HOST_COSTS,
+    kept: Mapping[str, Mapping[str, float]] = NOTHING_KEPT,
 ) -> Simulation:
     """One run of a verified program on a device.
 
     choices: decide what only values decide; by default loops run as often as `costs` assume. costs:
-    the sizes that are assumed. Raises ScheduleError for a run that is too long.
+    the sizes that are assumed. kept: by kernel and buffer, the part of what a task loads that its
+    unit has in registers from its second task of the kernel on. Raises ScheduleError for a run that
+    is too long.
     """
-    return Simulator(program, device, choices or Assumed(costs.unknown_trips), costs).run()
+    chosen = choices or Assumed(costs.unknown_trips)
+    return Simulator(program, device, chosen, costs, kept=kept).run()
 
 
 @dataclass(slots=True)
@@ -61,7 +67,8 @@ class _Task:
 
 @dataclass(slots=True)
 class _Unit:
-    """Where a unit is: in which leaf of the run, and what of its items is left."""
+    """Where a unit is: in which leaf of the run, and what of its items is left. begun: kernels of
+    which it has had a task."""
 
     number: int
     visit: int = -1
@@ -71,6 +78,7 @@ class _Unit:
     run: Run | None = None
     task: _Task | None = None
     blocked_since: float = 0.0
+    begun: set[str] = field(default_factory=set[str])
     lookups: Lookups = field(default_factory=Lookups)
     segments: list[Segment] = field(default_factory=list[Segment])
 
@@ -85,9 +93,12 @@ class Simulator:
         choices: Choices,
         costs: CostModel,
         works: Works | None = None,
+        kept: Mapping[str, Mapping[str, float]] = NOTHING_KEPT,
     ) -> None:
         self.program, self.device, self.costs = program, device, costs
         self.works = works or Works(program.kernels, device, costs)
+        self.kept = kept
+        self.repeated: dict[tuple[str, TaskWork], TaskWork] = {}
         self.walk = Walk(program, choices, costs, self.works.leaf_seconds)
         self.coming = self.walk.visits()
         self.visits: list[Visit] = []
@@ -227,9 +238,21 @@ class Simulator:
         assert unit.run is not None
         kernel = self.works.kernel(unit.run.kernel)
         work = self.works.task(kernel, number, self.registers[unit.visit])
+        if kernel.name in self.kept:
+            work = self.work_of_next(unit, kernel.name, work)
         missing = self.missing_of(unit, kernel, work)
         unit.task = _Task(self.numbers[kernel.name], number, work, missing, now)
         self.at(now + work.overhead, unit)
+
+    def work_of_next(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
+        """The work of a task of a kernel of which the unit keeps something in registers."""
+        if kernel not in unit.begun:
+            unit.begun.add(kernel)
+            return work
+        key = kernel, work
+        if key not in self.repeated:
+            self.repeated[key] = work.keeping(self.kept[kernel])
+        return self.repeated[key]
 
     def missing_of(self, unit: _Unit, kernel: Kernel, work: TaskWork) -> frozenset[str]:
         """The buffers that a kernel in this leaf of the run finds in memory, not in the cache."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from stretto.device.costs import CostModel
@@ -33,6 +33,11 @@ class TaskWork:
     @property
     def nbytes(self) -> float:
         return sum(count for _, count in self.moved)
+
+    def keeping(self, shares: Mapping[str, float]) -> TaskWork:
+        """The same where a unit has these parts of buffers in its registers."""
+        left = ((name, count * (1 - shares.get(name, 0.0))) for name, count in self.moved)
+        return replace(self, moved=tuple((name, count) for name, count in left if count > 0))
 
 
 class Known(dict[str, Number]):

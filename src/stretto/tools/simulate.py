@@ -112,7 +112,7 @@ def simulate_model(
         plan = make_plan(program, cuts=chosen.cuts)
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
     again = copy.deepcopy(choices)  # a way that is followed can be followed once
-    found = simulate(program, device, choices, machine.costs)
+    found = simulate(program, device, choices, machine.costs, machine.kept_constants(program))
     if isinstance(choices, Recorded):
         choices.require_end()
     if not device.target:

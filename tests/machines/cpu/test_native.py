@@ -35,7 +35,7 @@ def check_still_works(build: Build, units: int) -> None:
 
 def test_layout_is_that_of_abi_h(build: Build):
     build(ADD_ONE)  # loads the pool
-    out = (ctypes.c_int64 * 7)()
+    out = (ctypes.c_int64 * 8)()
     pool.load(Options()).stretto_pool_layout(out)
     context = native._Context
     assert list(out) == [
@@ -46,6 +46,7 @@ def test_layout_is_that_of_abi_h(build: Build):
         context.library.offset,
         context.events.offset,
         context.exception.offset,
+        context.one_thread.offset,
     ]
 
 

@@ -14,7 +14,13 @@ from stretto.build import build
 from stretto.errors import BuildError
 from stretto.frontends.python import capture
 from stretto.machines.cuda import toolchain as triton_toolchain
-from stretto.machines.cuda.describe import host_rows, launch_rows, launch_runs, why_calls_wait
+from stretto.machines.cuda.describe import (
+    describe,
+    host_rows,
+    launch_rows,
+    launch_runs,
+    why_calls_wait,
+)
 from stretto.machines.cuda.machine import CUDA, gpu_program
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.machine import Stages
@@ -104,6 +110,18 @@ def test_explain_for_a_target(compiled: Stages) -> None:
     assert "resources of a unit on sm_90" in text
     assert "0 x131" in text.replace("x132", "x131")  # units alike are counted, not listed
     assert max(map(len, text.splitlines())) < 200
+
+
+def test_what_loops_keep_on_chip(compiled: Stages) -> None:
+    made = gpu_program(compiled)
+
+    def line(kept: int, lacking: int) -> str | None:
+        source = replace(made.sources[0], kept=kept, lacking=lacking)
+        return dict(describe(compiled, replace(made, sources=(source,)), 132).lines).get("on chip")
+
+    assert line(0, 4096) is None
+    assert line(150_528, 0) == "147.0 KiB of constants in a unit's registers"
+    assert line(2048, 512) == "2.0 KiB of constants in a unit's registers; 512 B more find no room"
 
 
 def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:

@@ -154,6 +154,54 @@ def test_registers_run_out_and_come_back() -> None:
     assert loads.budget == 20_000 and not loads.held
 
 
+def two_loads(name: str, rows: int = 8) -> code.Block:
+    """Weights as warps have them, and a number for each row."""
+    deep = load("v4", W, WEIGHTS.value, (128, 4, rows // 4))
+    more = load("v5", W, WEIGHTS.value + 128, (128, 4, rows // 4))
+    each = load("v6", W, WEIGHTS.value + 256, (32, 4, rows // 4))
+    return changed(WEIGHTS, each, deep, more)
+
+
+def test_what_a_block_takes_in_the_registers_of_all_warps() -> None:
+    few, many = (split_early(kernel(two_loads("k")), warps) for warps in (4, 8))
+    assert few is not None and many is not None
+    assert few.sizes == (1024, 4096, 4096)
+    assert many.sizes == (2048, 8192, 8192)  # four of the warps have the same as the others
+
+
+def test_a_loop_keeps_the_large_blocks_that_fit() -> None:
+    loads = early(5200, one=kernel(two_loads("one")))
+    lines = text(loads, code.Loop(OK, body=(run("one"),)))
+    (kept,) = [line for line in lines if "e_one" in line]
+    assert kept.count("early_") == 1 and "v4" in kept  # a number for each row is not worth it
+    (first,) = [line for line in lines if "task = " in line]
+    assert "stretto_again(unit)" in first
+    assert (loads.kept, loads.lacking) == (4096, 4096 + 1024)
+    assert loads.shares == {"one": {"w": 4096 / (2 * 4096 + 1024)}}
+
+
+def test_where_everything_fits_addresses_may_stay_too() -> None:
+    lines = text(early(one=kernel(two_loads("one"))), code.Loop(OK, body=(run("one"),)))
+    assert not any("stretto_again" in line for line in lines)
+
+
+def test_inner_loops_have_registers_first() -> None:
+    loads = early(20_000)
+    inner = code.Loop(OK, body=(run("two"),))
+    lines = text(loads, code.Loop(OK, body=(run("one"), inner)))
+    assert [line for line in calls(lines) if "e_" in line] == ["    e_two"]
+    assert loads.budget == 20_000 and not loads.held
+
+
+def test_states_of_recursive_functions_keep_what_they_read() -> None:
+    def states(recurs: bool) -> list[str]:
+        state = code.If(infix(variable("state"), "==", 3), (WAIT, run("one")), recurs=recurs)
+        return calls(text(early(), code.Loop(OK, body=(state,))))
+
+    assert states(True) == ["e_one", "        wait", "            k_one"]
+    assert states(False) == ["        e_one", "        wait", "            k_one"]
+
+
 class Recurrence(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -192,7 +240,36 @@ def test_weights_are_under_way_while_a_unit_waits() -> None:
     )
     torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-5)
     (source,) = fast.signatures[0].stages.product.sources
-    entry = source.text[source.text.index("def stretto_run") :]
-    load, wait = entry.index("= e_"), entry.index("ok = wait(")
-    assert load < wait < entry.index("k_", wait)
-    assert "early_" in entry[entry.index("k_", wait) :]
+    pieces = re.findall(r"def piece_main.*?\n    return", source.text, re.DOTALL)
+    early = [piece for piece in pieces if "= e_" in piece]
+    assert early
+    for piece in early:
+        load, wait = piece.index("= e_"), piece.index("ok = wait(")
+        assert load < wait < piece.index("k_", wait)
+        assert "early" in piece[piece.index("k_", wait) :]
+
+
+COMBINE = nn.Linear(2 * 48, 48).requires_grad_(False)
+
+
+def encode(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    if n.sum() <= 1:
+        return x * n
+    left, right = encode(n - 1, x), encode(n - 2, torch.tanh(x))
+    return torch.tanh(COMBINE(torch.cat([left, right])))
+
+
+@pytest.mark.parametrize("units", [1, 5, 20])
+def test_a_recursion_keeps_its_weights(units: int) -> None:
+    """Those of the only product; no call of it is too many, and no call at all is none too few."""
+    x = torch.randn(48)
+    options = Options(units=units, unroll=0)
+    fast = stretto.compile(encode, backend="cuda-emulated", options=options)
+    for n in (5, 1, 0, 3):
+        depth = torch.tensor(n)
+        torch.testing.assert_close(fast(depth, x), encode(depth, x), rtol=1e-5, atol=1e-5)
+    (source,) = fast.signatures[0].stages.product.sources
+    if units == 20:  # a unit with several tasks keeps nothing
+        entry = source.text[source.text.index("def stretto_run") :]
+        assert source.recursive and source.kept and not source.lacking
+        assert entry.index("= e_") < entry.index("while ok")

@@ -104,6 +104,16 @@ def test_no_more_than_there_are_registers_for() -> None:
     assert names(body) == ["q", "b0", "c", "s", "b1", "b2"]
 
 
+def test_what_is_read_for_each_row_stays_behind_the_depth() -> None:
+    """So pointwise stages have the layout of the former; see load_order.py."""
+    deep, each = (128, 4, 2), (32, 4, 2)
+    late = load("w", W, "s", shape=deep)  # its address is computed of loads
+    body = (*BEGIN, load("a", X, shape=deep), total("t", "a"), load("b", Y, shape=each))
+    assert names((*body, total("u", "b"), late))[:4] == ["q", "a", "b", "s"]
+    assert names((*BEGIN, late, load("b", Y, shape=each))) == ["q", "s", "w", "b"]
+    assert names((*BEGIN, late, load("b", Y, shape=(32, 4)))) == ["q", "b", "s", "w"]
+
+
 def test_what_is_loaded_again_has_one_name() -> None:
     body = (load("a", X), total("s", "a"), load("b", X), total("t", "b"), store(Y, "t"))
     assert loads_first(body) == (load("a", X), total("s", "a"), store(Y, "s"))

@@ -37,7 +37,7 @@ def branches(xs: Tensor) -> Tensor:
     for _ in range(3):
         if h.sum() > 0:
             h = torch.softmax(LINEAR(h), -1) - 0.1
-            h = h - h.mean(0, keepdim=True)
+            h = h - 0.5 * h.mean(0, keepdim=True)
         else:
             h = torch.sigmoid(LINEAR(h)).cumsum(0) * 0.3
     return h
@@ -63,7 +63,11 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("style", WAYS, ids=str)
+SCARCE = (Style(registers=20), Style(registers=20, warps=8))
+"""Ways in which registers hold a part of what loops read."""
+
+
+@pytest.mark.parametrize("style", (*WAYS, *SCARCE), ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.rotating(3)
 def test_every_style_computes_the_same(name: str, style: Style) -> None:
@@ -83,6 +87,11 @@ def test_every_style_computes_the_same(name: str, style: Style) -> None:
     assert kernels
     if style.inline:
         assert not any(kernels)
+    if name == "loops":
+        assert bool(source.kept) == bool(style.registers)
+        again = "= stretto_again(" in source.text
+        assert again == bool(source.kept and source.lacking)
+        assert again or style not in SCARCE
 
 
 def test_the_text_needs_nothing_but_triton() -> None:

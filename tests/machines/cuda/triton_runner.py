@@ -35,7 +35,7 @@ NUMBER_TYPES = {
 
 def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
     """A program that runs all tasks of a kernel, one after the other."""
-    printed = print_kernel(kernel)
+    printed = print_kernel(kernel, warps)
     parameters = [
         Parameter(f"a{n}", POINTER_TYPES[buffer.dtype], "buffer", n)
         for n, buffer in enumerate(printed.buffers)
@@ -57,12 +57,15 @@ def source_of(kernel: Kernel, tasks: int, warps: int = 4) -> TritonSource:
 
 
 def interpret(
-    kernel: Kernel, tensors: Mapping[str, Tensor], registers: Mapping[str, Number] | None = None
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    registers: Mapping[str, Number] | None = None,
+    warps: int = 4,
 ) -> int:
     """All tasks of a kernel, on tensors by the name of their buffer; gives the final status."""
     numbers = registers or {}
-    printed = print_kernel(kernel)
-    source = source_of(kernel, task_count(kernel, numbers))
+    printed = print_kernel(kernel, warps)
+    source = source_of(kernel, task_count(kernel, numbers), warps)
     control = torch.zeros(PROGRESS + 1, dtype=torch.int64)
     operands = [tensors[buffer.name] for buffer in printed.buffers]
     flat = [t.view(torch.int8) if t.dtype is torch.bool else t for t in operands]

@@ -12,7 +12,7 @@ from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.errors import BuildError
 from stretto.kernels.variants import Chooser
-from stretto.machines.cpu import pool
+from stretto.machines.cpu import calls, pool
 from stretto.machines.cpu.costs import CpuCosts, host_costs
 from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
@@ -39,7 +39,7 @@ from stretto.runtime import memory_watch, probes
 from stretto.runtime.constants import CopiesAhead
 from stretto.runtime.support import begin
 from stretto.runtime.threads import can_share
-from stretto.schedule.call_threads import GAIN, share_threads
+from stretto.schedule.call_threads import TRIED_GAIN, is_of_calls, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database
@@ -113,7 +113,8 @@ class CpuMachine(Machine):
                 "the CPU machine runs a program in one launch, control flow included",
                 remedy='leave Options.launches and Options.control at "auto", "one" and "units"',
             )
-        begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT), options)
+        some = (calls.SUPPORT,) if options.library else ()
+        begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT, *some), options)
 
     def tuned(self, options: Options, place: torch.device = HOST) -> Machine:
         if options.tune == "off" or self.costs is not host_costs() or self.measured is not None:
@@ -133,7 +134,9 @@ class CpuMachine(Machine):
         selected = select(lowered, units, options.fuse, costs, choose, remarks)
         if options.calls == "one_by_one" or not can_share():
             return selected
-        gain = 0.0 if options.calls == "side_by_side" else GAIN
+        if options.calls == "auto" and not is_of_calls(selected.tree, costs):
+            return selected
+        gain = 0.0 if options.calls == "side_by_side" else TRIED_GAIN
         shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy), gain)
         return replace(selected, tree=shared)
 
@@ -142,6 +145,8 @@ class CpuMachine(Machine):
         if isinstance(stages.executable, CpuExecutable):
             cached = stages.executable.shared.from_cache
             lines.append(("build cache", "hit" if cached else "miss, built now"))
+            if stages.executable.ways is not None:
+                lines.append(("library calls", str(stages.executable.ways)))
         return Description(lines=lines)
 
     def diagnoses(self, options: Options) -> Iterator[Diagnosis]:

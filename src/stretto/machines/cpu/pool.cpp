@@ -4,6 +4,10 @@
 // cache builds this once, and reading <mutex> and <condition_variable> takes longer than compiling it.
 #include <pthread.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -176,14 +180,15 @@ struct LibraryCall {
     Context* ctx;
     int64_t call;
     void** operands;
+    bool alone;
 };
 int32_t library_here(void* argument) {
     auto* call = static_cast<LibraryCall*>(argument);
     int state = python.ensure();
-    bool alone = call->ctx->units == 1 || call->ctx->switch_unit != nullptr;
     void* result =
         python.call(call->ctx->callable, "LLi", static_cast<long long>(call->call),
-                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)), int(alone));
+                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)),
+                    int(call->alone));
     if (result == nullptr)
         keep_exception(call->ctx);
     else
@@ -192,8 +197,12 @@ int32_t library_here(void* argument) {
     return result == nullptr;
 }
 int32_t library(Context* ctx, int, int64_t call, void** operands) {
-    LibraryCall request{ctx, call, operands};
-    return on_callers_stack(library_here, &request);
+    bool alone = ctx->units == 1 || ctx->switch_unit != nullptr;
+    if (ctx->calls != nullptr && ctx->run_call(ctx->calls, call, operands, alone) == 0) return 0;
+    LibraryCall request{ctx, call, operands, alone};
+    int32_t failed = on_callers_stack(library_here, &request);
+    if (ctx->calls != nullptr) ctx->release_call(ctx->calls, call);
+    return failed;
 }
 
 // ---- the pool ---------------------------------------------------------------------------------
@@ -458,6 +467,35 @@ bool has_core(Context* ctx, int, int unit, int64_t wait) {
     return watched.lost <= (share > tolerated ? share : tolerated);
 }
 
+// ---- sleeping beside library calls -----------------------------------------------------------------
+// Their threads need the cores of the units that wait. Who publishes something looks whether somebody
+// sleeps; who wants to sleep says so and looks again, in the opposite order, so one of them sees the other.
+constexpr int64_t SLEEP_NS = 1'000'000;  // the longest, so that a stop is seen
+
+void sleep_until(Context* ctx, int unit, int64_t target) {
+    stretto::Progress& progress = ctx->progress[unit];
+#if defined(__linux__)
+    progress.sleepers.add(1);
+    int32_t wakes = progress.wakes.load(__ATOMIC_SEQ_CST);
+    timespec most{0, SLEEP_NS};
+    if (progress.value.load(__ATOMIC_SEQ_CST) < target && !stretto::stopped(ctx))
+        syscall(SYS_futex, &progress.wakes, FUTEX_WAIT_PRIVATE, wakes, &most, nullptr, 0);
+    progress.sleepers.add(-1);
+#else
+    usleep(10);
+#endif
+}
+
+void wake_sleepers(Context* ctx, int self) {
+#if defined(__linux__)
+    stretto::Progress& progress = ctx->progress[self];
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (progress.sleepers.load(__ATOMIC_SEQ_CST) == 0) return;
+    progress.wakes.add(1);
+    syscall(SYS_futex, &progress.wakes, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+#endif
+}
+
 void run_unit_0(Entry entry, Context* ctx) {
     if (ctx->deep != 0)
         run_fibers(entry, ctx, 1);
@@ -466,6 +504,8 @@ void run_unit_0(Entry entry, Context* ctx) {
 }
 
 void run_all_as_fibers(Entry entry, Context* ctx) {
+    ctx->sleep = nullptr;
+    ctx->wake = nullptr;
     ctx->switch_unit = switch_unit;
     run_fibers(entry, ctx, ctx->units);
     ctx->switch_unit = nullptr;
@@ -595,6 +635,7 @@ void reset(Context* ctx) {
     ctx->stop.store(0, __ATOMIC_RELAXED);
     ctx->status.store(stretto::OK, __ATOMIC_RELAXED);
     ctx->detail = 0;
+    if (ctx->calls != nullptr) ctx->clear_calls(ctx->calls);
     for (int unit = 0; unit < ctx->units; ++unit) {
         ctx->progress[unit].value.store(0, __ATOMIC_RELAXED);
         ctx->progress[unit].stack_limit = 0;
@@ -608,6 +649,9 @@ void begin(Context* ctx) {
     ctx->library = library;
     ctx->poll = is_main_thread() ? poll : nullptr;
     ctx->switch_unit = nullptr;
+    bool sleeps = ctx->callable != nullptr && ctx->units > 1;
+    ctx->sleep = sleeps ? sleep_until : nullptr;
+    ctx->wake = sleeps ? wake_sleepers : nullptr;
     ctx->has_core = nullptr;
     ctx->next_poll = stretto::now_ns() + stretto::POLL_INTERVAL_NS;
     if (ctx->deadline != 0 && ctx->deadline < ctx->next_poll) ctx->next_poll = ctx->deadline;
@@ -618,7 +662,7 @@ void begin(Context* ctx) {
 void run_units(Entry entry, Context* ctx) {
     Pool* pool = shared_pool;
     bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
-    bool room = !small && ctx->units <= cores && launches == 1 && !pool->crowd.now();
+    bool room = !small && ctx->one_thread == 0 && ctx->units <= cores && launches == 1 && !pool->crowd.now();
     if (room && pool->busy.try_to_take()) {
         bool threads = pool->has_cores(ctx->units);
         if (threads) pool->run(entry, ctx);
@@ -651,6 +695,7 @@ extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
     else
         run_units(entry, ctx);
     --launches;
+    if (ctx->calls != nullptr) ctx->clear_calls(ctx->calls);
     python.restore_thread(state);
     if (ctx->exception[0] != nullptr) {
         python.restore_error(ctx->exception[0], ctx->exception[1], ctx->exception[2]);
@@ -680,4 +725,5 @@ extern "C" void stretto_pool_layout(int64_t* out) {
     *out++ = offsetof(Context, library);
     *out++ = offsetof(Context, events);
     *out++ = offsetof(Context, exception);
+    *out++ = offsetof(Context, one_thread);
 }

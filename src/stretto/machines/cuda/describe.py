@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from stretto.device.costs import CostModel
@@ -57,7 +58,9 @@ def describe(
     wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
-        lines.append(("as launches", _apart_text(stages.device, stages.machine.costs)))
+        lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
+    if kept := max(made.sources, key=lambda source: source.kept, default=None):
+        lines += _kept_lines(kept)
     if made.compiled:
         cached = all(compiled.from_cache for compiled in made.compiled)
         lines.append(("build cache", "hit" if cached else "miss, built now"))
@@ -86,6 +89,14 @@ def describe(
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 
 
+def _kept_lines(source: TritonSource) -> list[tuple[str, str]]:
+    """What the launch that keeps most holds in registers over its loops."""
+    if not source.kept:
+        return []
+    more = f"; {bytes_text(source.lacking)} more find no room" if source.lacking else ""
+    return [("on chip", f"{bytes_text(source.kept)} of constants in a unit's registers{more}")]
+
+
 def graph_text(executable: GraphExecutable) -> str:
     """How many graphs there are, and how often arguments were what they had been."""
     counts = executable.counts
@@ -99,11 +110,12 @@ def graph_text(executable: GraphExecutable) -> str:
     return f"{text}; {refused} cannot be captured" if executable.refused else text
 
 
-def _apart_text(program: DeviceProgram, costs: CostModel) -> str:
+def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
     """What a launch per kernel would take beside one launch, as the simulator says."""
     device = device_for(costs, program.units)
     try:
-        whole = simulate(program, device, costs=costs)
+        shares = (source.shares.items() for source in made.sources)
+        whole = simulate(program, device, costs=costs, kept=dict(chain.from_iterable(shares)))
         apart = launch_per_kernel(program, device, costs=costs)
     except ScheduleError as error:
         return f"not simulated: {error.message}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 
 import torch
@@ -41,6 +42,7 @@ from stretto.machines.machine import Executable
 from stretto.options import Options
 from stretto.runtime.constants import Copy, is_plain
 from stretto.runtime.memory_watch import regions_of
+from stretto.runtime.packing import pack
 from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
 from stretto.runtime.sizes import InputSizes, Values
 from stretto.runtime.status import Status
@@ -103,6 +105,7 @@ class CudaExecutable(Executable):
         self.launches = 0
         self._lock = threading.Lock()
         self.copies: tuple[Copy, ...] = ()
+        self.packings = {packing.buffer.slot: packing for packing in interface.packings}
         with launcher.active(), launcher.relaxed():  # another thread may capture meanwhile
             self._prepare()
 
@@ -381,16 +384,21 @@ class CudaExecutable(Executable):
 
     def _constant(self, slot: int) -> torch.Tensor:
         """A constant on the device: the user's tensor, or a copy that launches can read."""
-        source, device = self.interface.constants[slot].detach(), self.launcher.device
-        if source.device == device and is_plain(source) and source.data_ptr() % ALIGNMENT == 0:
+        packing, device = self.packings.get(slot), self.launcher.device
+        own = slot if packing is None else packing.source.slot
+        source = self.interface.constants[own].detach()
+        is_read_there = source.device == device and is_plain(source)
+        if packing is None and is_read_there and source.data_ptr() % ALIGNMENT == 0:
             return source
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
+            if packing is not None:
+                tensor = pack(packing, tensor, partial(_empty, tensor.device))
             tensor = tensor.resolve_neg().to(device).contiguous()
             own = tensor.data_ptr() % ALIGNMENT == 0 and tensor.data_ptr() != source.data_ptr()
             return tensor if own else tensor.clone()
 
-        changes = source.is_cpu and slot not in self.interface.made
+        changes = source.is_cpu and own not in self.interface.made
         region = regions_of([source], native=False)[0] if changes else None
         self.copies = (*self.copies, Copy(source, moved, region))
         return self.copies[-1].tensor
@@ -408,8 +416,12 @@ class CudaExecutable(Executable):
     def _copies(self) -> list[torch.Tensor]:
         """The constants that are not the user's own tensors."""
         mine = self._filler.constants
-        theirs = self.interface.constants
-        return [t for slot, t in mine.items() if t.data_ptr() != theirs[slot].data_ptr()]
+        theirs = {tensor.data_ptr() for tensor in self.interface.constants.values()}
+        return [tensor for tensor in mine.values() if tensor.data_ptr() not in theirs]
+
+
+def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def _is_fixed(buffer: Buffer) -> bool:

@@ -30,7 +30,7 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select
-from stretto.machines.cuda.styles import GpuProgram, compile_plan
+from stretto.machines.cuda.styles import GpuProgram, compile_plan, kept_constants
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.machines.forms import device_form
@@ -137,6 +137,9 @@ class TritonMachine(Machine):
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         choose = chooser(options.kernels, units, POLICIES.get(options.policy))
         return select(lowered, units, options.fuse, self.costs, choose, remarks)
+
+    def kept_constants(self, program: DeviceProgram) -> Mapping[str, Mapping[str, float]]:
+        return kept_constants(program)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,26 @@
 """Kernel selection for GPUs: groups of operators become kernels cut for thread blocks, as data.
 
 A grid is cut into as many tasks as shorten the whole: all units busy where there is much to do, one
-task where handing out the work would take longer than doing it. Constants stay as they are: what a
-product with few rows wants is its weights row by row.
+task where handing out the work would take longer than doing it. Constants stay as they are, since
+what a product with few rows wants is its weights row by row; only the weights of convolutions are
+laid out in the order in which images are read, whose channels come last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil, gcd, lcm, prod
 
-from stretto.device.forms import Lowered, Selected
+from stretto.device.expr import Buffer
+from stretto.device.forms import Lowered, ProgramInterface, Selected
 from stretto.device.meetings import meetings
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.device.user_kernels import index_multiples
 from stretto.kernels.attention import plain_attention
+from stretto.kernels.channels_last import channels_last
 from stretto.kernels.groups import Group, single
+from stretto.kernels.panels import Packings
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
 from stretto.kernels.variants import (
@@ -26,6 +31,7 @@ from stretto.kernels.variants import (
     cut_in_order,
     open_kernels,
 )
+from stretto.kernels.weight_order import weights_in_order
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.stencil import Stencil, whole_seconds
 from stretto.machines.cuda.template import Choice
@@ -48,10 +54,23 @@ def select(
     """Kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of each."""
     selector = CudaSelector(units, costs)
     estimates = Estimates(selector.seconds_alone, selector.least_seconds, costs)
-    plain = plain_attention(lowered.tree, keep=lambda operator: False)
+    packings = Packings(list(lowered.tree.externals))
+    images = channels_last(lowered.tree, copied=False)
+    ordered = weights_in_order(images, packings, partial(_may_pack, lowered.interface))
+    plain = plain_attention(ordered, keep=lambda operator: False)
     tree = split_reductions(count_sorts(plain, costs), units, estimates)
     kernels = open_kernels(tree, selector, fused, remarks or Remarks())
-    return Selected(choose(kernels, costs), lowered.interface)
+    interface = replace(lowered.interface, packings=tuple(packings.found.values()))
+    return Selected(choose(kernels, costs), interface)
+
+
+def _may_pack(interface: ProgramInterface, constant: Buffer) -> bool:
+    """Whether a change of a constant is noticed: not of what was made in inference mode on a GPU,
+    which has no version."""
+    source = interface.constants.get(constant.slot)
+    if source is None or constant.slot in interface.made or source.is_cpu:
+        return True
+    return not source.is_inference()
 
 
 @dataclass(frozen=True, slots=True)

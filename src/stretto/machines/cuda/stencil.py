@@ -44,10 +44,10 @@ class Stencil:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Rows and columns of a product for tensor cores."""
+        """The innermost dims of rows and columns of a product for tensor cores."""
         if self.product is None or not self.is_matrix:
             return ()
-        return (*self.product.rows, *self.product.columns)
+        return (self.product.rows[-1], self.product.columns[-1])
 
     def is_contiguous(self, dim: int) -> bool:
         """Do neighbours along a dim lie side by side in memory: the results, and where there is

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
 
 from stretto.device.expr import Buffer
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import EARLY_REGISTERS, Style, print_program
+from stretto.machines.cuda.printer.program import WARP, Style, print_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.options import Options
+from stretto.schedule.plan import make_plan
 
+USUAL_KEPT = 144
+"""Registers of a thread that ptxas leaves for constants where a loop wants all: what it leaves ten
+layers of an LSTM. A search begins there."""
 WAYS = (
-    Style(registers=EARLY_REGISTERS),
-    Style(registers=160, warps=8),
+    Style(),
+    Style(warps=8, registers=USUAL_KEPT),
     Style(registers=48),
     Style(registers=0, warps=8),
     Style(registers=0),
@@ -25,10 +30,19 @@ WAYS = (
 )
 """Ways to print a launch, the best first. The less constants are kept in registers, and the more
 threads share the work, the more registers are free; a call needs some, too."""
+MOST_WARPS = 8
+"""Of a unit: all registers of a multiprocessor, since a thread has 255 at most."""
 PATIENCE = 30.0
 """Seconds of compilations after which no other way is tried."""
 FAR_OFF = 256
-"""Where so many bytes spill, ways that keep constants are not tried any more."""
+"""Where so many bytes spill that no loop's constants take, other ways that keep some are not tried
+any more."""
+STEP = 8
+"""Registers of a thread by which a way keeps less than what did not spill, since what is loaded in
+every iteration instead takes some, too."""
+LEAST_KEPT = 16
+"""Registers of a thread; to keep less is not worth another compilation."""
+REGISTER_BYTES = 4
 WIDE = 4096
 """Results of a block of a product that four warps have no registers for."""
 MOST_INLINE = 20
@@ -52,8 +66,22 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
     templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
     products = [template for template in templates if isinstance(template, Dot)]
     if any(product.rows * product.columns > WIDE for product in products):
-        return (Style(warps=8), Style(warps=8, registers=0), *WAYS)
+        return (WAYS[1], Style(registers=0, warps=8), *WAYS)
     return WAYS
+
+
+def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
+    """By kernel and constant, the part of what a task loads that loops keep in registers, as far as
+    can be said without a compilation: in `USUAL_KEPT` registers where there are too few."""
+    plan = make_plan(program)
+    buffers = handed_over(plan)
+    found: dict[str, Mapping[str, float]] = {}
+    for name, launch in plan.launches:
+        most, some = (
+            print_program(launch.program, plan.words[name], style, buffers) for style in WAYS[:2]
+        )
+        found |= some.shares if most.lacking else most.shares
+    return found
 
 
 def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgram:
@@ -76,19 +104,55 @@ def _compile(
     target: str,
     options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
-    tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = {}
-    spent = 0.0
+    search = _Search(program, words, kept, target, options)
     for style in ways(program):
         if style.inline and len(program.kernels) > MOST_INLINE:
             continue
-        if style.registers and any(k.resources.spill_bytes > FAR_OFF for _, k in tried.values()):
+        if style.registers and search.is_far_off:
             continue
-        source = print_program(program, words, style, kept)
-        if (source.text, style.warps) in tried:
-            continue
-        kernel = compile_source(source, target, options)
-        tried[source.text, style.warps] = source, kernel
-        spent += kernel.seconds
-        if kernel.resources.spill_bytes == 0 or spent + kernel.seconds > PATIENCE:
+        if search.fits(style) or search.spent > PATIENCE:
             break
-    return min(tried.values(), key=lambda pair: pair[1].resources.spill_bytes)
+    return min(search.tried.values(), key=lambda pair: pair[1].resources.spill_bytes)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Ways that were tried for a launch: by text and warps, what they came to."""
+
+    program: DeviceProgram
+    words: dict[str, int]
+    kept: Collection[Buffer]
+    target: str
+    options: Options
+    tried: dict[tuple[str, int], tuple[TritonSource, CompiledTriton]] = field(
+        default_factory=dict[tuple[str, int], tuple[TritonSource, CompiledTriton]]
+    )
+    spent: float = 0.0
+    is_far_off: bool = False
+
+    def fits(self, style: Style) -> bool:
+        """Whether nothing spills in a style, or where it keeps less over loops: by as many
+        registers as ptxas had no room for, until they suffice. With fewer warps than there may be,
+        a style that keeps a part only is not tried."""
+        while True:
+            source = print_program(self.program, self.words, style, self.kept)
+            if style.registers and source.lacking and style.warps < MOST_WARPS:
+                return False
+            if (source.text, style.warps) in self.tried:
+                return False
+            kernel = compile_source(source, self.target, self.options)
+            self.tried[source.text, style.warps] = source, kernel
+            self.spent += kernel.seconds
+            if kernel.resources.spill_bytes == 0:
+                return True
+            held = source.kept // (style.warps * WARP * REGISTER_BYTES)
+            if not held:
+                self.is_far_off |= kernel.resources.spill_bytes > FAR_OFF
+            if not held or style.warps < MOST_WARPS:
+                return False
+            lacking = ceil(kernel.resources.stack_bytes / REGISTER_BYTES)
+            room = min(held, style.registers) - lacking - STEP
+            if room < LEAST_KEPT or self.spent + kernel.seconds > PATIENCE:
+                self.is_far_off = True
+                return False
+            style = replace(style, registers=room)

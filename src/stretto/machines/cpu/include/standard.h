@@ -25,6 +25,7 @@ template <class T>
 struct Atomic {
     T load(int order) const { return __atomic_load_n(&value, order); }
     void store(T next, int order) { __atomic_store_n(&value, next, order); }
+    void add(T more) { __atomic_add_fetch(&value, more, __ATOMIC_SEQ_CST); }
     // `expected` becomes what was there if that is something else. Sequentially consistent.
     bool compare_exchange(T& expected, T next) {
         return __atomic_compare_exchange_n(&value, &expected, next, false, __ATOMIC_SEQ_CST,

@@ -13,16 +13,17 @@ from functools import reduce
 from operator import mul
 
 from stretto.device.awaited import ends_in_call, has_end
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.entered import entered_loops
+from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Check, For, If, Let, TreeFunction, rotating
+from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, is_parallel, rotating
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.control import ControlPrinter, may_stop
-from stretto.machines.cuda.printer.barriers import NOTHING, Barriers, Touched
+from stretto.machines.cuda.printer.barriers import Barriers
 from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
@@ -49,6 +50,9 @@ from stretto.schedule.merge import (
 
 LEAST_LINES = 24
 """A leaf or branch of so many lines is a function of its own."""
+FEW_COUNTERS = 64
+"""So many counters take a block of their own size; more take one for all units, so that pieces of
+the program that wait for other units are one function."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
@@ -65,9 +69,9 @@ class Kept:
 class TeamPrinter(ControlPrinter[ModuleParts]):
     """Makes statements of the nodes of one function, which all units run.
 
-    kept: the variables that hold registers, and addresses that change, by name. places: the
-    addresses of buffers that stay where they are. moving: the first ones of those that trade
-    places.
+    registers: by the variable that holds each; numbers of loops are registers, too. kept: the
+    variables that hold registers, and addresses that change, by name. places: the addresses of
+    buffers that stay where they are. moving: the first ones of those that trade places.
     """
 
     ok = OK
@@ -76,7 +80,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def __init__(self, parts: ModuleParts, function: TreeFunction[Schedule]) -> None:
         super().__init__(parts, function)
         self.rotated = rotating(function.body)
+        self.entered = entered_loops(function.body)
         self.pointers: dict[Buffer, Term] = {}
+        self.registers: dict[str, Reg] = {}
         self.kept: dict[str, Kept] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
@@ -121,6 +127,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if reg in self.parts.sizes:
             return variable(f"size{self.parts.sizes[reg]}")
         name = self.parts.variable((self.function.name, "reg", reg.name), f"r_{reg.name}")
+        self.registers[name.text] = reg
         return self.keep(name, reg.dtype)
 
     def keep(self, name: Term, dtype: DType) -> Term:
@@ -134,7 +141,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
-        return self.keep(self.parts.fresh(hint), DType.I64)
+        name = self.parts.fresh(hint)
+        self.registers[name.text] = Reg(f"variable {name.text}")
+        return self.keep(name, DType.I64)
 
     def scalar(self, expr: Expr) -> Term:
         """One number, its parts in statements before; loads happen only while `ok`."""
@@ -145,15 +154,17 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return call("tl.cast", self.scalar(expr), VALUE_TYPES[dtype])
 
     def declare(self, variable: Term, value: Expr) -> None:
-        self.out.assign(variable, self.number(value, DType.I64))
+        self.out.add(code.Assign(variable, self.number(value, DType.I64), expr=value))
 
-    def finished(self, before: Touched = NOTHING) -> tuple[code.Block, Touched]:
-        """The statements with barriers between them, and what is touched behind them. before: what
-        is touched where they begin."""
+    def barriers(self) -> Barriers:
+        """What places barriers between the statements."""
         buffers = {pointer.text: buffer for buffer, pointer in self.pointers.items()}
-        frame = self.parts.program.frame(self.function.name)
-        barriers = Barriers(self.parts.kernels, frame, buffers, self.rotated)
-        return barriers.placed(tuple(self.out.statements), before)
+        accessed = self.parts.accessed
+        return Barriers(accessed, accessed.sharings[self.function.name], buffers, self.registers)
+
+    def finished(self) -> code.Block:
+        """The statements with barriers between them, of a function that is not called."""
+        return self.barriers().main(tuple(self.out.statements))
 
     # ---- control -----------------------------------------------------------------------------
     def branch(self, node: If[Schedule]) -> None:
@@ -172,9 +183,14 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             )
         return super().dealt(node, at, stop)
 
+    def is_entered(self, node: Loop[Schedule]) -> bool:
+        # Of a parallel loop some units may have no iteration.
+        return id(node) in self.entered and not is_parallel(node)
+
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
         assert isinstance(step, int)
-        self.out.assign(at, literal(step), operator="+=")
+        value = Position(Index.of(self.registers[at.text]) + step)
+        self.out.add(code.Assign(at, literal(step), operator="+=", expr=value))
 
     def whole(self) -> None:
         """All that the function does. At the end of `main` each unit has published all."""
@@ -216,6 +232,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
         self.out.add(requirement(condition, failure, detail))
 
+    def let(self, item: Let) -> None:
+        target, value = self.reg(item.reg), self.number(item.value, item.reg.dtype)
+        self.out.add(code.Assign(target, value, expr=item.value))
+
     # ---- tasks -------------------------------------------------------------------------------
     def run(self, step: RunStep) -> None:
         kernel = self.parts.kernels[step.kernel]
@@ -228,12 +248,13 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if start is not None:
             first = infix(UNIT + (units - start), "%", units) if start else UNIT
             single = kernel.tasks if kernel.is_static and kernel.tasks <= units else 0
-            stride, having = literal(units), bits(unit for unit, runs in step.runs.items() if runs)
+            having = bits(u for u, runs in step.runs.items() if any(r.count != 0 for r in runs))
+            stride = literal(units)
             run = code.Run(step.kernel, arguments, first, last, stride, single, having)
             self.out.add(run)
             return
         rows = {
-            unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs)
+            unit: tuple((r.first, last_task(kernel, r), r.stride) for r in runs if r.count != 0)
             for unit, runs in step.runs.items()
         }
         with self.rows(rows, ("first", "last", "stride")) as (first, end, stride):
@@ -266,7 +287,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
         """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
-        block = 1 << (widest - 1).bit_length()
+        units = self.parts.program.units
+        block = FEW_COUNTERS if widest <= FEW_COUNTERS else 1 << (units - 1).bit_length()
         value = call("wait", CONTROL, UNIT, first, count, target, POLLS, OK, block)
         self.out.add(code.Wait(value, OK))
 
@@ -291,7 +313,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             return
         first, last = min(units), max(units)
         if last - first + 1 > len(units):
-            place = len(self.parts.tables)
+            place = self.parts.table_start()
             self.parts.tables += [int(unit in units) for unit in range(everyone)]
             condition = infix(table_entry(place, UNIT), "!=", 0)
         elif first == last:
@@ -306,7 +328,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
         """A loop over what a table holds for each unit; gives the columns, called `names`."""
-        tables = self.parts.tables
+        tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
         for unit in range(self.parts.program.units):
@@ -314,7 +336,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             for row in rows.get(unit, ()):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
-        begin, end = (table_entry(heads + n, UNIT) for n in (0, 1))
+        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
         units = bits(unit for unit, found in rows.items() if found)
         loop = code.For(ROW, begin, end, literal(len(names)), units=units)
@@ -344,8 +366,8 @@ def pointer_type(buffer: Buffer) -> str:
     return f"tl.pointer_type({MEMORY_TYPES[buffer.dtype]})"
 
 
-def table_entry(place: int, offset: Term) -> Term:
-    return call("tl.load", TABLES + place + offset, effect=True)
+def table_entry(start: Term, offset: Term) -> Term:
+    return call("tl.load", TABLES + start + offset, effect=True)
 
 
 def last_task(kernel: Kernel, run: Run) -> int:

@@ -14,6 +14,7 @@ from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import Kernel
 from stretto.machines.cuda.epilogue import epilogue
 from stretto.machines.cuda.printer.load_order import loads_first
+from stretto.machines.cuda.printer.row_pieces import row_pieces
 from stretto.machines.cuda.printer.scalar import CONTROL, TASK
 from stretto.machines.cuda.printer.stage import TaskPrinter
 from stretto.machines.cuda.printer.stage_nest import task_bounds
@@ -53,12 +54,15 @@ def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
     """The function of one kernel, for units of so many warps."""
     parameters = Parameters()
     out = Builder()
-    task = TaskPrinter(out, parameters, task_bounds(kernel.grid, parameters, out), warps)
-    place = 0
-    while place < len(kernel.stages):
-        behind = epilogue(kernel.stages, place)
-        task.stage(kernel.stages[place], behind)
-        place += 1 + len(behind)
+    bounds = task_bounds(kernel.grid, parameters, out)
+    task = TaskPrinter(out, parameters, bounds, warps)
+    for piece in row_pieces(kernel, bounds, warps, out):
+        task.begin(piece.grid)
+        place = 0
+        while place < len(piece.stages):
+            behind = epilogue(piece.stages, place)
+            task.stage(piece.stages[place], behind)
+            place += 1 + len(behind)
     out.add(Return())
     arguments = (*parameters.buffers.values(), *parameters.regs.values(), CONTROL, TASK)
     function = Function(arguments, loads_first(tuple(out.statements)))

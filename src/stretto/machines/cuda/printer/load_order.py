@@ -12,6 +12,10 @@ the first use:
 A load stays behind what defines its address, behind barriers, and behind stores that may change
 what it reads. What is loaded or computed again, as the input of a layer for each of its gates, has
 one name.
+
+Where rows are dealt to warps, what is read for each row stays behind what is read along the depth.
+Triton's layouts spread from loads, of several that meet from the last one; so pointwise stages get
+the layout in which each lane computes a result once, not the one of vectors along the depth.
 """
 
 from __future__ import annotations
@@ -60,6 +64,7 @@ def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
     loaded: set[str] = set()
     keys: list[tuple[int, int]] = []
     room = MOST_BYTES
+    deep = [-1, -1]  # the lanes of the blocks read along a depth so far, and the last one's slot
     for place, statement in enumerate(body):
         slot = place
         defined = {name for inner in code.walk((statement,)) for name in code.defines(inner)}
@@ -68,11 +73,15 @@ def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
             slot = max((behind.get(name, -1) for name in used), default=-1)
             if reads:
                 slot = max(slot, _last_change(body[:place], reads))
+                if len(statement.shape) == 3 and statement.shape[0] < deep[0]:
+                    slot = max(slot, deep[1])
                 nbytes = prod(statement.shape) * 4
                 passes = any(key == (n, 0) for n, key in enumerate(keys[slot + 1 :], slot + 1))
                 if passes and nbytes > SMALL:
                     slot = place if nbytes > room else slot
                     room -= nbytes if slot != place else 0
+                if len(statement.shape) == 3 and statement.shape[0] >= deep[0]:
+                    deep = [statement.shape[0], max(deep[1], slot)]
             elif not loaded.isdisjoint(used):
                 slot = place
             if reads or slot == place:

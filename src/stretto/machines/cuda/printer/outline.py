@@ -3,7 +3,8 @@
 Triton's passes take more than linear time in the length of a function, and registers are allotted
 for a function as a whole, so a loop that keeps weights in registers is one. A section takes what is
 live before it, and gives what it assigns and is live behind it. Variables get names by their order,
-so that the loops of ten equal layers are one function.
+so that the loops of ten equal layers are one function. A section that takes more than its callers
+have registers for stays where it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ KEPT = (
     *("row", "first", "last", "stride", "count", "step"),
 )
 """Names that are the same in every function."""
+MOST_TAKEN = 24
+"""Variables that a function takes at most: addresses are two registers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,11 @@ class Outliner:
                     long = (
                         0 < least <= sum(not isinstance(s, code.Section) for s in code.walk(body))
                     )
-                    found += self.piece(body, following) if long else body
+                    piece = outline(body, following) if long else None
+                    if piece is not None and (least == 1 or len(piece.takes) <= MOST_TAKEN):
+                        found += self.piece(piece)
+                    else:
+                        found += body
                 case code.If(_, then, orelse):
                     arms = self.outlined(then, following), self.outlined(orelse, following)
                     found.append(replace(statement, then=arms[0], orelse=arms[1]))
@@ -80,9 +87,8 @@ class Outliner:
                     found.append(statement)
         return tuple(found)
 
-    def piece(self, body: code.Block, after: frozenset[str]) -> list[code.Statement]:
-        """A call of a function with this body."""
-        piece = outline(body, after)
+    def piece(self, piece: Outlined) -> list[code.Statement]:
+        """A call of a function of the module."""
         name = self.define("piece_main", piece.function)
         gives = [variable(name) for name in piece.gives]
         value = call(name, *(variable(name) for name in piece.takes))

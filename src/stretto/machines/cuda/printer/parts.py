@@ -8,8 +8,10 @@ from stretto.device.awaited import awaited_ends, has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts
+from stretto.machines.cuda.printer.barriers import ProgramAccesses
 from stretto.machines.cuda.printer.dead_stores import without_dead_stores
 from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.printer.sharing import sharings
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.cuda.user_source import user_names
 from stretto.machines.statements import Function
@@ -25,9 +27,11 @@ class ModuleParts(ProgramParts):
     inline: all functions are inlined where they are called. warps: of a unit. moving: the
     variables of main's tensors. defined: the names of the module's functions, and whether they are
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
-    numbers that units look up. counter: numbers the names of parts of scalars. kept: buffers that
-    others than this program read. awaited: the units that are waited for at the ends of leaves.
-    has_waits: whether units wait for each other; else nobody publishes anything.
+    numbers that units look up. starts: the variables that say where a table begins, so that pieces
+    of the program that differ by their tables alone are one function. counter: numbers the names of
+    parts of scalars. kept: buffers that others than this program read. awaited: the units that are
+    waited for at the ends of leaves. has_waits: whether units wait for each other; else nobody
+    publishes anything. accessed: what kernels touch, for `barriers.py`.
     """
 
     def __init__(
@@ -39,9 +43,12 @@ class ModuleParts(ProgramParts):
         self.has_waits = has_waits(program)
         texts = {kernel.name: print_kernel(kernel, warps) for kernel in program.kernels}
         self.texts = without_dead_stores(texts, program, kept)
+        every = (1 << program.units) - 1
+        self.accessed = ProgramAccesses(every, self.kernels, self.texts, sharings(program))
         self.taken = {*NAMES, *user_names(program.kernels)}
         self.names: dict[object, Term] = {}
         self.tables: list[int] = []
+        self.starts: dict[Term, int] = {}
         self.counter = [0]
         self.users: dict[str, str] = {}
         self.defined: dict[tuple[Function, bool], str] = {}
@@ -56,6 +63,12 @@ class ModuleParts(ProgramParts):
         if buffer not in self.externals:
             self.externals[buffer] = self.fresh(f"p{self.place(buffer)}_{buffer.name}")
         return self.externals[buffer]
+
+    def table_start(self) -> Term:
+        """The variable of a table that begins at the end of those that there are."""
+        start = self.fresh("table")
+        self.starts[start] = len(self.tables)
+        return start
 
     def variable(self, key: object, hint: str) -> Term:
         """The variable of a key."""

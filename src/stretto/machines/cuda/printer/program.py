@@ -46,8 +46,11 @@ HEADER = '''\
 import triton
 import triton.language as tl
 '''
-EARLY_REGISTERS = 96
-"""Registers of a thread, of 255, that may hold constants unless a style says otherwise."""
+KEPT_REGISTERS = 192
+"""Registers of a thread, of 255, that may hold constants over a loop unless a style says less. What
+ptxas then has no room for is found out by asking it (styles.py)."""
+AHEAD_REGISTERS = 96
+"""Registers of a thread that may hold what is loaded ahead of a wait."""
 WARP = 32
 """Threads."""
 LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
@@ -76,7 +79,7 @@ class Style:
     """
 
     warps: int = WARPS
-    registers: int = EARLY_REGISTERS
+    registers: int = KEPT_REGISTERS
     inline: bool = False
 
 
@@ -119,6 +122,10 @@ class _ProgramPrinter:
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
         self.main = TeamPrinter(self.parts, program.tree.main)
+        thread = style.registers, min(style.registers, AHEAD_REGISTERS)
+        budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
+        define, fresh = self.parts.define, self.parts.fresh
+        self.early = EarlyLoads(self.parts.texts, define, fresh, budget, ahead, style.warps)
         self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
@@ -131,10 +138,10 @@ class _ProgramPrinter:
         if self.parts.recursive:
             machine = StateMachine(self.parts)
             self.main = machine.routines["main"].printer
-            entry.add(*self._early(machine.statements(self._results(), self._first())))
+            entry.add(*self.early.placed(machine.statements(self._results(), self._first())))
         else:
             entry.add(*self._main())
-        body = tuple(entry.statements)
+        body = self._with_starts(tuple(entry.statements))
         parameters = self._parameters(code.mentioned(body))
         function = code.Function(tuple(variable(p.name) for p in parameters), body)
         functions = [
@@ -155,13 +162,23 @@ class _ProgramPrinter:
             users,
             self.joint,
             busy_units(self.program),
+            self.early.kept,
+            self.early.lacking,
+            self.early.shares,
         )
+
+    def _with_starts(self, body: code.Block) -> code.Block:
+        """The statements behind those that say where their tables begin."""
+        names = set(code.mentioned(body))
+        starts = self.parts.starts.items()
+        used = (code.Assign(s, literal(place)) for s, place in starts if s.text in names)
+        return (*used, *body)
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
-        body = (*main.finished()[0], *self._results())
+        body = (*main.finished(), *self._results())
         places = main.places | main.moving
         first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}
         places |= {
@@ -171,7 +188,7 @@ class _ProgramPrinter:
         }
         body = (*(code.Assign(name, value) for name, value in places.items()), *body)
         outliner = Outliner(self.parts.define, frozenset(name.text for name in places))
-        return outliner.outlined(self._early(body), frozenset())
+        return outliner.outlined(self.early.placed(body), frozenset())
 
     def _first(self) -> dict[str, Term]:
         """What the registers hold at first that come from the block of words."""
@@ -180,12 +197,6 @@ class _ProgramPrinter:
             self.main.reg(reg).text: from_word(self._word(reg.name), VALUE_TYPES[reg.dtype])
             for reg in params
         }
-
-    def _early(self, block: code.Block) -> code.Block:
-        budget = self.style.registers * 4 * WARP * self.style.warps
-        return EarlyLoads(self.parts.texts, self.parts.define, self.parts.fresh, budget).placed(
-            block
-        )
 
     def _address(self, buffer: Buffer) -> Term:
         """The address of a buffer, which is read from the block of words."""

@@ -35,6 +35,12 @@ class TaskPrinter:
     reads: set[Buffer] = field(default_factory=set[Buffer])
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
+    def begin(self, grid: tuple[GridBound, ...]) -> None:
+        """The stages that follow are those of this part of the grid. What lanes of a frame stand
+        for is relative to it."""
+        self.grid = grid
+        self.frame = None
+
     def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
         """behind: stages that are a part of this product."""
         printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))

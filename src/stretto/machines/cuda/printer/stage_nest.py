@@ -248,13 +248,17 @@ class NestPrinter(ABC):
         axis: int,
         start: Term | int | None = None,
         lanes: Term | None = None,
+        block: int = 0,
     ) -> Term:
         """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number.
-        lanes: the numbers, where they are not those of the axis alone."""
+        lanes: the numbers, where they are not those of the axis alone; `block` of them, if they are
+        more than the axis has, all of which count where `start` is a term."""
         size = total_size(dims)
-        block = printer.shape[axis]
         lane = printer.name(lanes or printer.numbers(axis), "x")
         masks: list[Term] = []
+        if block and isinstance(start, Term):
+            size = block
+        block = block or printer.shape[axis]
         if isinstance(start, int):
             assert isinstance(size, int)
             size, start = min(size - start, block), literal(start) if start else None
@@ -272,14 +276,17 @@ class NestPrinter(ABC):
                 masks = [infix(position, "<", dim.count)]
         else:
             position = lane if start is None else printer.name(start + lane, "x")
-            masks += self._split(printer, dims, position)
+            masks += self._split(printer, dims, position, max(block, *printer.shape))
         mask = every(*masks)
         if mask is not None:
             printer.masks[axis] = printer.name(mask, "m")
         return position
 
-    def _split(self, printer: LanePrinter, dims: list[BoxDim], position: Term) -> list[Term]:
-        """Gives each dim its part of the number of a lane; back come conditions on them."""
+    def _split(
+        self, printer: LanePrinter, dims: list[BoxDim], position: Term, block: int
+    ) -> list[Term]:
+        """Gives each dim its part of the number of a lane, which may reach a block further than the
+        dims; back come conditions on them."""
         masks: list[Term] = []
         rest = position
         for place in range(len(dims) - 1, -1, -1):
@@ -290,7 +297,7 @@ class NestPrinter(ABC):
                 rest = printer.name(infix(rest, "//", dim.size), "i")
             reach = dim.size if isinstance(dim.size, int) else None
             if place == 0 and reach is not None:
-                reach += max(printer.shape)
+                reach += block
             printer.variables[dim.number] = Coordinate(dim.first, part, _interval(dim), reach)
             if dim.count is not None:
                 masks.append(infix(part, "<", dim.count))

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from stretto.device.tree import Call, walk
 from stretto.ir.sizes import Size, ceil_div
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.barriers import CALLED, NOTHING
 from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinter, requirement
 from stretto.machines.cuda.printer.parts import ModuleParts
-from stretto.machines.cuda.printer.scalar import BARRIER, OK, UNIT, size_term
+from stretto.machines.cuda.printer.scalar import OK, UNIT, size_term
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.runtime.status import Status
 
@@ -87,18 +86,21 @@ class StateMachine:
     def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
         """The loop over states. results: hands main's results over. first: what variables hold at
         first that are not 0."""
+        bodies = self.bodies()
         for routine in self.routines.values():
-            self.add(routine, results)
+            self.add(routine, bodies[routine.name], results)
         out = code.Builder()
         for name in (FRAME, DEPTH, TOP):
             out.assign(name, ZERO)
         out.assign(STACK, STACK + UNIT * STACK_WORDS)
         entry = self.routines["main"].entry
+        recursive = self.recursive
         with out.block() as branches:
             for number, state in enumerate(self.states):
                 here = OK & infix(STATE, "==", number)
                 body = (*state.returns, *self.places(state), *state.body)
-                out.add(code.If(here, body, note=state.owner.name))
+                recurs = state.owner.name in recursive
+                out.add(code.If(here, body, note=state.owner.name, recurs=recurs))
         between = frozenset[str]().union(*(code.live((b,), frozenset()) for b in branches))
         external = {*self.parts.externals.values()}
         for routine in self.routines.values():
@@ -109,22 +111,49 @@ class StateMachine:
         out.add(code.Loop(OK & infix(STATE, ">=", 0), body=tuple(branches)))
         return tuple(out.statements)
 
+    @property
+    def recursive(self) -> frozenset[str]:
+        """The functions that run again and again: recursive ones, and what those call."""
+        reached = (r.reaches for r in self.routines.values() if r.name in r.reaches)
+        return frozenset[str]().union(*reached)
+
     def places(self, state: State) -> code.Block:
         """The addresses in the frame that a state uses."""
         used = code.mentioned(tuple(state.body))
         places = state.owner.printer.places.items()
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
-    def add(self, routine: Routine, results: code.Block) -> None:
+    def bodies(self) -> dict[str, code.Block]:
+        """The statements of the functions, with barriers between them.
+
+        What each may have touched where it begins and where it ends is followed through calls until
+        nothing is added. That is done twice: at first, what functions touch that are called is not
+        known yet, so that barriers are not there yet behind which other things are settled.
+        """
+        for routine in self.routines.values():
+            routine.printer.whole()
+        self._followed()
+        self.parts.accessed.entries.clear()
+        return self._followed()
+
+    def _followed(self) -> dict[str, code.Block]:
+        printers = {name: routine.printer for name, routine in self.routines.items()}
+        placers = {name: printer.barriers() for name, printer in printers.items()}
+        blocks = {name: tuple(printer.out.statements) for name, printer in printers.items()}
+        accessed = self.parts.accessed
+        while True:
+            accessed.changed = False
+            bodies = {name: placers[name].function(name, blocks[name]) for name in printers}
+            if not accessed.changed:
+                return bodies
+
+    def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
         """The states of a function."""
         printer = routine.printer
-        printer.whole()
-        body, touched = printer.finished(NOTHING if routine.name == "main" else CALLED)
         if routine.name == "main":
             body = (*body, *results, code.Assign(STATE, literal(-1)))
             after = frozenset[str]()
         else:
-            body = (*body, BARRIER) if touched else body
             after = frozenset(printer.reg(reg).text for reg in printer.function.results)
         after |= routine.sizes
         moving = (code.Assign(name, place) for name, place in printer.moving.items())

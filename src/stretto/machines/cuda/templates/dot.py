@@ -4,38 +4,61 @@ The two factors may be any expressions: rows, columns and depth are each a numbe
 along an axis, so a convolution, whose image is read under a mask, is one more product of matrices.
 Dims that both factors depend on are a batch, walked one by one. Factors of f32 are multiplied with
 the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
+
+The depth is taken in steps of powers of two: whole steps first, then what is left in smaller ones,
+so that the taps of a convolution fill all lanes: 3 x 3 taps of 16 channels are steps of 128 and 16.
+Where a block has few results, the warps share the depth of a step, `parts` of it, and add up what
+they have at the end, within the thread block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import ceil, prod
+from operator import add
 from typing import ClassVar
 
-from stretto.device.expr import Apply, Const, Expr, Load
+from stretto.device.expr import Apply, Const, Expr, Load, Var
 from stretto.device.operator import Operator
 from stretto.ir.types import DType
 from stretto.kernels.products import Product
+from stretto.machines.cuda.depth_steps import LEAST_DEPTH, MOST_REST, Step, floor_power, steps_of
 from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import MEMORY_TYPES, cast_term
-from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
+from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
 from stretto.machines.cuda.stencil import Stencil, block_product, power, waste
 from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
 from stretto.machines.expressions import HALVES
+from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, literal
 
 DOT_BLOCK = 8192
-"""Results of a block of a product; a quarter where positions take registers, as in convolutions."""
+"""Results of a block of a product; a quarter where positions take registers, as in convolutions,
+and an eighth where each number of a block has a position of its own."""
+PARTS = 4
+"""As many as there are warps at least."""
+SMALL_BLOCK = 1024
+"""Results of a block of which four warps would multiply a few each, or the same ones."""
+CHAIN, HALF_CHAIN = 32, 128
+"""Depth of f32, and of 16-bit numbers, whose dependent products take `depth_seconds`."""
+FEW_STEPS = 2
+"""So many steps are printed one by one, so that all of their loads are under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot(CudaTemplate):
+    """depth: of a step, in `parts` equal parts that different warps multiply."""
+
     name: ClassVar[str] = "dot"
     has_epilogue: ClassVar[bool] = True
     rows: int
     columns: int
     depth: int
     product: Product
+    parts: int = 1
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
@@ -60,32 +83,50 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     half = block_dtype(pair) is not None
     depth, costs = prod(stencil.depths), stencil.costs
     plain = all(is_plain(factor) for factor in pair)
-    room = DOT_BLOCK if plain else DOT_BLOCK // 4
+    room = DOT_BLOCK if plain else DOT_BLOCK // (4 if reads_vectors(stencil) else 8)
     high = min(max(power(rows), 16), 64)
     wide = min(max(power(columns), 16), room // high, 128)
     high = min(max(power(rows), 16), room // wide, 128)
     item = 2 if half else 4
-    deep = min(max(power(depth), 16), _step_depth(high, wide, half))
+    parts, deep = _step(high, wide, depth, half)
     batch = prod((sizes[n] for n in (*product.batch, *product.free)), start=1)
     blocks = batch * ceil(rows / high) * ceil(columns / wide)
-    steps = ceil(depth / deep)
-    flops = 2.0 * high * wide * deep * steps
-    full = min(1.0, (high * wide / 4096) ** 0.5)
+    steps = steps_of(depth, deep, parts)
+    padded = sum(step.count * step.size for step in steps)
+    flops = 2.0 * high * wide * padded
+    full = min(1.0, (high * wide * parts / 4096) ** 0.5)
     spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
-    bytes_ = (high + wide) * deep * steps * item * spoilt
+    bytes_ = (high + wide) * padded * item * spoilt
     bytes_ += high * wide * stencil.operator.out.buffer.dtype.itemsize
     rate = (costs.half_flops if half else costs.tensor_flops) * full
-    block = flops / rate + bytes_ / costs.bandwidth + steps * costs.depth_seconds
+    chain = sum(step.count * step.deep for step in steps) / (HALF_CHAIN if half else CHAIN)
+    block = flops / rate + bytes_ / costs.bandwidth + max(chain, 1.0) * costs.depth_seconds
+    block += costs.stage_seconds if parts > 1 else 0.0
     seconds = costs.latency_seconds + blocks * (block + costs.latency_seconds / 2)
-    return Choice(Dot(high, wide, deep, product), seconds, seconds)
+    return Choice(Dot(high, wide, deep, product, parts), seconds, seconds)
 
 
-def _step_depth(high: int, wide: int, half: bool) -> int:
-    """How deep a step is: more of small blocks, as far as registers allow."""
-    small = high + wide <= 64
+def reads_vectors(stencil: Stencil) -> bool:
+    """Are all loads contiguous along the innermost reduced dim, in vectors of 16 bytes?"""
+    operator = stencil.operator
+    inner = max(n for n, extent in enumerate(operator.reduce) if extent != 1)
+    numbers = 16 // max((load.dtype.itemsize for load, _ in stencil.loads), default=4)
+    steps = {
+        load.access.offset.coefficient(Var(len(operator.dims) + inner)) for load, _ in stencil.loads
+    }
+    return steps == {1} and stencil.depths[inner] % numbers == 0
+
+
+def _step(high: int, wide: int, depth: int, half: bool) -> tuple[int, int]:
+    """How many parts a step has, and how deep it is: more of small blocks, as far as registers
+    allow."""
+    small = high * wide <= SMALL_BLOCK
+    if small and depth >= PARTS * LEAST_DEPTH:
+        most = PARTS * (64 if half or high + wide <= 32 else 32) // (1 if half else 2)
+        return PARTS, min(floor_power(depth), most)
     if half:
-        return 128 if small else 64
-    return 64 if high + wide <= 32 else 32
+        return 1, min(max(power(depth), LEAST_DEPTH), 128 if high + wide <= 64 else 64)
+    return 1, min(max(power(depth), LEAST_DEPTH), 64 if high + wide <= 32 else 32)
 
 
 def block_dtype(pair: tuple[Expr, Expr]) -> DType | None:
@@ -118,6 +159,29 @@ def plain_load(expr: Expr) -> Load | None:
             return expr
         case Apply("cast", (Load() as load,), DType.F32) if load.dtype in HALVES:
             return load
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedLoad:
+    """A load where all conditions hold, and 0 elsewhere."""
+
+    load: Load
+    conditions: tuple[Expr, ...] = ()
+
+
+def padded_load(expr: Expr) -> PaddedLoad | None:
+    """The load that a factor is, maybe of a padded image, maybe converted from f16 or bf16."""
+    load = plain_load(expr)
+    if load is not None:
+        return PaddedLoad(load)
+    match expr:
+        case Apply("cast", (inner,), DType.F32) if inner.dtype in HALVES:
+            return padded_load(inner)
+        case Apply("where", (condition, inner, Const(value, _)), _) if value == 0:
+            found = padded_load(inner)
+            return found and replace(found, conditions=(condition, *found.conditions))
         case _:
             return None
 
@@ -167,28 +231,70 @@ class DotPrinter(NestPrinter):
     def blocks(
         self, found: Product, outer: LanePrinter, rows: list[BoxDim], columns: list[BoxDim]
     ) -> None:
-        high, wide, deep = self.template.rows, self.template.columns, self.template.depth
+        high, wide = self.template.rows, self.template.columns
         with self.loop(rows, high) as row, self.loop(columns, wide) as column:
-            lefts = self.printer(outer, (high, deep))
-            rights = self.printer(outer, (deep, wide))
             outs = self.printer(outer, (high, wide))
-            for printer in (lefts, outs):
-                self.place(printer, rows, 0, row)
-            for printer in (rights, outs):
-                self.place(printer, columns, 1, column)
-            for dim in (*rows, *columns):
-                # A tile lies within a piece, so any of its places tells which.
-                span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
-                whole = Coordinate(dim.first or literal(0), None, span)
-                (rights if dim in rows else lefts).variables[dim.number] = whole
-            total = outs.name(outs.zeros(3, "tl.float32"), "a")
-            with self.loop(self.depths, deep) as depth:
-                inner = lefts.inner(), rights.inner()
-                self.place(inner[0], self.depths, 1, depth)
-                self.place(inner[1], self.depths, 0, depth)
-                self.multiply(found, *inner, total)
+            self.place(outs, rows, 0, row)
+            self.place(outs, columns, 1, column)
+            sides = Sides(rows, columns, row, column)
+            totals: dict[int, Term] = {}
+            for step, start in self.steps():
+                if step.parts not in totals:
+                    shape = (high, wide) if step.parts == 1 else (step.parts, high, wide)
+                    zeros = call("tl.zeros", str(list(shape)), "tl.float32")
+                    totals[step.parts] = outs.name(zeros.along(3), "a")
+                with start as place:
+                    pair = self.pair(outer, sides, step, place)
+                    self.multiply(found, *pair, totals[step.parts])
+            total = outs.name(reduce(add, [_combined(*item) for item in totals.items()]), "a")
             outs.store(self.operator.out, total, DType.F32)
             self.epilogue(outs, total)
+
+    def steps(self) -> Iterator[tuple[Step, AbstractContextManager[Term | int | None]]]:
+        """The steps of the depth in order, each with what is around it: a loop, whose variable is
+        where the step starts, or nothing."""
+        depth, deep = total_size(self.depths), self.template.depth
+        if not isinstance(depth, int):
+            deep = min(deep, MOST_REST)
+            yield Step(0, 1, deep), self.loop(self.depths, deep)
+            return
+        for step in steps_of(depth, deep, self.template.parts):
+            if step.count > FEW_STEPS:
+                yield step, self.stepping(step)
+                continue
+            for number in range(step.count):
+                yield step, nullcontext(step.start + number * step.size)
+
+    @contextmanager
+    def stepping(self, step: Step) -> Generator[Term]:
+        start = self.scalars.fresh("c")
+        end = step.start + step.count * step.size
+        with self.out.within(For(start, literal(step.start), literal(end), literal(step.size))):
+            yield start
+
+    def pair(
+        self, outer: LanePrinter, sides: Sides, step: Step, start: Term | int | None
+    ) -> tuple[Factor, Factor]:
+        """Printers for the blocks of the two factors at a step, and the axes of their depth: with
+        several parts, those are axis 0."""
+        parts, deep, axis = step.parts, step.deep, int(step.parts > 1)
+        outermost = (parts,) if axis else ()
+        lefts = self.printer(outer, (*outermost, self.template.rows, deep))
+        rights = self.printer(outer, (*outermost, deep, self.template.columns))
+        self.place(lefts, sides.rows, axis, sides.row)
+        self.place(rights, sides.columns, axis + 1, sides.column)
+        for dim in (*sides.rows, *sides.columns):
+            # A tile lies within a piece, so any of its places tells which.
+            span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
+            whole = Coordinate(dim.first or literal(0), None, span)
+            (rights if dim in sides.rows else lefts).variables[dim.number] = whole
+        for printer, depth in ((lefts, axis + 1), (rights, axis)):
+            lanes = None
+            if axis:
+                numbers = printer.numbers(0) * deep + printer.numbers(depth)
+                lanes = numbers.along(1 | 1 << depth)
+            self.place(printer, self.depths, depth, start, lanes, step.size if axis else 0)
+        return Factor(lefts, axis + 1), Factor(rights, axis)
 
     def epilogue(self, outs: LanePrinter, total: Term) -> None:
         """Each result is at hand for the operators behind, as memory would give it."""
@@ -209,31 +315,53 @@ class DotPrinter(NestPrinter):
             return value
         return printer.name(cast_term(value, dtype, stored))
 
-    def printer(self, outer: LanePrinter, shape: tuple[int, int]) -> LanePrinter:
+    def printer(self, outer: LanePrinter, shape: tuple[int, ...]) -> LanePrinter:
         printer = self.block(*shape)
         printer.variables |= outer.variables
         return printer
 
-    def multiply(
-        self, found: Product, lefts: LanePrinter, rights: LanePrinter, total: Term
-    ) -> None:
+    def multiply(self, found: Product, lefts: Factor, rights: Factor, total: Term) -> None:
         pair = found.factors(self.operator)
         kind = block_dtype(pair)
-        left = self.factor(lefts, pair[0], lefts.masks.get(1), kind)
-        right = self.factor(rights, pair[1], rights.masks.get(0), kind)
+        left, right = lefts.block(pair[0], kind), rights.block(pair[1], kind)
         self.out.assign(total, call("stretto_dot", left, right, total))
 
-    def factor(
-        self, printer: LanePrinter, expr: Expr, mask: Term | None, kind: DType | None
-    ) -> Term:
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Rows and columns of a block, and where they start."""
+
+    rows: list[BoxDim]
+    columns: list[BoxDim]
+    row: Term | None
+    column: Term | None
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What prints a block of a factor; `depth` is the axis of what is added up."""
+
+    printer: LanePrinter
+    depth: int
+
+    def block(self, expr: Expr, kind: DType | None) -> Term:
         """A block of a factor, 0 behind the end of the depth."""
-        load = plain_load(expr)
-        if load is not None:
-            value = printer.load(load, other="0.0" if mask else None)
-        else:
+        printer, mask = self.printer, self.printer.masks.get(self.depth)
+        everywhere = (1 << len(printer.shape)) - 1
+        found = padded_load(expr)
+        if found is None:
             value = printer.expr(expr)
-            if mask:
-                value = call("tl.where", mask, value, "0.0").along(3)
-        if value.axes != 3:
-            value = call("tl.broadcast_to", value, str(list(printer.shape))).along(3)
+        else:
+            for condition in found.conditions:
+                printer.conditions = (*printer.conditions, printer.expr(condition))
+            value = printer.load(found.load, other="0.0")
+            printer.conditions = ()
+        if mask is not None and (found is None or mask.axes & ~value.axes):
+            value = call("tl.where", mask, value, "0.0").along(everywhere)
+        if value.axes != everywhere:
+            value = call("tl.broadcast_to", value, str(list(printer.shape))).along(everywhere)
         return printer.name(value.to(MEMORY_TYPES[kind]) if kind else value, "f")
+
+
+def _combined(parts: int, total: Term) -> Term:
+    return total if parts == 1 else call("tl.sum", total, 0).along(3)

@@ -37,6 +37,8 @@ REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
 LEAST_ROWS = 4
 """With fewer, several warps share a row."""
+MOST_ROWS = 1024
+"""Rows of a block whose depth is read one by one."""
 MOST_PIECES = 16
 """Chunks of a row that are read one after the other in the text, without a loop."""
 
@@ -73,7 +75,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
         block = REDUCE_BLOCK // 4
     rows, lanes = _shape(stencil, points, depth, block)
     chunk = _chunk(stencil, lanes) if rows >= LEAST_ROWS else 0
-    chunks = ceil(points / rows) * ceil(depth / lanes)
+    chunks = ceil(points / rows) * (1 if lanes == 1 else ceil(depth / lanes))
     work = points * copies * depth * stencil.applies
     rate = costs.double_flops if operator.value.dtype is DType.F64 else costs.flops
     busy = max(traffic(stencil, sizes) / costs.bandwidth, work / rate)
@@ -105,6 +107,8 @@ def _shape(stencil: Stencil, points: int, depth: int, block: int) -> tuple[int, 
         lanes = min(deep, 1024 if high > 1 else block)
         rows = min(high, max(block // lanes, 1))
         return rows, min(deep, max(block // rows, 1))
+    if depth <= MOST_PIECES and depth != deep and stencil.operator.combine not in SCANS:
+        return min(high, MOST_ROWS), 1  # taps one by one: a block would have lanes without any
     rows = min(high, 128)
     lanes = min(deep, max(block // rows, 1))
     return min(high, max(block // lanes, 1)), lanes
@@ -223,7 +227,7 @@ class ReducePrinter(NestPrinter):
         """The chunks of the depth: a printer for each, and the numbers of its lanes."""
         block, size = printer.shape[1], total_size(self.depths)
         count = ceil(size / block) if isinstance(size, int) else 0
-        if count <= 1 or not self.template.chunk:
+        if count <= 1 or not (self.template.chunk or block == 1):
             with self.lanes(printer, self.depths, 1) as (inner, position, _):
                 yield iter([(inner, position)])
             return

@@ -42,6 +42,18 @@ def stretto_opaque(x):
 
 
 @triton.jit
+def stretto_again(x):
+    """The same number, which the compiler takes for another one each time: what is computed of it
+    is not moved out of a loop, where it would take registers."""
+    if PORTABLE:
+        return x
+    else:
+        return tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def stretto_rows(WARPS: tl.constexpr, EACH: tl.constexpr):
     """The numbers of the rows, `EACH` of each warp."""
     rows = tl.arange(0, EACH)[None, None, :] * WARPS + tl.arange(0, WARPS)[None, :, None]

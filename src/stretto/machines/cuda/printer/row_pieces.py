@@ -1,0 +1,113 @@
+"""Cuts the rows of a task into blocks of registers without unused rows.
+
+The rows of a block are dealt to warps, and a block has as many of each warp as a power of two. 20
+rows of 8 warps would take 4 of each warp, a block of 32 rows; cut into 16 and 4 they take 3. A task
+with fewer rows than warps leaves warps idle: a block with fewer rows would have a layout in which
+results go through shared memory.
+
+The kernel is printed once per piece, as the task of a smaller tile: tasks need nothing of each
+other wherever the grid is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from stretto.device.operator import Kernel, Stage, Template
+from stretto.machines.cuda.printer.stage_nest import GridBound
+from stretto.machines.cuda.stencil import power
+from stretto.machines.cuda.templates.pointwise import Map
+from stretto.machines.cuda.templates.reduction import Reduce
+from stretto.machines.statements import Builder
+from stretto.machines.terms import call, literal, total, variable
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The stages of some rows of a task, and where they lie in each grid dim."""
+
+    stages: tuple[Stage, ...]
+    grid: tuple[GridBound, ...]
+
+
+def row_pieces(
+    kernel: Kernel, grid: tuple[GridBound, ...], warps: int, out: Builder
+) -> Iterator[Piece]:
+    """The pieces of a task, one after the other; the whole task where it is not cut.
+
+    grid: where the task lies. Writes into `out` where each piece lies, before the piece is given.
+    """
+    dim = _row_dim(kernel)
+    tile = grid[dim].tile if dim is not None else 0
+    each = _counts(ceil(tile / warps)) if isinstance(tile, int) else []
+    if dim is None or not isinstance(tile, int) or (len(each) <= 1 and tile >= warps):
+        yield Piece(kernel.stages, grid)
+        return
+    start = 0
+    for number, count in enumerate(each):
+        rows = min(count * warps, tile - start)
+        bound = _bound(grid[dim], dim, start, rows, number, out)
+        stages = tuple(_of_rows(stage, count * warps) for stage in kernel.stages)
+        yield Piece(stages, (*grid[:dim], bound, *grid[dim + 1 :]))
+        start += rows
+
+
+def _row_dim(kernel: Kernel) -> int | None:
+    """The grid dim whose tiles are the rows of all stages, each of one warp; None if there is none
+    such."""
+    templates = [stage.template for stage in kernel.stages]
+    if not all(isinstance(template, Map) or _has_dealt_rows(template) for template in templates):
+        return None
+    if not any(_has_dealt_rows(template) for template in templates):
+        return None
+    found = {dim for stage in kernel.stages for dim in _long_dims(kernel, stage)}
+    each = all(len(_long_dims(kernel, stage)) == 1 for stage in kernel.stages)
+    return found.pop() if each and len(found) == 1 else None
+
+
+def _has_dealt_rows(template: Template | None) -> bool:
+    return isinstance(template, Reduce) and template.holds_rows and not template.unroll
+
+
+def _long_dims(kernel: Kernel, stage: Stage) -> list[int | None]:
+    """The grid dims of the dims of a stage's box that have more than one value in a task."""
+    return [
+        span.grid
+        for span in stage.box
+        if (span.extent if span.grid is None else kernel.grid[span.grid].tile) != 1
+    ]
+
+
+def _counts(rows: int) -> list[int]:
+    """A power of two that holds so many rows, or two of them where those are less together; more
+    pieces are not worth their text."""
+    if rows <= 1:
+        return [1]
+    first = power(rows) // 2
+    second = power(rows - first)
+    return [first, second] if second < first else [2 * first]
+
+
+def _bound(
+    whole: GridBound, dim: int, start: int, rows: int, number: int, out: Builder
+) -> GridBound:
+    """Where some rows of a tile lie."""
+    first = total(whole.first, literal(start) if start else None)
+    if first is not None and start:
+        name = variable(f"g{dim}_{number}")
+        out.assign(name, first)
+        first = name
+    count = literal(1) if rows == 1 else None
+    if whole.count is not None:
+        count = variable(f"e{dim}_{number}")
+        out.assign(count, call("tl.minimum", whole.count - start, rows))
+    # A dim of one value would have no lanes at all, but the row is one of a block.
+    return GridBound(first, max(rows, 2), count, whole.extent)
+
+
+def _of_rows(stage: Stage, rows: int) -> Stage:
+    if isinstance(stage.template, Reduce):
+        return replace(stage, template=replace(stage.template, rows=rows))
+    return stage

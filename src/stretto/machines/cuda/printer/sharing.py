@@ -1,0 +1,140 @@
+"""Which buffers of a program may be the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from stretto.device.expr import Buffer
+from stretto.device.program import DeviceProgram, Schedule
+from stretto.device.tree import Call, TreeFunction, rotation, walk
+
+IN_FRAMES = ("local", "items")
+"""Kinds of buffers that lie in the frame of an activation."""
+
+
+@dataclass(slots=True)
+class Sharing:
+    """The buffers of one function.
+
+    stands: the external buffers that each param may stand for; None among them: any. pairs: the
+    params that one call may bind to memory of which a part is common.
+    """
+
+    program: DeviceProgram
+    function: TreeFunction[Schedule]
+    stands: dict[Buffer, set[Buffer | None]] = field(
+        default_factory=dict[Buffer, set[Buffer | None]]
+    )
+    pairs: set[frozenset[Buffer]] = field(default_factory=set[frozenset[Buffer]])
+    groups: dict[Buffer, tuple[Buffer, ...]] = field(init=False)
+    _known: dict[tuple[Buffer, Buffer], bool] = field(
+        default_factory=dict[tuple[Buffer, Buffer], bool]
+    )
+
+    def __post_init__(self) -> None:
+        self.groups = _groups(self.function)
+
+    def forget(self) -> None:
+        """What was said before more was known of params."""
+        self._known.clear()
+
+    def externals(self, buffer: Buffer) -> Iterable[Buffer]:
+        """By what names of external buffers other functions may know the memory of a buffer that
+        stays where it is."""
+        if buffer.kind != "param":
+            return () if buffer.kind in IN_FRAMES else (buffer,)
+        stands = self.stands.get(buffer, set())
+        if None in stands or self.function.name == "main":
+            return self.program.tree.externals
+        return [other for other in stands if other is not None]
+
+    def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
+        """The buffers whose memory a name may stand for, as loops let them trade places."""
+        return self.groups.get(buffer, (buffer,))
+
+    def may_share(self, a: Buffer, b: Buffer) -> bool:
+        """Whether two names may stand for memory of which a part is common."""
+        if a == b:
+            return True
+        key = (a, b) if a.name < b.name else (b, a)
+        if key not in self._known:
+            self._known[key] = self._compared(a, b)
+        return self._known[key]
+
+    def _compared(self, a: Buffer, b: Buffer) -> bool:
+        if b in self.group(a):  # one of them has the place that the other one has not
+            params = [buffer for buffer in self.group(a) if buffer.kind == "param"]
+            return any(self._are_shared(*pair) for pair in combinations(params, 2))
+        return any(self._are_shared(x, y) for x in self.group(a) for y in self.group(b))
+
+    def _are_shared(self, a: Buffer, b: Buffer) -> bool:
+        """The same, of two buffers that stay where they are."""
+        kinds = {a.kind, b.kind}
+        if "param" in kinds:
+            return not kinds & {*IN_FRAMES} and self._is_given(a, b)
+        if kinds <= {*IN_FRAMES}:
+            return self._lie_together(a, b)
+        return a == b
+
+    def _is_given(self, a: Buffer, b: Buffer) -> bool:
+        """The same, where one or both are params."""
+        if self.function.name == "main":
+            return True  # the host binds them
+        if a.kind == b.kind:
+            return frozenset((a, b)) in self.pairs
+        param, other = (a, b) if a.kind == "param" else (b, a)
+        stands = self.stands.get(param, set())
+        return None in stands or other in stands
+
+    def _lie_together(self, a: Buffer, b: Buffer) -> bool:
+        """Whether two buffers of a frame may have bytes in common."""
+        frame = self.program.frame(self.function.name)
+        fixed, sized = dict(frame.placements), dict(frame.sized)
+        if a.name in fixed and b.name in fixed:
+            first, second = fixed[a.name], fixed[b.name]
+            return first.offset < second.end and second.offset < first.end
+        if a.name in sized and b.name in sized:
+            return sized[a.name].slot == sized[b.name].slot
+        return False
+
+
+def sharings(program: DeviceProgram) -> dict[str, Sharing]:
+    """By function. Params are followed through all calls until nothing is added."""
+    found = {f.name: Sharing(program, f) for f in program.tree.functions}
+    calls = [(found[f.name], call) for f in program.tree.functions for call in _calls(f)]
+    while any(_bound(caller, call, found[call.function]) for caller, call in calls):
+        for sharing in found.values():
+            sharing.forget()
+    return found
+
+
+def _calls(function: TreeFunction[Schedule]) -> Iterator[Call[Schedule]]:
+    yield from (node for node in walk(function.body) if isinstance(node, Call))
+
+
+def _bound(caller: Sharing, call: Call[Schedule], callee: Sharing) -> bool:
+    """Adds what a call binds params to; whether that was not known."""
+    before = len(callee.pairs), sum(map(len, callee.stands.values()))
+    for param, access in call.tensors:
+        stands = callee.stands.setdefault(param, set())
+        for buffer in caller.group(access.buffer):
+            if buffer.kind == "param":
+                is_main = caller.function.name == "main"
+                stands |= {None} if is_main else caller.stands.get(buffer, set())
+            elif buffer.kind not in IN_FRAMES:
+                stands.add(buffer)
+    for (one, a), (other, b) in combinations(call.tensors, 2):
+        if caller.may_share(a.buffer, b.buffer):
+            callee.pairs.add(frozenset((one, other)))
+    return before != (len(callee.pairs), sum(map(len, callee.stands.values())))
+
+
+def _groups(function: TreeFunction[Schedule]) -> dict[Buffer, tuple[Buffer, ...]]:
+    groups: dict[Buffer, tuple[Buffer, ...]] = {}
+    for node in walk(function.body):
+        for pair in rotation(node):
+            joined = tuple(dict.fromkeys(b for one in pair for b in groups.get(one, (one,))))
+            groups |= dict.fromkeys(joined, joined)
+    return groups

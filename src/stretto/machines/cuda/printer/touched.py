@@ -1,0 +1,170 @@
+"""What the units may have touched since their last barrier, and what is known of registers.
+
+A `Touched` belongs to one place in the text of a function. It is moved on over assignments, since
+the parts of buffers are said in terms of registers as they are now; it is joined where ways meet;
+and it is translated where a function is called and where it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from stretto.device.expr import Buffer, Expr, Index, Reg
+from stretto.ir.types import DType
+from stretto.machines.cuda.printer.accesses import Access
+from stretto.machines.cuda.printer.extents import Range, known_ends, mapped, rewritten, widened
+from stretto.machines.cuda.printer.registers import Change, Registers
+
+FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
+"""The memory behind the frame of an activation, which functions have that it calls."""
+OWN_FRAMES = Buffer("frames from here", DType.U8, (), "frames")
+"""The same, and the frame of the activation itself."""
+STACK_READ, STACK_WRITTEN = Access(None, False), Access(None, True)
+
+Units = Mapping[Access, int]
+"""The units that may have made each access since their last barrier, as bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Boxes are in terms of the registers of which no value is known."""
+
+    units: Units = field(default_factory=dict[Access, int])
+    registers: Registers = field(default_factory=Registers)
+
+    def plus(self, accesses: Iterable[Access], units: int) -> Touched:
+        found = dict(self.units)
+        for access in accesses:
+            found[access] = found.get(access, 0) | units
+        return replace(self, units=found)
+
+    def without(self, units: int) -> Touched:
+        """What is left behind a barrier of these units."""
+        left = {one: others & ~units for one, others in self.units.items() if others & ~units}
+        return replace(self, units=left)
+
+    def joined(self, other: Touched) -> Touched:
+        """Where two ways meet."""
+        registers = self.registers.joined(other.registers)
+        mine, theirs = self._told_by_lengths(other), other._told_by_lengths(self)
+        return Touched(_union(mine, theirs), registers)
+
+    def _told_by_lengths(self, other: Touched) -> Units:
+        """Single positions that only this way has, in terms of a register that is one number here
+        and another one there: where that is the length of a list, its last item then is the last
+        one on both ways."""
+        for register, value in self.registers.values.items():
+            theirs = other.registers.values.get(register)
+            if theirs is not None and theirs != value and theirs.is_const and value.is_const:
+                back = Index.of(register) - value
+                return {
+                    one if one in other.units else _from_end(one, back): units
+                    for one, units in self.units.items()
+                }
+        return self.units
+
+    def contains(self, other: Touched) -> bool:
+        """Is nothing new in what an iteration ends with?"""
+        return not _news(self.units, other.units) and self.registers.contains(other.registers)
+
+    def grown(self, other: Touched, turn: int) -> Touched:
+        """The head of a loop of which an iteration, number `turn`, ends with `other`."""
+        news = _news(self.units, other.units)
+        if turn < _TURNS_EXACT:
+            registers = self.registers.joined(other.registers)
+            return Touched(_union(self.units, news), registers)
+        if turn < _TURNS_WIDENED:
+            news = _widened(self.units, news)
+        else:
+            news = {replace(one, shape=(), box=None): units for one, units in news.items()}
+        return Touched(_union(self.units, news), self.registers.grown(other.registers))
+
+    def seen(self, access: Access) -> Access:
+        """An access by registers as it is in terms of those that have no known value."""
+        if access.box is None:
+            return access
+        return replace(access, box=mapped(access.box, self.registers.known))
+
+    def varying(self, registers: Iterable[Reg]) -> Touched:
+        """Before a loop that changes registers: in its first iteration they are not numbers, so
+        that what it touches is said as in the other ones."""
+        gone = {*registers}
+        values = {r: value for r, value in self.registers.values.items() if r not in gone}
+        return replace(self, registers=replace(self.registers, values=values))
+
+    def assigned(self, register: Reg, expr: Expr | None) -> Touched:
+        """Behind an assignment; of a value that is not known where `expr` is None."""
+        registers, changes = self.registers.assigned(register, expr)
+        units = self.units
+        for change in changes:
+            units = _changed(units, change)
+        return Touched(units, registers)
+
+    def renamed(self, trades: Mapping[Buffer, Buffer]) -> Touched:
+        """Behind a trade of addresses the names stand for other memory."""
+        units: dict[Access, int] = {}
+        for one, found in self.units.items():
+            buffer = one.buffer
+            if buffer is not None and buffer in trades:
+                one = replace(one, buffer=trades[buffer])
+            units[one] = units.get(one, 0) | found
+        return replace(self, units=units)
+
+
+NOTHING = Touched()
+_TURNS_EXACT, _TURNS_WIDENED = 2, 8
+"""Iterations of a loop that are followed exactly, and those until which boxes are kept at all."""
+
+
+def _from_end(one: Access, back: Index) -> Access:
+    if not one.box:
+        return one
+    first, *others = one.box
+    low, high = first.low, first.high
+    if low is None or high is None or not low.is_const or high - low != Index(const=1):
+        return one
+    return replace(one, box=(Range(low + back, high + back), *others))
+
+
+def _changed(units: Units, change: Change) -> Units:
+    found: dict[Access, int] = {}
+    for one, others in units.items():
+        if one.box is not None:
+            one = replace(one, box=rewritten(one.box, change.register, change.lookup))
+        found[one] = found.get(one, 0) | others
+    return found
+
+
+def _union(first: Units, second: Units) -> Units:
+    keys = first.keys() | second.keys()
+    return {key: first.get(key, 0) | second.get(key, 0) for key in keys}
+
+
+def _news(known: Units, found: Units) -> Units:
+    """What is not contained in what is known."""
+    news: dict[Access, int] = {}
+    for access, units in found.items():
+        if units & ~known.get(access, 0):
+            for other, others in known.items():
+                if other.covers(access):
+                    units &= ~others
+            if units:
+                news[access] = units
+    return news
+
+
+def _widened(known: Units, news: Units) -> Units:
+    """The news, each as large as what it has grown from may still become."""
+    found: dict[Access, int] = {}
+    for access, units in news.items():
+        best, most = access, 0
+        for other in known:
+            if access.box is None or other.box is None or access.shape != other.shape:
+                continue
+            if (other.buffer, other.writes) == (access.buffer, access.writes):
+                box = widened(other.box, access.box)
+                if known_ends(box) > most:
+                    best, most = replace(access, box=box), known_ends(box)
+        found[best] = found.get(best, 0) | units
+    return found

@@ -1,0 +1,96 @@
+"""The search for the style in which most weights stay in registers, with a made-up ptxas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from stretto.device.plan import Plan
+from stretto.machines.cuda import styles
+from stretto.machines.cuda.compile import CompiledTriton
+from stretto.machines.cuda.printer.program import WARP, Style
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.cuda.resources import Resources
+from stretto.machines.cuda.styles import LEAST_KEPT, PATIENCE, USUAL_KEPT, GpuProgram, compile_plan
+from stretto.options import Options
+from stretto.schedule.plan import make_plan
+from tests.schedule.programs import chain
+
+
+@dataclass
+class Ptxas:
+    """A program whose loop would hold `wanted` bytes of weights, on a machine with `room` registers
+    of a thread for them. seconds: of a compilation. tried: warps and registers."""
+
+    wanted: int
+    room: int
+    seconds: float = 1.0
+    tried: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def print_program(self, program: Any, words: Any, style: Style, kept: Any) -> TritonSource:
+        held = min(self.wanted, style.registers * 4 * WARP * style.warps)
+        text = f"{style} {held}" if style.inline else f"{style.warps} {held}"
+        return TritonSource(text, (), (), 4, style.warps, kept=held, lacking=self.wanted - held)
+
+    def compile_source(self, source: TritonSource, *_: Any) -> CompiledTriton:
+        registers = source.kept // (4 * WARP * source.warps)
+        self.tried.append((source.warps, registers))
+        short = max(registers - self.room, 0) * 4
+        needs = Resources(255, 0, 3 * short, short, source.warps, 1, "registers")
+        return CompiledTriton(
+            b"", "sm_90", "k", (), 0, 0, 0, source.warps, needs, self.seconds, False
+        )
+
+    def search(self, monkeypatch: pytest.MonkeyPatch) -> TritonSource:
+        monkeypatch.setattr(styles, "print_program", self.print_program)
+        monkeypatch.setattr(styles, "compile_source", self.compile_source)
+        plan: Plan = make_plan(chain())
+        made = compile_plan(GpuProgram(plan), "sm_90", Options())
+        return made.sources[0]
+
+
+def test_four_warps_where_they_hold_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptxas = Ptxas(100 * 512, 120)
+    assert ptxas.search(monkeypatch).lacking == 0
+    assert ptxas.tried == [(4, 100)]
+
+
+def test_eight_warps_where_four_spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptxas = Ptxas(160 * 512, 120)
+    assert ptxas.search(monkeypatch).lacking == 0
+    assert ptxas.tried == [(4, 160), (8, 80)]
+
+
+def test_no_part_of_the_weights_with_fewer_warps_than_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ptxas = Ptxas(1000 * 512, 250)
+    found = ptxas.search(monkeypatch)
+    assert ptxas.tried == [(8, USUAL_KEPT)]
+    assert found.kept == USUAL_KEPT * 1024 and found.lacking
+
+
+@pytest.mark.parametrize("room", [140, 101, 40, 25])
+def test_as_many_registers_as_ptxas_leaves(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says by its stack how many were too many."""
+    ptxas = Ptxas(1000 * 512, room)
+    found = ptxas.search(monkeypatch)
+    assert [warps for warps, _ in ptxas.tried] == [8, 8]
+    assert max(LEAST_KEPT, room - styles.STEP) <= found.kept / 1024 <= room
+
+
+def test_without_weights_where_there_is_hardly_a_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptxas = Ptxas(1000 * 512, 5)
+    assert ptxas.search(monkeypatch).kept == 0
+    assert ptxas.tried == [(8, USUAL_KEPT), (8, 0)]
+
+
+def test_no_more_tries_than_there_is_patience_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Ptxas(1000 * 512, 100, PATIENCE + 1)
+    assert slow.search(monkeypatch).kept == USUAL_KEPT * 1024
+    assert len(slow.tried) == 1
+    once = replace(slow, seconds=0.6 * PATIENCE, tried=[])
+    assert once.search(monkeypatch).kept == 0
+    assert once.tried == [(8, USUAL_KEPT), (8, 0)]
