@@ -83,12 +83,13 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     half = block_dtype(pair) is not None
     depth, costs = prod(stencil.depths), stencil.costs
     plain = all(is_plain(factor) for factor in pair)
-    room = DOT_BLOCK if plain else DOT_BLOCK // (4 if reads_vectors(stencil) else 8)
+    scattered = not plain and not reads_vectors(stencil)
+    room = DOT_BLOCK if plain else DOT_BLOCK // (8 if scattered else 4)
     high = min(max(power(rows), 16), 64)
     wide = min(max(power(columns), 16), room // high, 128)
     high = min(max(power(rows), 16), room // wide, 128)
     item = 2 if half else 4
-    parts, deep = _step(high, wide, depth, half)
+    parts, deep = _step(high, wide, depth, half, scattered)
     batch = prod((sizes[n] for n in (*product.batch, *product.free)), start=1)
     blocks = batch * ceil(rows / high) * ceil(columns / wide)
     steps = steps_of(depth, deep, parts)
@@ -117,11 +118,11 @@ def reads_vectors(stencil: Stencil) -> bool:
     return steps == {1} and stencil.depths[inner] % numbers == 0
 
 
-def _step(high: int, wide: int, depth: int, half: bool) -> tuple[int, int]:
+def _step(high: int, wide: int, depth: int, half: bool, scattered: bool) -> tuple[int, int]:
     """How many parts a step has, and how deep it is: more of small blocks, as far as registers
-    allow."""
+    allow. scattered: each number of a factor takes an address, so warps have none to spare."""
     small = high * wide <= SMALL_BLOCK
-    if small and depth >= PARTS * LEAST_DEPTH:
+    if small and not scattered and depth >= PARTS * LEAST_DEPTH:
         most = PARTS * (64 if half or high + wide <= 32 else 32) // (1 if half else 2)
         return PARTS, min(floor_power(depth), most)
     if half:
