@@ -2,8 +2,9 @@
 
 A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
 cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, and of each other test one
-in six, so that all of them run within some commits. `pytest --sample=TEXT` repeats what the
-header of a run says.
+in eight, so that all of them run within some commits. Tests that take long (`long_tests.txt`, which
+`tools/long_tests.py` writes) take turns in a run of the whole suite: one in three of them runs.
+`pytest --sample=TEXT` repeats what the header of a run says.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from typing import Any
 
 import pytest
 
-ONE_IN = 6
+ONE_IN = 8
 """Of the cases of a test one in so many runs, other ones for each commit."""
+TURNS = 3
+"""Of the tests that take long one in so many runs, where the whole suite does."""
+WHOLE_SUITE = 1000
+"""So many tests are the suite, and no choice of somebody's."""
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")
 
 
 def sampled(cases: Sequence[Any], sample: Collection[Any]) -> list[Any]:
@@ -57,13 +63,23 @@ def commit() -> str:
 
 def chosen(items: Sequence[pytest.Item], sample: str) -> set[pytest.Item]:
     """Those that `make test` runs: none that is marked `whole`, of a test that is marked
-    `rotating(n)` one in n of its cases, and of others one in `ONE_IN`; of each test at least one.
+    `rotating(n)` one in n of its cases, and of others one in `ONE_IN`; of each test at least one,
+    but of the long ones, where these are the whole suite, those alone whose turn it is.
     """
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if not item.get_closest_marker("whole"):
             tests[item.nodeid.partition("[")[0]].append(item)
+    if len(tests) > WHOLE_SUITE:
+        for test in long_tests() & tests.keys():
+            if random.Random(f"{sample} {test} turn").randrange(TURNS):
+                del tests[test]
     return {item for cases in tests.values() for item in _one_in(cases, sample)}
+
+
+def long_tests() -> set[str]:
+    """The tests that take long, without their parameters."""
+    return {line.split(maxsplit=1)[1] for line in LONG_TESTS.read_text().splitlines()}
 
 
 def _one_in(cases: list[pytest.Item], sample: str) -> list[pytest.Item]:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.sampling import ONE_IN, chosen, commit
+from tests.sampling import ONE_IN, TURNS, WHOLE_SUITE, chosen, commit, long_tests
+from tools.long_tests import LEAST, LIST
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,26 @@ def test_cases_that_only_the_whole_has_are_not_in_a_sample() -> None:
     cases = [Case("a.py::test[0]", (ROTATING, WHOLE)), Case("a.py::test[1]", (ROTATING,))]
     for sample in "abc":
         assert chosen(cases, sample) == {cases[1]}
+
+
+def test_long_tests_take_turns_where_the_whole_suite_runs() -> None:
+    long = sorted(long_tests())
+    others = [Case(f"a.py::test_{number}") for number in range(WHOLE_SUITE)]
+    cases = [Case(test) for test in long]
+    runs = [chosen([*cases, *others], f"commit {number}") for number in range(40)]
+    assert all(run >= {*others} for run in runs)
+    assert set().union(*runs) >= {*cases}
+    share = sum(len(run & {*cases}) for run in runs) / (len(runs) * len(long))
+    assert share == pytest.approx(1 / TURNS, abs=0.05)
+    assert chosen(cases, "commit 0") == {*cases}  # somebody's choice
+
+
+def test_the_list_of_long_tests_is_of_tests_that_are_there() -> None:
+    assert all(float(line.split()[0]) >= LEAST for line in LIST.read_text().splitlines())
+    for test in long_tests():
+        file, *names = test.split("::")
+        text = (LIST.parents[1] / file).read_text()
+        assert all(f"def {name}(" in text or f"class {name}" in text for name in names), test
 
 
 def test_the_sample_of_this_run(request: pytest.FixtureRequest) -> None:
