@@ -92,13 +92,14 @@ def draw(found: dict[str, Any], picture: Path) -> None:
         ):
             series.setdefault(title, []).append((row.get(key) or float("nan")) / whole)
     height = 0.8 / len(series)
+    names = [name.replace(", own kernels", "") for name in rows]
     for number, (title, values) in enumerate(series.items()):
         places = [place + number * height for place in range(len(rows))]
         axes.barh(places, values, height, label=title)
-    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(rows))], list(rows))
+    axes.set_yticks([place + 0.4 - height / 2 for place in range(len(rows))], names)
     axes.invert_yaxis()
     axes.set_xlabel("simulated time, as a part of that of the captured graph on one stream")
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside upper center", ncols=6)
     figure.savefig(picture)
 
 
