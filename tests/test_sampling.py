@@ -57,7 +57,7 @@ def test_long_tests_take_turns_where_the_whole_suite_runs() -> None:
     long = sorted(long_tests())
     others = [Case(f"a.py::test_{number}") for number in range(WHOLE_SUITE)]
     cases = [Case(test) for test in long]
-    runs = [chosen([*cases, *others], f"commit {number}") for number in range(40)]
+    runs = [chosen([*cases, *others], f"commit {number}") for number in range(80)]
     assert all(run >= {*others} for run in runs)
     assert set().union(*runs) >= {*cases}
     share = sum(len(run & {*cases}) for run in runs) / (len(runs) * len(long))
