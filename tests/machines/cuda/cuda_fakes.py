@@ -116,6 +116,7 @@ class FakeMemory:
         self.allocated: list[tuple[int, int]] = []
         self._local = threading.local()
         self.calls: list[Callable[[], None]] = []
+        self.lanes: list[Hashable] = []
         self.uncaptured = False
         self.library: Any = None
 
@@ -163,6 +164,7 @@ class FakeMemory:
         if self.uncaptured:
             raise CaptureError("operation not permitted when stream is capturing")
         self.calls.append(run)
+        self.lanes.append(lane)
         graph = self.library.fake_callback_graph(len(self.calls) - 1)
         return graph, (run, lane)
 

@@ -187,6 +187,17 @@ def test_a_caller_who_captures_gets_the_launches(cuda: FakeCuda) -> None:
     assert not cuda.log("cuGraphLaunch")
 
 
+def test_calls_that_may_run_beside_each_other_share_no_memory(cuda: FakeCuda) -> None:
+    """Not two calls of one graph that are in no order, and not those of graphs on two streams."""
+    gpu = on_fake_gpu(cuda, with_library, arguments(0))
+    inputs = arguments(0)
+    for stream in (0, 7):
+        with gpu.machine.fake.on(stream):
+            same(gpu(*inputs), with_library(*inputs))
+    lanes = gpu.machine.fake.lanes
+    assert len(lanes) == len(set(lanes)) == 4
+
+
 def test_two_streams_have_graphs_of_their_own(cuda: FakeCuda) -> None:
     gpu = on_fake_gpu(cuda, side_by_side, arguments(0))
     inputs = arguments(0)

@@ -103,7 +103,6 @@ class EmulatedGraph:
         self.order = random.Random(seed) if root is None else root.order
         self.handles: dict[int, bool] = {} if root is None else root.handles
         self.owned: set[int] = set()
-        self.nodes = 0
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
         return self._add(_launch_of(invocation), after)
@@ -171,7 +170,6 @@ class EmulatedGraph:
                     ready.append(later)
 
     def _add(self, run: Callable[[dict[int, bool]], None], after: After) -> GraphNode:
-        self.root.nodes += 1
         self.steps.append(_Step(run, tuple(after)))
         return len(self.steps) - 1
 

@@ -339,7 +339,8 @@ class GraphHost(Host):
         head: tuple[GraphNode, ...] = ()
         if not self.begun:
             head = (graph.copy(at.words, self.graphs.initial, ()),)
-        recorder = Recorder(_Recording(self, at), executable.arrangements, head)
+        recording = _Recording(self, at)
+        recorder = Recorder(recording, executable.arrangements, self.state.stream, head)
         recorder.parts(graph, stretch.sequence, stretch.numbers)
         nodes = recorder.made.launches
         keys = [self.invocation(launch, at).key for launch, _ in nodes]

@@ -99,9 +99,13 @@ def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
 
 
 class Recorder:
-    """Makes one graph. head: nodes that everything comes after."""
+    """Makes one graph. stream: where it is replayed; graphs on other streams may run beside it, so
+    library calls share no memory with theirs. head: nodes that everything comes after."""
 
-    def __init__(self, host: Host, arrangements: Arrangements, head: Ends = ()) -> None:
+    def __init__(
+        self, host: Host, arrangements: Arrangements, stream: int, head: Ends = ()
+    ) -> None:
+        self.stream = stream
         self.host = host
         self.arrangements = arrangements
         self.head = head
@@ -129,7 +133,8 @@ class Recorder:
                 return (self._launch(graph, launch, after),)
             case Leaf(Library(call)):
                 try:
-                    return (graph.library(self.host.library_call(call), after, lane),)
+                    run = self.host.library_call(call)
+                    return (graph.library(run, after, (self.stream, lane)),)
                 except CaptureError as error:
                     raise RefusedCall(call) from error
             case Seq(items):
