@@ -59,6 +59,17 @@ def limit_register(slot: int) -> Reg:
     return Reg(f"{LIMIT}{slot}")
 
 
+SPLIT = "split.at"
+"""What registers are called that tell at which row a kernel's accesses to a buffer are apart: what
+it reads lies before that row, what it writes from there on. A leaf assigns none behind a kernel
+that uses it (`device/regions.py`)."""
+
+
+def is_split(reg: Reg) -> bool:
+    """Whether a register tells where accesses to a buffer are apart."""
+    return f".{SPLIT}." in reg.name
+
+
 SIZE = "size."
 
 

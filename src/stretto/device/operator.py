@@ -179,10 +179,21 @@ class TileDim:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The tiles first .. last - 1 of a grid dim that is cut into parts."""
+class Split:
+    """A dim cut into two parts: the values below those of a register, and those from it on. The
+    parts are compared in one execution of a leaf only, as those of a cut by a register."""
 
-    dim: TileDim
+    extent: Reg
+
+    parts: ClassVar[int] = 2
+    is_cut_by_register: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The tiles first .. last - 1 of a grid dim that is cut into parts, or one part of a split."""
+
+    dim: TileDim | Split
     first: int
     last: int
 

@@ -17,11 +17,13 @@ from typing import Generic, TypeVar
 
 from stretto.device.expr import (
     Access,
+    Apply,
     Buffer,
     Dynamic,
     Expr,
     Extent,
     Index,
+    Position,
     Quotient,
     Reg,
     Remainder,
@@ -29,6 +31,7 @@ from stretto.device.expr import (
     expr_regs,
     has_fixed_strides,
     is_known,
+    is_split,
     known_size,
     loads,
     row_major,
@@ -39,6 +42,7 @@ from stretto.device.operator import (
     Operator,
     Piece,
     Span,
+    Split,
     Stage,
     Tile,
     TileDim,
@@ -46,6 +50,7 @@ from stretto.device.operator import (
     whole_tile,
 )
 from stretto.device.tree import Check, Let
+from stretto.ir.sizes import Size
 
 Statement = Kernel | Let | Check
 Body = tuple[Statement, ...]
@@ -350,6 +355,9 @@ def _access_region(access: Access, ranges: Box, write: bool) -> Region | None:
         if (piece := _piece(index, extent, ranges)) is not None:
             box.append(None if piece.is_whole else piece)
             continue
+        if (side := _side(index, ranges)) is not None:
+            box.append(side)
+            continue
         interval = index_range(index, ranges)
         if interval is not None and isinstance(extent, int):
             interval = max(interval[0], 0), min(interval[1], extent)
@@ -384,6 +392,42 @@ def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:
     atom = index.terms[0][0]
     found = ranges[atom.number] if isinstance(atom, Var) else None
     return found if isinstance(found, Piece) and found.dim.extent == extent else None
+
+
+def _side(index: Index, ranges: Box) -> Piece | None:
+    """On which side of the row that a register tells all values of an index surely are."""
+    match index:
+        case Size(terms=((Dynamic(Apply("minimum", (_, Position(bound)))), 1),), const=0):
+            split = _split(bound)
+            is_before = split is not None and bound == Index.of(split) + -1
+            return Piece(Split(split), 0, 1) if split and is_before else None
+        case _:
+            split = _split(index)
+            rest = index_range(index + Index.of(split) * -1, ranges) if split else None
+            return Piece(Split(split), 1, 2) if split and rest and rest[0] >= 0 else None
+
+
+def lies_before(read: Access, operator: Operator) -> bool:
+    """Is what an access reads surely apart from what an operator writes, since it lies before the
+    row of a register, and the other from there on?"""
+    out = operator.out
+    if read.buffer != out.buffer or read.shape != out.shape:
+        return False
+    dims = tuple((0, extent) if isinstance(extent, int) else None for extent in operator.dims)
+    unknown = (None,) * (1 + max((v for i in read.index for v in i.vars()), default=-1))
+    for one, other in zip(read.index, out.index, strict=True):
+        before, behind = _side(one, unknown), _side(other, dims)
+        if before and behind and not _parts_meet(before, behind):
+            return True
+    return False
+
+
+def _split(index: Index) -> Reg | None:
+    """The register of an index that tells where accesses are apart."""
+    for atom, factor in index.terms:
+        if isinstance(atom, Reg) and is_split(atom) and factor == 1:
+            return atom
+    return None
 
 
 def index_range(

@@ -13,6 +13,7 @@ from math import prod
 
 from stretto.device.expr import Access, Extent, Index, Load, Var, is_known, strides
 from stretto.device.operator import Operator, Span
+from stretto.device.regions import lies_before
 from stretto.device.user_kernels import whole_dims
 from stretto.ir.sizes import Size
 from stretto.kernels.contraction import is_linear
@@ -71,13 +72,25 @@ def _writes_apart(groups: list[Group], operator: Operator) -> bool:
         if load.access.buffer == out.buffer and load.access != out:
             return False
     written = out.buffer
-    if any(written in group.read or written in group.written for group in groups):
+    if any(written in group.written for group in groups):
+        return False
+    if any(written in group.read and not _reads_before(group, operator) for group in groups):
         return False
     for a in groups:
         for b in groups:
             if a is not b and (a.written & (b.read | b.written)):
                 return False
     return True
+
+
+def _reads_before(group: Group, operator: Operator) -> bool:
+    """Does a group read what an operator writes only before the rows that it writes?"""
+    return all(
+        lies_before(load.access, operator)
+        for member in group.members
+        for load in member.operator.reads()
+        if load.access.buffer == operator.out.buffer
+    )
 
 
 def _assignments(group: Group, operator: Operator) -> set[Assignment] | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from stretto.device.costs import CostModel, count_applies
 from stretto.device.expr import (
+    SPLIT,
     Access,
     Apply,
     Buffer,
@@ -28,6 +29,7 @@ from stretto.device.expr import (
     checks,
     dynamic_index,
     is_known,
+    is_split,
     known_size,
     limit_register,
     loads,
@@ -441,6 +443,20 @@ class Lowering:
         if key not in self.positions:
             self.positions[key] = self._checked_position(index, size, length, failure, wraps)
         return self.positions[key]
+
+    def split(self, argument: Argument, size: Extent, failure: Failure, length: Extent) -> Reg:
+        """The register of a `position` that tells where accesses are apart (`expr.SPLIT`): what
+        begins there is apart from what lies before it. Checked to be at least 1."""
+        start = self.position(argument, size, failure, length)
+        known = start.terms[0][0] if len(start.terms) == 1 else None
+        if isinstance(known, Reg) and is_split(known) and start == Index.of(known):
+            return known
+        behind = Apply("ge", (Position(start), Const(1, DType.I64)), DType.BOOL)
+        self.check(behind, CheckCode.INDEX, self.stop(failure), Position(start))
+        reg = self.let(Position(start), SPLIT)
+        self.ranges[reg] = (1, None)
+        self.positions[self.index(argument), size, length, True] = Index.of(reg)
+        return reg
 
     def _checked_position(
         self, index: Index, size: Extent, length: Extent, failure: Failure, wraps: bool

@@ -3,7 +3,10 @@
 `stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time, and
 whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that
 slice replaced by `src`.
-Positions must lie in range; negative ones count from the end. `stretto.topk(x, k, dim, largest)` is
+Positions must lie in range; negative ones count from the end.
+`stretto.rows_before(x, positions, start, length)` are rows of `x` that all lie before the window of
+`length` rows from `start` on, which must lie in `x` behind its first row: a position behind `start`
+- 1 stands for that row, a negative one for the first. `stretto.topk(x, k, dim, largest)` is
 `aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
 tensors of their own.
 
@@ -32,6 +35,9 @@ from stretto.ops.bounds import position_failure
 _library = torch.library.Library("stretto", "DEF")
 _library.define("narrow(Tensor self, int dim, SymInt start, SymInt length) -> Tensor")
 _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
+_library.define(
+    "rows_before(Tensor self, Tensor positions, SymInt start, SymInt length) -> Tensor"
+)
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
 )
@@ -94,6 +100,22 @@ def _narrow_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, start: int)
         raise ValueError(f"cannot put {src.dtype} {src.shape} into {place.dtype} {place.shape}")
     place.copy_(src)
     return result
+
+
+def _rows_before(
+    self: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if not 1 <= start <= self.size(0) - length:
+        raise IndexError(f"no window of {length} behind a row at {start} of {self.size(0)} rows")
+    return self.index_select(0, positions.clamp(0, start - 1))
+
+
+def _rows_before_shape(
+    self: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if positions.dim() != 1 or positions.dtype != torch.int64 or self.dim() < 1:
+        raise ValueError(f"no rows and positions: {self.shape}, {positions.dtype}")
+    return self.new_empty((positions.size(0), *self.shape[1:]))
 
 
 def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -171,6 +193,8 @@ _library.impl("narrow", _narrow, "CompositeExplicitAutograd")
 _library.impl("narrow", _narrow_shape, "Meta")
 _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
 _library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
+_library.impl("rows_before", _rows_before, "CompositeExplicitAutograd")
+_library.impl("rows_before", _rows_before_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm_shape, "Meta")

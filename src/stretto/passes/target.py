@@ -40,6 +40,9 @@ class PassCosts(Protocol):
     def early_lookups(self) -> bool: ...
 
     @property
+    def rows_before(self) -> bool: ...
+
+    @property
     def level_rows(self) -> int: ...
 
     @property

@@ -21,13 +21,14 @@ from stretto.device.expr import (
     Var,
     expr_atoms,
     is_known,
+    is_split,
     known_size,
     loads,
     parts,
 )
 from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Stage
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
-from stretto.device.regions import call_buffers
+from stretto.device.regions import call_buffers, kernel_reads
 from stretto.device.tree import (
     Call,
     Check,
@@ -229,7 +230,8 @@ def _check_cuts(items: Iterable[Item], kernels: Kernels) -> None:
     for item in items:
         match item:
             case Run(kernel=name) if name in kernels:
-                cut = (dim.extent for dim in kernels[name].grid if dim.is_cut_by_register)
+                cut = [dim.extent for dim in kernels[name].grid if dim.is_cut_by_register]
+                cut += [reg for reg in kernel_reads(kernels[name]) if is_split(reg)]
                 cutting |= {extent.name: name for extent in cut if isinstance(extent, Reg)}
             case Let(reg=reg) if reg.name in cutting:
                 raise VerifyError(

@@ -14,6 +14,7 @@ from stretto.device.expr import (
     Apply,
     Atom,
     Const,
+    Dynamic,
     Expr,
     Extent,
     Index,
@@ -30,7 +31,7 @@ from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, variables
 from stretto.lowering.rules.contract import broadcast_dims
 from stretto.lowering.rules.scalar import apply, where
 from stretto.lowering.rules.table import Call, Decline, rule, static_size
-from stretto.ops.bounds import out_of_range, position_failure
+from stretto.ops.bounds import out_of_range, position_failure, window_out_of_range
 from stretto.ops.positions import CHECK
 from stretto.ops.properties import properties
 
@@ -129,6 +130,21 @@ def _index_select(call: Call) -> Lazy:
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
     return call.cheap("self").view(call.shape, *indices)
+
+
+@rule("stretto.rows_before.default")
+def _rows_before(call: Call) -> Lazy:
+    """No row of the window, or behind it, is read: the positions are brought before it."""
+    lazy, positions = call.tensor("self"), call.tensor("positions")
+    size, length = lazy.shape[0], call.dim("length")
+    failure = window_out_of_range(size, length)
+    split = call.low.split(call.arguments["start"], size, failure, length)
+    positions = positions if positions.is_stored else call.stored("positions")
+    place = positions.at(*variables(call.shape[:1]))
+    place = apply("maximum", place, Const(0, DType.I64))
+    place = apply("minimum", place, Position(Index.of(split) + -1))
+    row = Index.of(Dynamic(place))
+    return call.cheap("self").view(call.shape, row, *variables(call.shape[1:], 1))
 
 
 @rule("gather")

@@ -50,8 +50,11 @@ class CudaCosts(CostModel):
     """f16 and bf16 operations per second of tensor cores."""
     depth_seconds: float = 1.2e-7
     """A step along the depth of a product, however small."""
-    level_bytes: float = inf
-    """All units read the weights of an activation at once; four dependent steps take longer."""
+    level_bytes: float = 0
+    """To be decided."""
+    level_rows: int = 16
+    """The fewest rows that tensor cores multiply."""
+    rows_before: bool = True
     activation_seconds: float = 0.0
     """Recursions stay as short as they are: what a longer text costs was not measured."""
     in_turn: bool = False

@@ -22,6 +22,16 @@ def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
 
     Few items are compared each with each, many are counted.
     """
+    return _sorted(out, numbers, number, ends=False)[0]
+
+
+def sorted_ends(out: Batch, numbers: Value, number: Value) -> tuple[Value, Value]:
+    """The place of each item as in `sorted_places`, and how many items are not above it."""
+    places, ends = _sorted(out, numbers, number, ends=True)
+    return places, ends
+
+
+def _sorted(out: Batch, numbers: Value, number: Value, *, ends: bool) -> tuple[Value, ...]:
     few = Batch(0)
     place = few.emit("aten.arange.default", numbers.tensor.shape[0])
     earlier = _compared(few, "aten.lt.Tensor", place, place)
@@ -29,17 +39,22 @@ def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
     lower = _compared(few, "aten.lt.Tensor", numbers, numbers)
     before = few.emit("aten.logical_and.default", same, earlier)
     before = few.emit("aten.logical_or.default", lower, before)
-    rank = few.emit("aten.sum.dim_IntList", before, (1,))
-    many, counted = _counted(numbers, number)
-    found = Value(rank.type)
+    compared = [few.emit("aten.sum.dim_IntList", before, (1,))]
+    many, counted, below = _counted(numbers, number)
+    found = [counted]
+    if ends:
+        not_above = _compared(few, "aten.le.Tensor", numbers, numbers)
+        compared.append(few.emit("aten.sum.dim_IntList", not_above, (1,)))
+        found.append(many.emit("aten.index_select.default", below, 0, numbers))
+    results = tuple(Value(value.type) for value in compared)
     is_few = out.emit("aten.le.Scalar", number, MOST_COMPARED)
-    arms = Block((), few.ops, (rank,)), Block((), many.ops, (counted,))
-    out.add(IfOp(is_few, *arms, results=(found,)))
-    return found
+    arms = Block((), few.ops, tuple(compared)), Block((), many.ops, tuple(found))
+    return out.add(IfOp(is_few, *arms, results=results)).results
 
 
-def _counted(numbers: Value, number: Value) -> tuple[Batch, Value]:
-    """The same, by the numbers of items below each one. No one is above the number."""
+def _counted(numbers: Value, number: Value) -> tuple[Batch, Value, Value]:
+    """The places, by the numbers of items below each one, and at last for each number how many
+    items are not above it. No one is above the number of items."""
     out = Batch(0)
     size = (Size.of(numbers.tensor.shape[0]) + 2).dim
     below = out.emit("aten.zeros.default", (size,), dtype=torch.int64)
@@ -64,7 +79,8 @@ def _counted(numbers: Value, number: Value) -> tuple[Batch, Value]:
     (below,) = _loop(out, number, [below], count)
     (below,) = _loop(out, number, [below], sum_up)
     places = out.emit("aten.zeros.default", (numbers.tensor.shape[0],), dtype=torch.int64)
-    return out, _loop(out, number, [below, places], place)[1]
+    below, places = _loop(out, number, [below, places], place)
+    return out, places, below
 
 
 def _loop(

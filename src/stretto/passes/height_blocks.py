@@ -1,0 +1,248 @@
+"""What follows the calls of a recursion, computed for some activations of one height at a time.
+
+See `recursion_levels`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import (
+    CallOp,
+    IfOp,
+    ListGetOp,
+    ListNewOp,
+    ListStackOp,
+    WhileOp,
+)
+from stretto.ir.ops import LiteralOp
+from stretto.ir.rewrite import clone_op
+from stretto.ir.sizes import Size
+from stretto.ir.types import INDEX, Dim, TensorType
+from stretto.passes.batch_loops import fresh_symbol
+from stretto.passes.batching.batch import Batch, Stays
+from stretto.passes.batching.rules import rule_for
+from stretto.passes.batching.sorting import sorted_places
+from stretto.passes.recursion_plan import Recursion
+from stretto.passes.recursion_walk import BaseRow, BaseRows, Lists, length_of
+
+
+@dataclass(slots=True)
+class HeightBlocks:
+    """Makes the function that calls the walk and computes the rest. rows: how many activations at
+    a time."""
+
+    program: Program
+    parts: Recursion
+    walk: str
+    rows: int
+    base_rows: BaseRows = field(default_factory=dict[int, BaseRow])
+
+    def function(self) -> Function:
+        own = self.parts.function
+        params = tuple(Value(value.type, value.hint) for value in own.params)
+        out = Batch(0)
+        empty, lists = (Lists.of(self.parts, self.base_rows) for _ in range(2))
+        for list in empty.all:
+            out.add(ListNewOp(results=(list,)))
+        at = Value(INDEX, "at")
+        results = (at, Value(INDEX, "height"), *lists.all)
+        out.add(CallOp(self.walk, (*params, *empty.all), results=results))
+        runs = out.emit("aten.gt.Scalar", length_of(out, lists.heights), 0)
+        known = dict(zip(own.params, params, strict=True))
+        then, orelse = self.levels(lists, known), self.alone(lists, at, known)
+        found = tuple(Value(value.type, value.hint) for value in own.body.yields)
+        out.add(IfOp(runs, then, orelse, results=found))
+        return Function(own.name, Block(params, out.ops, found))
+
+    def alone(self, lists: Lists, at: Value, params: dict[Value, Value]) -> Block:
+        """The results of the only activation."""
+        out = Batch(0)
+        yields: list[Value] = []
+        for place, list in zip(self.parts.places, lists.bases, strict=True):
+            item = out.add(ListGetOp(list, at, results=(Value(list.list.element),))).results[0]
+            row = self.base_rows.get(place)
+            yields.append(out.emit("aten.select.int", params[row.source], 0, item) if row else item)
+        return Block((), out.ops, tuple(yields))
+
+    def levels(self, lists: Lists, params: dict[Value, Value]) -> Block:
+        """Computes all activations with calls, lowest first, and gives the results of the last."""
+        out = Batch(0)
+        calls, leaves = fresh_symbol(self.program, "calls"), fresh_symbol(self.program, "leaves")
+        table = self.table(out, lists, calls)
+        pools: list[Value] = []
+        for place, list in zip(self.parts.places, lists.bases, strict=True):
+            known, row = self.stack(out, list, leaves), self.base_rows.get(place)
+            if row is not None:
+                known = out.emit("aten.index.Tensor", params[row.source], (known,))
+            pools.append(self.padded(out, known, (Size.of(calls) + self.rows).dim))
+        start = out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results[0]
+        fixed = {value: clone_op(op, {}) for value, op in self.parts.constants.items()}
+        for op in fixed.values():
+            out.add(op)
+        known = {value: op.results[0] for value, op in fixed.items()}
+        known |= {value: params[value] for value in self.parts.same}
+        loop = self.loop(table, (start, *pools), known)
+        out.add(loop)
+        last = out.emit(
+            "aten.sub.Tensor", out.emit("aten.add.Tensor", table.leaves, table.calls), 1
+        )
+        yields = tuple(out.emit("aten.select.int", p, 0, last) for p in loop.results[1:])
+        return Block((), out.ops, yields)
+
+    def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
+        """What the walk kept, sorted by heights. `calls`: the symbol of their number."""
+        emit = out.emit
+        leaves = length_of(out, lists.bases[0])
+        number = length_of(out, lists.heights)
+        kept = self.stack(out, lists.heights, calls)
+        rank = sorted_places(out, kept, number)
+        zeros = emit("aten.zeros.default", (calls,), dtype=torch.int64)
+        order = emit("aten.index_put.default", zeros, (rank,), emit("aten.arange.default", calls))
+        heights = emit("aten.index_select.default", kept, 0, order)
+        children: list[Value] = []
+        for list in lists.children:
+            place = emit("aten.index_select.default", self.stack(out, list, calls), 0, order)
+            is_leaf = emit("aten.ge.Scalar", place, 0)
+            other = emit("aten.sub.Tensor", emit("aten.neg.default", place), 1)
+            other = emit("aten.clamp_min.default", other, 0)
+            row = emit("aten.index_select.default", rank, 0, other)
+            row = emit("aten.add.Tensor", row, leaves)
+            row = emit("aten.where.self", is_leaf, place, row)
+            children.append(self.padded(out, row, self.rows))
+        records: list[Value] = []
+        for list in lists.records:
+            kept = emit("aten.index_select.default", self.stack(out, list, calls), 0, order)
+            records.append(self.padded(out, kept, self.rows))
+        heights = self.padded(out, heights, self.rows)
+        return Table(number, leaves, heights, tuple(children), tuple(records))
+
+    def padded(self, out: Batch, value: Value, rows: Dim) -> Value:
+        """The tensor with so many rows of zeros behind it."""
+        dtype, shape = value.tensor.dtype.torch, value.tensor.shape[1:]
+        zeros = out.emit("aten.zeros.default", (rows, *shape), dtype=dtype)
+        return out.emit("aten.cat.default", (value, zeros), 0)
+
+    def loop(self, table: Table, inits: tuple[Value, ...], known: dict[Value, Value]) -> WhileOp:
+        """Each iteration computes up to `rows` activations of one height."""
+
+        def carried() -> tuple[Value, ...]:
+            return tuple(Value(value.type, value.hint) for value in inits)
+
+        head, params, results = Batch(0), carried(), carried()
+        test = head.emit("aten.lt.Tensor", params[0], table.calls)
+        condition = Block(params, head.ops, (test,))
+        params = carried()
+        body = Block(params)
+        body.ops, body.yields = self.iteration(table, params, known)
+        return WhileOp(inits, condition, body, results=results)
+
+    def iteration(
+        self, table: Table, carried: tuple[Value, ...], known: dict[Value, Value]
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """Counts the rows of the height, and computes as many as it must."""
+        start, *pools = carried
+        out = Batch(self.rows)
+        height = out.emit("stretto.narrow.default", table.heights, 0, start, self.rows)
+        first = out.emit("aten.select.int", height, 0, 0)
+        count = out.emit("aten.sum.default", out.emit("aten.eq.Tensor", height, first))
+        target = out.emit("aten.add.Tensor", start, table.leaves)
+        at = Place(table, start, target, tuple(pools))
+        ops, made = self.computed(at, known, count, self.heights)
+        out.ops.extend(ops)
+        return out.ops, (out.emit("aten.add.Tensor", start, count), *made)
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The numbers of rows that there is code for, ascending. From about two rows on a product
+        takes time for each row, so that rows that are computed in vain cost as much as others."""
+        return tuple(sorted({-(-self.rows * part // 4) for part in (2, 3, 4)}))
+
+    def computed(
+        self, at: Place, known: dict[Value, Value], count: Value, heights: tuple[int, ...]
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """The least of `heights` rows that has all of `count`; gives the pools behind it."""
+        if len(heights) == 1:
+            return self.some_rows(at, known, heights[0])
+        out = Batch(self.rows)
+        few = out.emit("aten.le.Scalar", count, heights[0])
+        arms = (self.computed(at, known, count, some) for some in (heights[:1], heights[1:]))
+        blocks = (Block((), ops, yields) for ops, yields in arms)
+        found = tuple(Value(value.type, value.hint) for value in at.pools)
+        out.add(IfOp(few, *blocks, results=found))
+        return out.ops, found
+
+    def some_rows(
+        self, at: Place, known: dict[Value, Value], count: int
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """Rows behind those of the height are computed again by the iterations they belong to."""
+        out = Batch(count, invariants=dict(known))
+
+        def rows(value: Value) -> Value:
+            return out.emit("stretto.narrow.default", value, 0, at.start, count)
+
+        for call, child in zip(self.parts.calls, at.table.children, strict=True):
+            row = rows(child)
+            for result, pool in zip(call.results, at.pools, strict=True):
+                out.twins[result] = self.read_rows(out, pool, row, at, count)
+        for value, record in zip(self.parts.records, at.table.records, strict=True):
+            out.twins[value] = rows(record)
+        self.rest(out, count)
+        yields: list[Value] = []
+        for place, pool in zip(self.parts.places, at.pools, strict=True):
+            made = out.expanded(self.parts.arm.yields[place])
+            yields.append(out.emit("stretto.narrow_scatter.default", pool, made, 0, at.target))
+        return out.ops, tuple(yields)
+
+    def read_rows(self, out: Batch, pool: Value, rows: Value, at: Place, count: int) -> Value:
+        """The results of calls, which lie before those of the iteration."""
+        return out.emit("aten.index_select.default", pool, 0, rows)
+
+    def rest(self, out: Batch, count: int) -> None:
+        """What activations compute from the results of their calls, for so many rows. Raises
+        Stays."""
+        for op in self.parts.rest:
+            rule = rule_for(op.target)
+            if rule is None:
+                raise Stays(f"`{op.target}` has no batched form")
+            twins = rule(out, op)
+            for value, twin in zip(op.results, twins, strict=True):
+                wanted = TensorType(value.tensor.dtype, (count, *value.tensor.shape))
+                if twin.type != wanted:
+                    raise Stays(f"the result in rows would be {twin.type}, not {wanted}")
+                twin.hint = twin.hint or value.hint
+                out.twins[value] = twin
+
+    def stack(self, out: Batch, list: Value, length: Dim) -> Value:
+        element = list.list.element
+        result = Value(TensorType(element.dtype, (length, *element.shape)))
+        return out.add(ListStackOp(list, results=(result,))).results[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the walk found. calls, leaves: the numbers of activations with and without calls.
+
+    A row per activation with calls, sorted by `heights`. children: for each call, the row that has
+    its results. records: what was kept. Rows of zeros follow.
+    """
+
+    calls: Value
+    leaves: Value
+    heights: Value
+    children: tuple[Value, ...]
+    records: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an iteration is: it reads rows of the table from `start` on, and writes rows of the
+    pools from `target` on."""
+
+    table: Table
+    start: Value
+    target: Value
+    pools: tuple[Value, ...]
