@@ -69,6 +69,16 @@ def is_row_or_memory(lazy: Lazy) -> bool:
             return False
 
 
+def is_row_of_two(lazy: Lazy) -> bool:
+    """Whether each row of a tensor is one of two tensors in memory, as a position in memory says
+    (`stretto.rows_of`)."""
+    match lazy.expr:
+        case Apply("where", (Apply("ge", (Load(), Const(0))), Load(), Load())):
+            return True
+        case _:
+            return False
+
+
 def row_results(program: Program, names: list[str]) -> Rows:
     """The results, of the functions `names`, that may be rows of parameters."""
     found: dict[tuple[str, int], int] = {}

@@ -6,7 +6,9 @@ slice replaced by `src`.
 Positions must lie in range; negative ones count from the end.
 `stretto.rows_before(x, positions, start, length)` are rows of `x` that all lie before the window of
 `length` rows from `start` on, which must lie in `x` behind its first row: a position behind `start`
-- 1 stands for that row, a negative one for the first. `stretto.topk(x, k, dim, largest)` is
+- 1 stands for that row, a negative one for the first. Of `stretto.rows_of(x, source, positions,
+start, length)` a position from 0 on is one of a row of `source`, which must have it, and a negative
+one, -p, stands for row p of `x` as above. `stretto.topk(x, k, dim, largest)` is
 `aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
 tensors of their own.
 
@@ -35,8 +37,9 @@ from stretto.ops.bounds import position_failure
 _library = torch.library.Library("stretto", "DEF")
 _library.define("narrow(Tensor self, int dim, SymInt start, SymInt length) -> Tensor")
 _library.define("narrow_scatter(Tensor self, Tensor src, int dim, SymInt start) -> Tensor")
+_library.define("rows_before(Tensor self, Tensor positions, SymInt start, SymInt length) -> Tensor")
 _library.define(
-    "rows_before(Tensor self, Tensor positions, SymInt start, SymInt length) -> Tensor"
+    "rows_of(Tensor self, Tensor source, Tensor positions, SymInt start, SymInt length) -> Tensor"
 )
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
@@ -118,6 +121,24 @@ def _rows_before_shape(
     return self.new_empty((positions.size(0), *self.shape[1:]))
 
 
+def _rows_of(
+    self: torch.Tensor, source: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    _rows_of_shape(self, source, positions, start, length)
+    made = _rows_before(self, -positions, start, length)
+    given = source.index_select(0, positions.clamp_min(0))
+    is_given = (positions >= 0).view(-1, *[1] * (self.dim() - 1))
+    return torch.where(is_given, given, made)
+
+
+def _rows_of_shape(
+    self: torch.Tensor, source: torch.Tensor, positions: torch.Tensor, start: int, length: int
+) -> torch.Tensor:
+    if self.dtype != source.dtype or self.shape[1:] != source.shape[1:]:
+        raise ValueError(f"no rows of one kind: {self.shape} and {source.shape}")
+    return _rows_before_shape(self, positions, start, length)
+
+
 def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if any(isinstance(size, torch.SymInt) for size in (*self.shape, k)):
         shape = [k if place == dim % self.dim() else n for place, n in enumerate(self.shape)]
@@ -195,6 +216,8 @@ _library.impl("narrow_scatter", _narrow_scatter, "CompositeExplicitAutograd")
 _library.impl("narrow_scatter", _narrow_scatter_shape, "Meta")
 _library.impl("rows_before", _rows_before, "CompositeExplicitAutograd")
 _library.impl("rows_before", _rows_before_shape, "Meta")
+_library.impl("rows_of", _rows_of, "CompositeExplicitAutograd")
+_library.impl("rows_of", _rows_of_shape, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm_shape, "Meta")

@@ -5,7 +5,7 @@ See `recursion_levels`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -16,9 +16,9 @@ from stretto.ir.ops import (
     ListGetOp,
     ListNewOp,
     ListStackOp,
+    LiteralOp,
     WhileOp,
 )
-from stretto.ir.ops import LiteralOp
 from stretto.ir.rewrite import clone_op
 from stretto.ir.sizes import Size
 from stretto.ir.types import INDEX, Dim, TensorType
@@ -27,7 +27,7 @@ from stretto.passes.batching.batch import Batch, Stays
 from stretto.passes.batching.rules import rule_for
 from stretto.passes.batching.sorting import sorted_places
 from stretto.passes.recursion_plan import Recursion
-from stretto.passes.recursion_walk import BaseRow, BaseRows, Lists, length_of
+from stretto.passes.recursion_walk import BaseRow, Lists, length_of, walk_of
 
 
 @dataclass(slots=True)
@@ -39,19 +39,29 @@ class HeightBlocks:
     parts: Recursion
     walk: str
     rows: int
-    base_rows: BaseRows = field(default_factory=dict[int, BaseRow])
+
+    @property
+    def row(self) -> BaseRow | None:
+        """What activations without calls give, where the walk need not keep it."""
+        return None
+
+    def lists(self) -> Lists:
+        return Lists.of(self.parts)
+
+    def walk_block(self) -> Block:
+        """The block of the walk, made of that of the function."""
+        return walk_of(self.parts, self.walk, self.lists(), self.row)
 
     def function(self) -> Function:
         own = self.parts.function
         params = tuple(Value(value.type, value.hint) for value in own.params)
-        out = Batch(0)
-        empty, lists = (Lists.of(self.parts, self.base_rows) for _ in range(2))
+        out, empty, lists = Batch(0), self.lists(), self.lists()
         for list in empty.all:
             out.add(ListNewOp(results=(list,)))
         at = Value(INDEX, "at")
         results = (at, Value(INDEX, "height"), *lists.all)
         out.add(CallOp(self.walk, (*params, *empty.all), results=results))
-        runs = out.emit("aten.gt.Scalar", length_of(out, lists.heights), 0)
+        runs = out.emit("aten.gt.Scalar", length_of(out, lists.numbers[0]), 0)
         known = dict(zip(own.params, params, strict=True))
         then, orelse = self.levels(lists, known), self.alone(lists, at, known)
         found = tuple(Value(value.type, value.hint) for value in own.body.yields)
@@ -61,24 +71,16 @@ class HeightBlocks:
     def alone(self, lists: Lists, at: Value, params: dict[Value, Value]) -> Block:
         """The results of the only activation."""
         out = Batch(0)
-        yields: list[Value] = []
-        for place, list in zip(self.parts.places, lists.bases, strict=True):
-            item = out.add(ListGetOp(list, at, results=(Value(list.list.element),))).results[0]
-            row = self.base_rows.get(place)
-            yields.append(out.emit("aten.select.int", params[row.source], 0, item) if row else item)
-        return Block((), out.ops, tuple(yields))
+        for list in lists.bases:
+            out.add(ListGetOp(list, at, results=(Value(list.list.element),)))
+        return Block((), out.ops, tuple(op.results[0] for op in out.ops))
 
     def levels(self, lists: Lists, params: dict[Value, Value]) -> Block:
         """Computes all activations with calls, lowest first, and gives the results of the last."""
         out = Batch(0)
         calls, leaves = fresh_symbol(self.program, "calls"), fresh_symbol(self.program, "leaves")
         table = self.table(out, lists, calls)
-        pools: list[Value] = []
-        for place, list in zip(self.parts.places, lists.bases, strict=True):
-            known, row = self.stack(out, list, leaves), self.base_rows.get(place)
-            if row is not None:
-                known = out.emit("aten.index.Tensor", params[row.source], (known,))
-            pools.append(self.padded(out, known, (Size.of(calls) + self.rows).dim))
+        pools = self.pools(out, lists, (Size.of(calls) + self.rows).dim, leaves)
         start = out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results[0]
         fixed = {value: clone_op(op, {}) for value, op in self.parts.constants.items()}
         for op in fixed.values():
@@ -93,18 +95,23 @@ class HeightBlocks:
         yields = tuple(out.emit("aten.select.int", p, 0, last) for p in loop.results[1:])
         return Block((), out.ops, yields)
 
+    def pools(self, out: Batch, lists: Lists, more: Dim, leaves: Dim) -> list[Value]:
+        """The results of activations without calls, with `more` rows behind them."""
+        return [self.padded(out, self.stack(out, list, leaves), more) for list in lists.bases]
+
     def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
         """What the walk kept, sorted by heights. `calls`: the symbol of their number."""
         emit = out.emit
         leaves = length_of(out, lists.bases[0])
-        number = length_of(out, lists.heights)
-        kept = self.stack(out, lists.heights, calls)
+        kept_heights, *kept_children = lists.numbers
+        number = length_of(out, kept_heights)
+        kept = self.stack(out, kept_heights, calls)
         rank = sorted_places(out, kept, number)
         zeros = emit("aten.zeros.default", (calls,), dtype=torch.int64)
         order = emit("aten.index_put.default", zeros, (rank,), emit("aten.arange.default", calls))
         heights = emit("aten.index_select.default", kept, 0, order)
         children: list[Value] = []
-        for list in lists.children:
+        for list in kept_children:
             place = emit("aten.index_select.default", self.stack(out, list, calls), 0, order)
             is_leaf = emit("aten.ge.Scalar", place, 0)
             other = emit("aten.sub.Tensor", emit("aten.neg.default", place), 1)
@@ -186,8 +193,8 @@ class HeightBlocks:
 
         for call, child in zip(self.parts.calls, at.table.children, strict=True):
             row = rows(child)
-            for result, pool in zip(call.results, at.pools, strict=True):
-                out.twins[result] = self.read_rows(out, pool, row, at, count)
+            for number, result in enumerate(call.results):
+                out.twins[result] = self.read_rows(out, number, row, at, known)
         for value, record in zip(self.parts.records, at.table.records, strict=True):
             out.twins[value] = rows(record)
         self.rest(out, count)
@@ -197,9 +204,11 @@ class HeightBlocks:
             yields.append(out.emit("stretto.narrow_scatter.default", pool, made, 0, at.target))
         return out.ops, tuple(yields)
 
-    def read_rows(self, out: Batch, pool: Value, rows: Value, at: Place, count: int) -> Value:
-        """The results of calls, which lie before those of the iteration."""
-        return out.emit("aten.index_select.default", pool, 0, rows)
+    def read_rows(
+        self, out: Batch, number: int, rows: Value, at: Place, known: dict[Value, Value]
+    ) -> Value:
+        """Result `number` of calls."""
+        return out.emit("aten.index_select.default", at.pools[number], 0, rows)
 
     def rest(self, out: Batch, count: int) -> None:
         """What activations compute from the results of their calls, for so many rows. Raises

@@ -37,7 +37,6 @@ from stretto.passes.height_blocks import HeightBlocks
 from stretto.passes.height_steps import HeightSteps
 from stretto.passes.inline import recursive_functions
 from stretto.passes.recursion_plan import recursion_of
-from stretto.passes.recursion_walk import base_rows, walk_of
 from stretto.passes.target import Target
 from stretto.text import bytes_text
 
@@ -71,12 +70,12 @@ class RecursionLevels:
         walk = f"{function.name}_walk"
         if walk in program.functions:
             return "it was converted before"
-        rows = base_rows(parts) if costs.rows_before else {}
         kind = HeightSteps if costs.rows_before else HeightBlocks
+        levels = kind(program, parts, walk, costs.level_rows)
         try:
-            levels = kind(program, parts, walk, costs.level_rows, rows).function()
+            computed = levels.function()
         except (Stays, VerifyError) as reason:
             return f"what follows its calls is not computed in rows: {reason}"
-        program.functions[walk] = Function(walk, walk_of(parts, walk, rows))
-        program.functions[function.name] = levels
+        program.functions[walk] = Function(walk, levels.walk_block())
+        program.functions[function.name] = computed
         return None

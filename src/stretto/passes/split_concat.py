@@ -10,7 +10,7 @@ Changes: products with a constant matrix (`contractions.Linear`) in loop bodies 
 product itself, other work of the iteration, or nothing in the loop. Values that wait for the same
 stay concatenated. Needs: constants folded, so that the weight is seen. Guarantees: the same result
 up to the order of floating-point additions. With `calls`, also products of results of different
-calls.
+calls, and of rows that such results lie in.
 
     %c = cat([%x_t, %h], -1)                %w = linear(%x_t, %W_x, %b)
     %y = linear(%c, %W, %b)          =>     %u = linear(%h, %W_h)
@@ -123,11 +123,19 @@ def _split_between_calls(body: Block, constants: Constants) -> int:
                 continue
             contractions = [user for user in readers[found.linear.input] if is_contraction(user)]
             makers = [constants.makers.get(part) for part in found.parts]
-            calls = {maker for maker in makers if isinstance(maker, CallOp)}
+            calls = {maker for maker in makers if _gives_results(maker)}
             if len(contractions) == 1 and len(calls) == len(makers) > 1:
                 _replace(constants, block, found, list(range(len(makers))))
                 count += 1
     return count
+
+
+def _gives_results(maker: Op | None) -> bool:
+    """Whether an op gives results of calls: by calling, or from where they lie, each row from
+    another place."""
+    if isinstance(maker, TensorOp):
+        return maker.target in ("stretto.rows_before.default", "stretto.rows_of.default")
+    return isinstance(maker, CallOp)
 
 
 def _replace(constants: Constants, block: Block, found: Concatenated, groups: list[int]) -> None:

@@ -16,10 +16,12 @@ from rich.console import Group
 from rich.table import Table
 
 import stretto
-from stretto.build import begin, run_stages
+from stretto.build import begin, build, run_stages
+from stretto.device.costs import CostModel
 from stretto.device.program import DeviceProgram
 from stretto.entry import Entry
 from stretto.frontends.python import capture
+from stretto.keys import key_of_call
 from stretto.machines.machine import HOST, Machine, TaskEvent
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
@@ -105,7 +107,7 @@ def simulate_model(
         here = replace(options, threads=threads, units=None, launches="auto", control="auto")
         if device.target:  # whose recursions are not unrolled: they have other branches
             here = replace(here, skip=(*here.skip, "unroll_recursion"))
-        choices = _followed(model, here)
+        choices = _followed(model, here, machine.costs if device.target else None)
     planned = None
     if device.target and (options.launches, options.control) != ("auto", "auto"):
         chosen = choose_launches(program, machine.costs, options.launches, options.control, device)
@@ -169,12 +171,20 @@ def scheduled_program(model: Model, machine: Machine, options: Options) -> Devic
     return stages.device
 
 
-def _followed(model: Model, options: Options) -> Recorded:
-    """The way that a run of the model takes here."""
-    name = default_machine().name
+def _followed(model: Model, options: Options, costs: CostModel | None) -> Recorded:
+    """The way that a run of the model takes here. costs: of another machine, which say how its
+    recursions are computed, for branches and loops follow from that."""
+    machine = default_machine()
+    if costs is not None:
+        names = ("level_bytes", "level_rows", "rows_before")
+        figures = {name: getattr(costs, name) for name in names}
+        machine = replace(machine, costs=replace(machine.costs, **figures))
     with torch.no_grad():
-        fast = stretto.compile(model.function, model.inputs, backend=name, options=options)
-        return _way(fast.signatures[0], options)
+        captured = capture(model.function, model.inputs, {}, options)
+        stages = build(captured.program, machine, options)
+        assert stages.executable is not None
+        key, _, _ = key_of_call(model.inputs, {})
+        return _way(Entry(key, captured, stages.executable, stages, 0.0, model.inputs), options)
 
 
 def _way(entry: Entry, options: Options) -> Recorded:
