@@ -2,10 +2,10 @@
 
 As `height_blocks`, for machines where a wait is what costs: a step reads the results of calls where
 they lie, and writes its own behind them into the same tensor, by `stretto.rows_before`, which says
-that both are apart. Results of activations without calls that are rows of what all calls pass on are
-read there (`stretto.rows_of`). Where the rows of a height end stands in the table, so that no unit
-counts them. Rows that a height does not fill read what is there, and are computed again by the step
-they belong to.
+that both are apart. Results of activations without calls that are rows of what all calls pass on
+are read there (`stretto.rows_of`). Where the rows of a height end stands in the table, so that no
+unit counts them. Rows that a height does not fill read what is there, and are computed again by the
+step they belong to.
 """
 
 from __future__ import annotations

@@ -139,12 +139,19 @@ class LeafWaits:
 
     def meet(self) -> None:
         """All units wait for all that the others have done."""
+        self.wait_for(0, self._units)
+
+    def wait_for(self, first: int, count: int) -> None:
+        """All units wait for all that the units from `first` on have done."""
         if self._units == 1:
             return
         self.close_wave()
-        for items in self._items:
-            items.append(Wait(0, len(self._published) - 1, self._units))
-        self.pairs = self.pairs + self._others
+        others = self._others.copy()
+        others[:, :first] = others[:, first + count :] = False
+        for unit, items in enumerate(self._items):
+            if others[unit].any():
+                items.append(Wait(first, len(self._published) - 1, count))
+        self.pairs = self.pairs + others
 
     def settled(self, matters: Callable[[Footprint], bool], pairs: Mask | None = None) -> LeafWaits:
         """The leaf with waits at its end: unit u waits until all accesses of unit v that matter

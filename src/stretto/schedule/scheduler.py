@@ -34,6 +34,7 @@ from stretto.schedule.call_threads import has_shares
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.memory import FramePlan, frames_side_by_side, plan_frame
+from stretto.schedule.own_lists import NO_LISTS, own_lists
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import (
@@ -253,10 +254,12 @@ def _realised(
     functions: list[TreeFunction[Schedule]] = []
     frames: list[FramePlan] = []
     apart = apart_functions(tree)
+    own = own_lists(plan.functions) if plan.units > 1 else NO_LISTS
     for function in plan.functions:
         memory = plan_frame(function, plan.units, share_bytes)
         setting = SyncSetting(plan.units, plan.footprints, memory.map, ranges)
-        walker = Synchronizer(function.name == "main", setting, ordered(function.name))
+        is_main = function.name == "main"
+        walker = Synchronizer(is_main, setting, ordered(function.name), own)
         walked = walker.apart if function.name in apart else walker.function
         functions.append(function.with_body(walked(function.body)))
         frames.append(memory)

@@ -6,6 +6,7 @@ are found; both arms of a branch start from one state. Before a loop the units w
 body may touch (so that the body need not in every iteration), and before a call, around a parallel
 loop and at the end of a function for everything: what comes then may touch anything. They do so at
 the end of the leaf that stands there, if one does; where a function ends in a branch, in each arm.
+For lists that one unit alone accesses in functions they wait behind the call from `main` only.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from stretto.device.tree import (
 )
 from stretto.schedule.footprint import Footprint
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting, Touch, TouchKey
+from stretto.schedule.own_lists import NO_LISTS, OwnLists
 from stretto.schedule.policy import LeafPlan, Placed
 
 Walked = tuple[Node[LeafWaits], Pending]
@@ -54,10 +56,15 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     """Walks one function. `relevant`: can the order of accesses to a buffer matter at all?"""
 
     def __init__(
-        self, is_main: bool, setting: SyncSetting, relevant: Callable[[Buffer], bool]
+        self,
+        is_main: bool,
+        setting: SyncSetting,
+        relevant: Callable[[Buffer], bool],
+        own: OwnLists = NO_LISTS,
     ) -> None:
         super().__init__()
         self._is_main = is_main
+        self._own = own
         self._setting = setting
         self._relevant = relevant
         self._numbers: dict[int, int] = {}
@@ -89,7 +96,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
 
     def call(self, call: Call[LeafPlan], state: Pending) -> Walked:
         made = _made(self._waiting(state).settled(_everything))
-        return joined([*made, super().call(call, state)[0]]), {}
+        behind = self._waiting({})
+        if self._is_main:
+            for unit in sorted(self._own.pending_behind(call.function)):
+                behind.wait_for(unit, 1)
+        return joined([*made, super().call(call, state)[0], *_made(behind)]), {}
 
     def _ended(
         self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
@@ -200,7 +211,13 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         if self._setting.units == 1:
             return ()
         made = self._setting.footprints.of(placed.item, placed.parts)
-        return tuple(footprint for footprint in made if self._relevant(footprint.buffer))
+        return tuple(footprint for footprint in made if self._matters(footprint.buffer))
+
+    def _matters(self, buffer: Buffer) -> bool:
+        """Lists that one unit alone accesses in functions are awaited behind calls from `main`."""
+        if not self._is_main and buffer.name in self._own.unit_of:
+            return False
+        return self._relevant(buffer)
 
     def key(self, state: Pending) -> Hashable:
         return frozenset((key, seen.tobytes()) for key, (_, seen) in state.items())

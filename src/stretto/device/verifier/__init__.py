@@ -7,7 +7,8 @@ the rules are those of a DeviceProgram, which `verify` checks:
 Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of its tasks
 once; all units have the same register statements; registers are assigned before they are used.
 Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
-is read; nothing is pending when a function is called or returns.
+is read; nothing is pending when a function is called or returns, but for what one unit does to
+lists that it alone accesses there.
 Parallel loops: their iterations share no memory that one of them writes, and no registers.
 Memory: frames hold their buffers; accesses lie inside of them; functions say which params they
 write; memory that is written has one name in each function.
@@ -37,6 +38,7 @@ from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
 from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.own_lists import OwnListCalls, apart_from, own_lists
 from stretto.device.verifier.parallel import check_apart, check_parallel
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
@@ -115,10 +117,17 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
     if program.units > 1:
         relevant = relevance(program.tree, program.kernels)
         alone = apart_functions(program.tree)  # of which each unit runs all by itself
+        own = own_lists(program, touched)
         for function in functions:
             if function.name in alone:
                 continue
-            finder = RaceFinder(places[function.name], relevant(function), orders, touched, found)
+            calls = None
+            matters = relevant(function)
+            if function.name == "main":
+                calls = OwnListCalls(program, own)
+            else:
+                matters = apart_from(own, matters)
+            finder = RaceFinder(places[function.name], matters, orders, touched, found, calls)
             finder.check(function.body, function.name)
     check_initialisation(program, places, orders, touched)
     return Proof(program.symbols, accesses[True], accesses[False])

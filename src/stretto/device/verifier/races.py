@@ -27,6 +27,7 @@ from stretto.device.relation import compose
 from stretto.device.tree import Call, Node, Rotation, is_parallel, leaves, swaps
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
+from stretto.device.verifier.own_lists import OwnListCalls
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
@@ -79,7 +80,8 @@ class _Leaf:
 
 
 class RaceFinder(Facts[Schedule, Pending]):
-    """`relevant`: can a region take part in a race at all? (What nobody writes cannot.)"""
+    """`relevant`: can a region take part in a race at all? (What nobody writes cannot.) calls: in
+    `main`, what is pending behind them."""
 
     def __init__(
         self,
@@ -88,8 +90,11 @@ class RaceFinder(Facts[Schedule, Pending]):
         orders: Orders,
         touched: Touched,
         origins: Origins,
+        calls: OwnListCalls | None = None,
     ) -> None:
         super().__init__()
+        self._calls = calls
+        self._behind: dict[str, Pending] = {}
         self._origins = origins
         self._places = places
         self._relevant = relevant
@@ -120,7 +125,20 @@ class RaceFinder(Facts[Schedule, Pending]):
 
     def call(self, call: Call[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
         self._require_quiet(state, f"function {call.function} is called")
-        return call, {}
+        return call, self._pending_behind(call.function)
+
+    def _pending_behind(self, function: str) -> Pending:
+        """What one unit alone has done in functions, which the others need not know to be over."""
+        if self._calls is None or not self._calls.own:
+            return {}
+        if function not in self._behind:
+            pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
+            for schedule in self._calls.schedules(function):
+                for accesses in self._groups(schedule):
+                    if accesses.name in self._calls.own:
+                        _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
+            self._behind[function] = pending
+        return self._behind[function]
 
     def loop(self, node: Loop[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
         """Units run parallel iterations in any order, so nothing may be pending before them. Behind
@@ -133,9 +151,7 @@ class RaceFinder(Facts[Schedule, Pending]):
             pending: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
             for schedule in leaves(node.body):
                 for accesses in self._groups(schedule):
-                    seen = np.zeros((len(accesses.units), len(schedule.units)), np.bool_)
-                    seen[np.arange(len(seen)), accesses.units] = True
-                    _keep(pending, _lasting(accesses), seen)
+                    _keep(pending, _lasting(accesses), _own_only(accesses, schedule))
             self._apart[id(node)] = pending
         return node, self._apart[id(node)]
 
@@ -295,6 +311,13 @@ class RaceFinder(Facts[Schedule, Pending]):
             renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
             self._renamed[key] = accesses, renamed
         return self._renamed[key][1]
+
+
+def _own_only(accesses: Accesses, schedule: Schedule) -> Mask:
+    """Each unit knows of its own accesses only."""
+    seen = np.zeros((len(accesses.units), len(schedule.units)), np.bool_)
+    seen[np.arange(len(seen)), accesses.units] = True
+    return seen
 
 
 def _lasting(accesses: Accesses) -> Accesses:
