@@ -124,11 +124,9 @@ class CostModel:
     while it reads its weights."""
     level_bytes: float = 1 << 18
     """Weights that an activation reads, from which on it pays to compute several at a time."""
-
     rows_before: bool = False
     """Whether the activations of one height are computed in one kernel, which reads the results of
     calls where they lie: that saves waits, where products take any expression as a factor."""
-
     activation_seconds: float = 7e-9
     """A call of a recursive function, without its body: a frame, arguments, results."""
     in_turn: bool = True

@@ -422,6 +422,13 @@ def lies_before(read: Access, operator: Operator) -> bool:
     return False
 
 
+def lies_before_split(read: Access) -> bool:
+    """Is what an access reads surely before the row that a register tells?"""
+    unknown = (None,) * (1 + max((v for i in read.index for v in i.vars()), default=-1))
+    sides = (_side(index, unknown) for index in read.index)
+    return any(side is not None and side.last == 1 for side in sides)
+
+
 def _split(index: Index) -> Reg | None:
     """The register of an index that tells where accesses are apart."""
     for atom, factor in index.terms:

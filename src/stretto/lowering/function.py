@@ -532,8 +532,10 @@ class Lowering:
         return applies > self.costs.cheap_applies and self.uses.total.get(value, 0) > 1
 
     def looks_up(self, value: Value, lazy: Lazy) -> bool:
-        """Whether a number is loaded here that a branch or loop behind reads."""
-        if value not in self.uses.below or not self.costs.early_lookups:
+        """Whether a number is loaded here that a branch or loop behind reads, or that the block
+        gives."""
+        is_awaited = value in self.uses.below or value in self.block.yields
+        if not is_awaited or not self.costs.early_lookups:
             return False
         return next(loads(lazy.expr), None) is not None and not checks(parts(lazy.expr))
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Buffer, Const, Expr, Index, Load, Position, Reg
+from stretto.device.regions import lies_before_split
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import CallOp, IfOp, TensorOp
 from stretto.ir.rewrite import all_blocks, users
@@ -69,12 +70,14 @@ def is_row_or_memory(lazy: Lazy) -> bool:
             return False
 
 
-def is_row_of_two(lazy: Lazy) -> bool:
-    """Whether each row of a tensor is one of two tensors in memory, as a position in memory says
-    (`stretto.rows_of`)."""
+def is_row_in_place(lazy: Lazy) -> bool:
+    """Whether each row of a tensor is one of a tensor in memory, or of two, as a position in memory
+    says (`stretto.rows_before`, `stretto.rows_of`)."""
     match lazy.expr:
-        case Apply("where", (Apply("ge", (Load(), Const(0))), Load(), Load())):
-            return True
+        case Apply("where", (Apply("ge", (Load(), Const(0))), Load(), Load() as load)):
+            return lies_before_split(load.access)
+        case Load(access):
+            return lies_before_split(access)
         case _:
             return False
 

@@ -16,6 +16,14 @@ tensors of their own.
 what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
 positions; negative ones count from the end, if it `wraps`.
 
+`stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts what the walk of a recursion
+kept of n activations, [n, 1 + k], by their `ranks` [n], and puts rows of zeros behind them:
+[length, 2 + k]. In column 0 are the `ends`, in the last one the numbers of the activations. In
+between are places: one from 0 on stays, and -1 - i, which stands for activation i, becomes its rank
++ `first`, negative if `signed`.
+
+`stretto.number_row(numbers)` are single integers [] as one tensor, computed in one go.
+
 `stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] with matrices [G, K, N], where
 group g of the rows ends before row `ends[g]`: [S, N], with zeros behind the last group.
 
@@ -41,6 +49,11 @@ _library.define("rows_before(Tensor self, Tensor positions, SymInt start, SymInt
 _library.define(
     "rows_of(Tensor self, Tensor source, Tensor positions, SymInt start, SymInt length) -> Tensor"
 )
+_library.define(
+    "call_table(Tensor numbers, Tensor ranks, Tensor ends, SymInt first, SymInt length, "
+    "bool signed) -> Tensor"
+)
+_library.define("number_row(Tensor[] numbers) -> Tensor")
 _library.define(
     "topk(Tensor self, int k, int dim, bool largest) -> (Tensor values, Tensor indices)"
 )
@@ -139,6 +152,40 @@ def _rows_of_shape(
     return _rows_before_shape(self, positions, start, length)
 
 
+def _call_table(
+    numbers: torch.Tensor,
+    ranks: torch.Tensor,
+    ends: torch.Tensor,
+    first: int,
+    length: int,
+    signed: bool,
+) -> torch.Tensor:
+    table = _call_table_shape(numbers, ranks, ends, first, length, signed).zero_()
+    places = numbers[:, 1:]
+    found = ranks[(-1 - places).clamp_min(0)] + first
+    places = torch.where(places >= 0, places, -found if signed else found)
+    numbered = torch.arange(len(ranks), dtype=torch.int64)
+    table[ranks] = torch.cat((ends[:, None], places, numbered[:, None]), 1)
+    return table
+
+
+def _call_table_shape(
+    numbers: torch.Tensor,
+    ranks: torch.Tensor,
+    ends: torch.Tensor,
+    first: int,
+    length: int,
+    signed: bool,
+) -> torch.Tensor:
+    if (numbers.dim(), ranks.dim(), ends.dim()) != (2, 1, 1):
+        raise ValueError(f"no table: {numbers.shape}, {ranks.shape}, {ends.shape}")
+    return numbers.new_empty((length, numbers.size(1) + 1))
+
+
+def _number_row(numbers: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(numbers)
+
+
 def _topk(self: torch.Tensor, k: int, dim: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if any(isinstance(size, torch.SymInt) for size in (*self.shape, k)):
         shape = [k if place == dim % self.dim() else n for place, n in enumerate(self.shape)]
@@ -218,6 +265,10 @@ _library.impl("rows_before", _rows_before, "CompositeExplicitAutograd")
 _library.impl("rows_before", _rows_before_shape, "Meta")
 _library.impl("rows_of", _rows_of, "CompositeExplicitAutograd")
 _library.impl("rows_of", _rows_of_shape, "Meta")
+_library.impl("call_table", _call_table, "CompositeExplicitAutograd")
+_library.impl("call_table", _call_table_shape, "Meta")
+_library.impl("number_row", _number_row, "CompositeExplicitAutograd")
+_library.impl("number_row", _number_row, "Meta")
 _library.impl("topk", _topk, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", _grouped_mm_shape, "Meta")

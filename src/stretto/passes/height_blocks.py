@@ -81,19 +81,25 @@ class HeightBlocks:
         calls, leaves = fresh_symbol(self.program, "calls"), fresh_symbol(self.program, "leaves")
         table = self.table(out, lists, calls)
         pools = self.pools(out, lists, (Size.of(calls) + self.rows).dim, leaves)
-        start = out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results[0]
+        counters = self.counters(out, table)
         fixed = {value: clone_op(op, {}) for value, op in self.parts.constants.items()}
         for op in fixed.values():
             out.add(op)
         known = {value: op.results[0] for value, op in fixed.items()}
         known |= {value: params[value] for value in self.parts.same}
-        loop = self.loop(table, (start, *pools), known)
+        loop = self.loop(table, (*counters, *pools), known)
         out.add(loop)
         last = out.emit(
             "aten.sub.Tensor", out.emit("aten.add.Tensor", table.leaves, table.calls), 1
         )
-        yields = tuple(out.emit("aten.select.int", p, 0, last) for p in loop.results[1:])
+        yields = tuple(
+            out.emit("aten.select.int", p, 0, last) for p in loop.results[len(counters) :]
+        )
         return Block((), out.ops, yields)
+
+    def counters(self, out: Batch, table: Table) -> tuple[Value, ...]:
+        """What the first iteration gets beside the results: where it begins comes first."""
+        return out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results
 
     def pools(self, out: Batch, lists: Lists, more: Dim, leaves: Dim) -> list[Value]:
         """The results of activations without calls, with `more` rows behind them."""

@@ -17,7 +17,7 @@ from stretto.ir.ops import LiteralOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import INDEX, Dim
 from stretto.passes.batching.batch import Batch
-from stretto.passes.batching.sorting import sorted_ends
+from stretto.passes.batching.sorting import compared_places, not_above
 from stretto.passes.height_blocks import HeightBlocks, Place, Table
 from stretto.passes.recursion_walk import BaseRow, Lists, base_row, length_of
 
@@ -48,61 +48,50 @@ class HeightSteps(HeightBlocks):
         kinds = [self.parts.branch.results[place].tensor for place in self.parts.places]
         rows = (Size.of(more) + 1).dim
         return [
-            out.emit("aten.zeros.default", (rows, *kind.shape), dtype=kind.dtype.torch)
+            out.emit("aten.empty.memory_format", (rows, *kind.shape), dtype=kind.dtype.torch)
             for kind in kinds
         ]
 
     def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
-        """What the walk kept, sorted by heights: each item is put where it belongs. In place of the
-        height of an activation: where those of its height end."""
+        """What the walk kept, sorted by heights, each with each compared. In place of the height of
+        an activation: where those of its height end."""
         number = length_of(out, lists.numbers[0])
         if self.row is None:
             first = length_of(out, lists.bases[0])
         else:
             first = out.add(LiteralOp(1, results=(Value(INDEX),))).results[0]
         kept = self.stack(out, lists.numbers[0], calls)
-        heights, *children = (
-            out.emit("aten.select.int", kept, 1, column)
-            for column in range(1 + len(self.parts.calls))
+        heights = out.emit("aten.select.int", kept, 1, 0)
+        rank, ends = compared_places(out, heights), not_above(out, heights)
+        length, signed = (Size.of(calls) + self.rows).dim, self.row is not None
+        table = out.emit("stretto.call_table.default", kept, rank, ends, first, length, signed)
+        width = 2 + len(self.parts.calls)
+        end, *places, order = (
+            out.emit("aten.select.int", table, 1, column) for column in range(width)
         )
-        rank, ends = sorted_ends(out, heights, number)
-        length = (Size.of(calls) + self.rows).dim
-
-        def sorted(items: Value) -> Value:
-            kind = items.tensor
-            shape = (length, *kind.shape[1:])
-            zeros = out.emit("aten.zeros.default", shape, dtype=kind.dtype.torch)
-            return out.emit("aten.index_put.default", zeros, (rank,), items)
-
-        places = tuple(sorted(self.places(out, child, rank, first)) for child in children)
-        records = tuple(sorted(self.stack(out, list, calls)) for list in lists.records)
-        return Table(number, first, sorted(ends), places, records)
-
-    def places(self, out: Batch, places: Value, rank: Value, first: Value) -> Value:
-        """Where the results of calls are that the walk found at these places: as `rows_before`
-        wants them, or `rows_of`."""
-        is_base = out.emit("aten.ge.Scalar", places, 0)
-        other = out.emit("aten.sub.Tensor", out.emit("aten.neg.default", places), 1)
-        other = out.emit("aten.clamp_min.default", other, 0)
-        row = out.emit("aten.index_select.default", rank, 0, other)
-        row = out.emit("aten.add.Tensor", row, first)
-        if self.row is not None:
-            row = out.emit("aten.neg.default", row)
-        return out.emit("aten.where.self", is_base, places, row)
+        kept_records = [self.stack(out, list, calls) for list in lists.records]
+        records = [out.emit("aten.index_select.default", r, 0, order) for r in kept_records]
+        return Table(number, first, end, tuple(places), tuple(records))
 
     def iteration(
         self, table: Table, carried: tuple[Value, ...], known: dict[Value, Value]
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """Computes the rows of a height, or as many as a step has."""
-        start, *pools = carried
+        """Computes the rows of a height, or as many as a step has, and looks up where the height of
+        the next step ends."""
+        start, end, *pools = carried
         out = Batch(self.rows)
-        end = out.emit("aten.select.int", table.heights, 0, start)
         most = out.emit("aten.add.Tensor", start, self.rows)
         target = out.emit("aten.add.Tensor", start, table.leaves)
+        behind = out.emit("aten.minimum.default", end, most)
+        after = out.emit("aten.select.int", table.heights, 0, behind)
         at = Place(table, start, target, tuple(pools))
         ops, made = self.some_rows(at, known, self.rows)
         out.ops.extend(ops)
-        return out.ops, (out.emit("aten.minimum.default", end, most), *made)
+        return out.ops, (behind, after, *made)
+
+    def counters(self, out: Batch, table: Table) -> tuple[Value, ...]:
+        start = HeightBlocks.counters(self, out, table)
+        return (*start, out.emit("aten.select.int", table.heights, 0, 0))
 
     def read_rows(
         self, out: Batch, number: int, rows: Value, at: Place, known: dict[Value, Value]

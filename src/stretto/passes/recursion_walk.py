@@ -104,19 +104,7 @@ class Lists:
         """What is pushed where for the numbers of an activation."""
         if len(self.numbers) == len(numbers):
             return dict(zip(self.numbers, numbers, strict=True))
-        return {self.numbers[0]: _row(ops, numbers)}
-
-
-def _row(ops: Batch, numbers: list[Value]) -> Value:
-    """The numbers as one tensor, of which each element is chosen by its place."""
-    places = ops.emit("aten.arange.default", len(numbers))
-    row = ops.emit(
-        "aten.expand.default", ops.emit("aten.view.default", numbers[-1], (1,)), (len(numbers),)
-    )
-    for place in reversed(range(len(numbers) - 1)):
-        is_here = ops.emit("aten.eq.Scalar", places, place)
-        row = ops.emit("aten.where.self", is_here, numbers[place], row)
-    return row
+        return {self.numbers[0]: ops.emit("stretto.number_row.default", tuple(numbers))}
 
 
 def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseRow | None) -> Block:

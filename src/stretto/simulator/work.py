@@ -113,7 +113,9 @@ class Works:
             return TaskWork(self._device.start_seconds, 0.0)
         if self._device.trusts_estimates and kernel.seconds > 0:
             compute = max(kernel.seconds * self._full_share(kernel, tile), 0.0)
-        overhead = self._device.start_seconds + self._device.latency_seconds
+        overhead = self._device.start_seconds
+        if any(True for stage in kernel.stages for _ in stage.operator.reads()):
+            overhead += self._device.latency_seconds
         overhead += self._device.stage_seconds * meetings(kernel.stages)
         return TaskWork(overhead, compute, tuple(moved.items()))
 

@@ -14,7 +14,7 @@ from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, cast, reshape
-from stretto.lowering.row_results import is_row_of_two, is_row_or_memory
+from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
 from stretto.lowering.rules.emit import emit, factor_of, index_of, product
 from stretto.lowering.rules.scalar import apply, compute_dtype, number, sum_dtype
 from stretto.lowering.rules.table import Call, Decline, all_static, rule, static_size
@@ -24,8 +24,10 @@ from stretto.lowering.rules.views import reshaped, swapped
 def operand(call: Call, argument: Argument) -> Lazy:
     """A matrix or vector as the contraction wants it; later users of the value see a copy, too."""
     lazy = call.low.tensor(argument)
+    if is_row_in_place(lazy):
+        return lazy
     if not lazy.is_stored and isinstance(argument, Value) and not _is_widening(lazy):
-        if is_row_or_memory(lazy) or is_row_of_two(lazy):
+        if is_row_or_memory(lazy):
             return lazy
         lazy = call.low.materialised(argument)
     return factor_of(call.low, lazy)

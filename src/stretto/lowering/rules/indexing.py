@@ -14,7 +14,6 @@ from stretto.device.expr import (
     Apply,
     Atom,
     Const,
-    Dynamic,
     Expr,
     Extent,
     Index,
@@ -31,7 +30,7 @@ from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, variables
 from stretto.lowering.rules.contract import broadcast_dims
 from stretto.lowering.rules.scalar import apply, where
 from stretto.lowering.rules.table import Call, Decline, rule, static_size
-from stretto.ops.bounds import out_of_range, position_failure, window_out_of_range
+from stretto.ops.bounds import out_of_range, position_failure
 from stretto.ops.positions import CHECK
 from stretto.ops.properties import properties
 
@@ -130,42 +129,6 @@ def _index_select(call: Call) -> Lazy:
     indices = list(variables(call.shape))
     indices[dim] = as_index(positions, *((indices[dim],) if positions.rank else ()))
     return call.cheap("self").view(call.shape, *indices)
-
-
-@rule("stretto.rows_before.default")
-def _rows_before(call: Call) -> Lazy:
-    """No row of the window, or behind it, is read: the positions are brought before it."""
-    return _before(call, _stored_positions(call))
-
-
-@rule("stretto.rows_of.default")
-def _rows_of(call: Call) -> Lazy:
-    """The rows of both are looked up by themselves; what is not wanted is not read."""
-    positions, source = _stored_positions(call), call.cheap("source")
-    zero, last = Const(0, DType.I64), Position(Index.of(source.shape[0]) + -1)
-    (place, *others) = variables(call.shape)
-    position = positions.at(place)
-    row = apply("minimum", apply("maximum", position, zero), last)
-    given = source.view(call.shape, Index.of(Dynamic(row)), *others)
-    made = _before(call, Lazy(DType.I64, positions.shape, apply("neg", positions.expr)))
-    is_given = Apply("ge", (position, zero), DType.BOOL)
-    return Lazy(given.dtype, call.shape, where(is_given, given.expr, made.expr))
-
-
-def _stored_positions(call: Call) -> Lazy:
-    positions = call.tensor("positions")
-    return positions if positions.is_stored else call.stored("positions")
-
-
-def _before(call: Call, positions: Lazy) -> Lazy:
-    """Rows of a tensor that all lie before a window of it."""
-    size, length = call.tensor("self").shape[0], call.dim("length")
-    failure = window_out_of_range(size, length)
-    split = call.low.split(call.arguments["start"], size, failure, length)
-    place = apply("maximum", positions.at(*variables(call.shape[:1])), Const(0, DType.I64))
-    place = apply("minimum", place, Position(Index.of(split) + -1))
-    row = Index.of(Dynamic(place))
-    return call.cheap("self").view(call.shape, row, *variables(call.shape)[1:])
 
 
 @rule("gather")

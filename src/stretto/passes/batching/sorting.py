@@ -22,39 +22,35 @@ def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
 
     Few items are compared each with each, many are counted.
     """
-    return _sorted(out, numbers, number, ends=False)[0]
-
-
-def sorted_ends(out: Batch, numbers: Value, number: Value) -> tuple[Value, Value]:
-    """The place of each item as in `sorted_places`, and how many items are not above it."""
-    places, ends = _sorted(out, numbers, number, ends=True)
-    return places, ends
-
-
-def _sorted(out: Batch, numbers: Value, number: Value, *, ends: bool) -> tuple[Value, ...]:
     few = Batch(0)
-    place = few.emit("aten.arange.default", numbers.tensor.shape[0])
-    earlier = _compared(few, "aten.lt.Tensor", place, place)
-    same = _compared(few, "aten.eq.Tensor", numbers, numbers)
-    lower = _compared(few, "aten.lt.Tensor", numbers, numbers)
-    before = few.emit("aten.logical_and.default", same, earlier)
-    before = few.emit("aten.logical_or.default", lower, before)
-    compared = [few.emit("aten.sum.dim_IntList", before, (1,))]
-    many, counted, below = _counted(numbers, number)
-    found = [counted]
-    if ends:
-        not_above = _compared(few, "aten.le.Tensor", numbers, numbers)
-        compared.append(few.emit("aten.sum.dim_IntList", not_above, (1,)))
-        found.append(many.emit("aten.index_select.default", below, 0, numbers))
-    results = tuple(Value(value.type) for value in compared)
+    rank = compared_places(few, numbers)
+    many, counted = _counted(numbers, number)
+    found = Value(rank.type)
     is_few = out.emit("aten.le.Scalar", number, MOST_COMPARED)
-    arms = Block((), few.ops, tuple(compared)), Block((), many.ops, tuple(found))
-    return out.add(IfOp(is_few, *arms, results=results)).results
+    arms = Block((), few.ops, (rank,)), Block((), many.ops, (counted,))
+    out.add(IfOp(is_few, *arms, results=(found,)))
+    return found
 
 
-def _counted(numbers: Value, number: Value) -> tuple[Batch, Value, Value]:
-    """The places, by the numbers of items below each one, and at last for each number how many
-    items are not above it. No one is above the number of items."""
+def compared_places(out: Batch, numbers: Value) -> Value:
+    """The same, each item compared with each."""
+    place = out.emit("aten.arange.default", numbers.tensor.shape[0])
+    earlier = compared(out, "aten.lt.Tensor", place, place)
+    same = compared(out, "aten.eq.Tensor", numbers, numbers)
+    lower = compared(out, "aten.lt.Tensor", numbers, numbers)
+    before = out.emit("aten.logical_and.default", same, earlier)
+    before = out.emit("aten.logical_or.default", lower, before)
+    return out.emit("aten.sum.dim_IntList", before, (1,))
+
+
+def not_above(out: Batch, numbers: Value) -> Value:
+    """For each item how many are not above it."""
+    found = compared(out, "aten.le.Tensor", numbers, numbers)
+    return out.emit("aten.sum.dim_IntList", found, (1,))
+
+
+def _counted(numbers: Value, number: Value) -> tuple[Batch, Value]:
+    """The same, by the numbers of items below each one. No one is above the number."""
     out = Batch(0)
     size = (Size.of(numbers.tensor.shape[0]) + 2).dim
     below = out.emit("aten.zeros.default", (size,), dtype=torch.int64)
@@ -79,8 +75,7 @@ def _counted(numbers: Value, number: Value) -> tuple[Batch, Value, Value]:
     (below,) = _loop(out, number, [below], count)
     (below,) = _loop(out, number, [below], sum_up)
     places = out.emit("aten.zeros.default", (numbers.tensor.shape[0],), dtype=torch.int64)
-    below, places = _loop(out, number, [below, places], place)
-    return out, places, below
+    return out, _loop(out, number, [below, places], place)[1]
 
 
 def _loop(
@@ -107,7 +102,7 @@ def _replaced(out: Batch, table: Value, index: Value, item: Value) -> Value:
     return out.emit("aten.select_scatter.default", table, item, 0, index)
 
 
-def _compared(out: Batch, target: str, columns: Value, rows: Value) -> Value:
+def compared(out: Batch, target: str, columns: Value, rows: Value) -> Value:
     """At [i, j] the comparison of columns[j] with rows[i]."""
     wide = out.emit("aten.unsqueeze.default", columns, 0)
     return out.emit(target, wide, out.emit("aten.unsqueeze.default", rows, 1))

@@ -96,7 +96,7 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     padded = sum(step.count * step.size for step in steps)
     flops = 2.0 * high * wide * padded
     full = min(1.0, (high * wide * parts / 4096) ** 0.5)
-    spoilt = max((waste(load.access, stencil, sizes) for load, _ in stencil.loads), default=1.0)
+    spoilt = max((waste(load.access, stencil, sizes) for load in numbers_of(stencil)), default=1.0)
     bytes_ = (high + wide) * padded * item * spoilt
     bytes_ += high * wide * stencil.operator.out.buffer.dtype.itemsize
     rate = (costs.half_flops if half else costs.tensor_flops) * full
@@ -107,14 +107,19 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
     return Choice(Dot(high, wide, deep, product, parts), seconds, seconds)
 
 
+def numbers_of(stencil: Stencil) -> list[Load]:
+    """The loads of what is multiplied, without those of positions and conditions."""
+    return [load for load, _ in stencil.loads if load.dtype.is_float]
+
+
 def reads_vectors(stencil: Stencil) -> bool:
     """Are all loads contiguous along the innermost reduced dim, in vectors of 16 bytes?"""
     operator = stencil.operator
     inner = max(n for n, extent in enumerate(operator.reduce) if extent != 1)
-    numbers = 16 // max((load.dtype.itemsize for load, _ in stencil.loads), default=4)
-    steps = {
-        load.access.offset.coefficient(Var(len(operator.dims) + inner)) for load, _ in stencil.loads
-    }
+    found = numbers_of(stencil)
+    numbers = 16 // max((load.dtype.itemsize for load in found), default=4)
+    depth = Var(len(operator.dims) + inner)
+    steps = {load.access.offset.coefficient(depth) for load in found}
     return steps == {1} and stencil.depths[inner] % numbers == 0
 
 

@@ -41,7 +41,8 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
         points * stencil.applies / costs.functions,
         (ceil(points / block) - 1) * costs.latency_seconds / 2,
     )
-    return Choice(Map(block), costs.latency_seconds + seconds, seconds)
+    latency = costs.latency_seconds if stencil.loads else 0.0
+    return Choice(Map(block), latency + seconds, seconds)
 
 
 FAMILY = Family(Map, _choice)

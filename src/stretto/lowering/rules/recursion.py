@@ -1,0 +1,95 @@
+"""What recursions that are computed by levels read: rows of results, and the table of all calls.
+
+See `passes/height_steps`.
+"""
+
+from __future__ import annotations
+
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position, dynamic_index
+from stretto.device.operator import Combine
+from stretto.ir.types import DType
+from stretto.lowering.lazy import Lazy, cast, variables
+from stretto.lowering.rules.emit import emit
+from stretto.lowering.rules.scalar import apply, where
+from stretto.lowering.rules.table import Call, rule, static_dims
+from stretto.ops.bounds import window_out_of_range
+
+_ZERO = Const(0, DType.I64)
+
+
+@rule("stretto.rows_before.default")
+def _rows_before(call: Call) -> Lazy:
+    """No row of the window, or behind it, is read: the positions are brought before it."""
+    return _before(call, _stored(call, "positions"))
+
+
+@rule("stretto.rows_of.default")
+def _rows_of(call: Call) -> Lazy:
+    """The rows of both are looked up by themselves; what is not wanted is not read."""
+    positions, source = _stored(call, "positions"), call.cheap("source")
+    last = Position(Index.of(source.shape[0]) + -1)
+    place, *others = variables(call.shape)
+    position = positions.at(place)
+    row = apply("minimum", apply("maximum", position, _ZERO), last)
+    given = source.view(call.shape, Index.of(Dynamic(row)), *others)
+    made = _before(call, Lazy(DType.I64, positions.shape, apply("neg", positions.expr)))
+    return Lazy(given.dtype, call.shape, where(_is_place(position), given.expr, made.expr))
+
+
+def _stored(call: Call, name: str) -> Lazy:
+    lazy = call.tensor(name)
+    return lazy if lazy.is_stored else call.stored(name)
+
+
+def _before(call: Call, positions: Lazy) -> Lazy:
+    """Rows of a tensor that all lie before a window of it."""
+    size, length = call.tensor("self").shape[0], call.dim("length")
+    failure = window_out_of_range(size, length)
+    split = call.low.split(call.arguments["start"], size, failure, length)
+    place = apply("maximum", positions.at(*variables(call.shape[:1])), _ZERO)
+    place = apply("minimum", place, Position(Index.of(split) + -1))
+    row = Index.of(Dynamic(place))
+    return call.cheap("self").view(call.shape, row, *variables(call.shape)[1:])
+
+
+@rule("stretto.call_table.default")
+def _call_table(call: Call) -> Lazy:
+    """One reduction: each number is that of the one activation whose rank is that of the row."""
+    numbers, ranks, ends = (_stored(call, name) for name in ("numbers", "ranks", "ends"))
+    row, column = variables(call.shape)
+    (each,) = variables(ranks.shape, len(call.shape))
+    (last,) = static_dims(numbers.shape[1:])
+    known = apply("minimum", Position(column), Const(last - 1, DType.I64))
+    number = numbers.at(each, dynamic_index(known))
+    item = where(_is_column(column, last), Position(each), _place(call, ranks, number))
+    item = where(_is_column(column, 0), ends.at(each), item)
+    is_here = Apply("eq", (ranks.at(each), Position(row)), DType.BOOL)
+    value = where(is_here, item, _ZERO)
+    return emit(call.low, "table", call.shape, ranks.shape, Combine.SUM, value, call.result)
+
+
+@rule("stretto.number_row.default")
+def _number_row(call: Call) -> Lazy:
+    """Each element is chosen by its place: nothing is loaded."""
+    (place,) = variables(call.shape)
+    *others, row = (cast(lazy.at(), DType.I64) for lazy in call.tensors("numbers"))
+    for number, item in reversed([*enumerate(others)]):
+        row = where(_is_column(place, number), item, row)
+    return Lazy(DType.I64, call.shape, row)
+
+
+def _is_column(column: Index, number: int) -> Expr:
+    return Apply("eq", (Position(column), Const(number, DType.I64)), DType.BOOL)
+
+
+def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
+    """Where the result of a call is, of which the walk found the place `number`."""
+    activation = apply("sub", Const(-1, DType.I64), number)
+    rank = ranks.at(dynamic_index(apply("maximum", activation, _ZERO)))
+    found = apply("add", rank, cast(call.scalar("first"), DType.I64))
+    found = apply("neg", found) if call.flag("signed") else found
+    return where(_is_place(number), number, found)
+
+
+def _is_place(number: Expr) -> Expr:
+    return Apply("ge", (number, _ZERO), DType.BOOL)
