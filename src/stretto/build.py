@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 
 import torch
 
+from stretto.device.costs import CostModel
 from stretto.dumps import Dumper
 from stretto.ir.core import Program
 from stretto.lowering.updates import NO_UPDATES, Updates
@@ -44,7 +47,7 @@ def begin(program: Program, machine: Machine, options: Options, place: torch.dev
     ValueError where `Options.skip` has what is no pass."""
     machine = machine.tuned(options, place)
     units = machine.units(options, place)
-    passes = pipeline(Target(machine.costs, units))
+    passes = pipeline(Target(_with_recursion(machine.costs, options.recursion), units))
     known = passes_by_name(passes)
     for name in options.skip:
         if name not in known:
@@ -52,6 +55,12 @@ def begin(program: Program, machine: Machine, options: Options, place: torch.dev
             raise ValueError(f"Options.skip: no pass is called {name!r}; known are {names}")
     dumper = Dumper(options.dump_dir)
     return Stages(program, machine, options, place, dumper, program, passes, units)
+
+
+def _with_recursion(costs: CostModel, how: str) -> CostModel:
+    """The costs with which passes compute recursions as `Options.recursion` says."""
+    least = {"auto": costs.level_bytes, "levels": 0.0, "calls": inf}[how]
+    return replace(costs, level_bytes=least)
 
 
 def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:

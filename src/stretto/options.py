@@ -21,6 +21,8 @@ CALLS = ("auto", "one_by_one", "side_by_side")
 """What `Options.calls` can be."""
 CONTROL = ("auto", "units", "host")
 """What `Options.control` can be."""
+RECURSION = ("auto", "levels", "calls")
+"""What `Options.recursion` can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Options:
         "streams", so that independent launches run beside each other; as a captured CUDA "graph",
         in which they do so too, and which decides by itself (docs/graphs.md); or "auto", the faster
         one of "stream" and "graph" in simulation. The CPU machine ignores it.
+    recursion: how a recursion over a tree is computed whose calls need nothing of each other: one call
+        after the other ("calls"), or some of one height at a time behind a walk that finds them
+        ("levels"); "auto" takes levels where a call reads so many weights that it pays by the
+        costs of the machine. Others are computed call by call in any case.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.
@@ -108,6 +114,7 @@ class Options:
     launches: str = "auto"
     control: str = "auto"
     enqueue: str = "stream"
+    recursion: str = "auto"
     search_steps: int = 200
     search_seconds: float | None = None
     seed: int = 0
@@ -142,6 +149,7 @@ class Options:
         _require_one_of("calls", self.calls, CALLS)
         _require_one_of("control", self.control, CONTROL)
         _require_one_of("enqueue", self.enqueue, ENQUEUE)
+        _require_one_of("recursion", self.recursion, RECURSION)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)

@@ -18,24 +18,32 @@ from stretto.passes.target import Target
 from tests.support import assert_same, program_of
 
 
-def levels(rows: int) -> RecursionLevels:
-    return RecursionLevels(Target(replace(HOST_COSTS, level_bytes=0, level_rows=rows), 2))
+def levels(rows: int, *, before: bool = False) -> RecursionLevels:
+    """before: as on GPUs, a kernel reads the rows of results where they lie."""
+    costs = replace(HOST_COSTS, level_bytes=0, level_rows=rows, rows_before=before)
+    return RecursionLevels(Target(costs, 2))
 
 
 def tree(
-    rest: str = "%t = aten.sub.Tensor(%a, %b) : f32[4]", base: str = "", arm: str = ""
+    rest: str = "%t = aten.sub.Tensor(%a, %b) : f32[4]",
+    base: str = "",
+    arm: str = "",
+    rows: int = 40,
 ) -> Program:
     """Leaves are the nodes without a left child; the rest of the others gives %t."""
+    looked_up = f"{'%o1' if base == DOUBLED else '%o'} = aten.select.int(%x, 0, %n) : f32[4]"
+    if base == looked_up:
+        looked_up = ""
     return program_of(
         f"""
-        func @main(%x: f32[40, 4], %left: i64[40], %right: i64[40], %n: i64[]) -> (f32[4]) {{
+        func @main(%x: f32[{rows}, 4], %left: i64[40], %right: i64[40], %n: i64[]) -> (f32[4]) {{
           %y = call @f(%n, %x, %left, %right) : f32[4]
           return %y
         }}
-        func @f(%n: i64[], %x: f32[40, 4], %left: i64[40], %right: i64[40]) -> (f32[4]) {{
+        func @f(%n: i64[], %x: f32[{rows}, 4], %left: i64[40], %right: i64[40]) -> (f32[4]) {{
           %w = constant "w" : f32[4, 4]
           %l = aten.select.int(%left, 0, %n) : i64[]
-          %o = aten.select.int(%x, 0, %n) : f32[4]
+          {looked_up}
           %c = aten.lt.Scalar(%l, 0) : bool[]
           %y = if %c {{
             {base}
@@ -52,6 +60,10 @@ def tree(
         }}
         """
     )
+
+
+DOUBLED = "%o = aten.add.Tensor(%o1, %o1) : f32[4]"
+"""What leaves give, where they compute it."""
 
 
 def shape(leaves: int, seed: int) -> tuple[list[int], list[int]]:
@@ -77,12 +89,17 @@ def is_walked(program: Program) -> bool:
     return any(name.endswith("_walk") for name in program.functions)
 
 
-@pytest.mark.parametrize(("rows", "compared"), [(1, 0), (2, 512), (3, 4), (16, 512)])
-def test_trees_of_all_shapes(rows: int, compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """compared: of how many activations each is compared with each."""
+@pytest.mark.parametrize("base", ["", DOUBLED], ids=("rows", "computed"))
+@pytest.mark.parametrize(
+    ("rows", "compared"), [(1, 0), (2, 512), (3, 4), (16, 512), (1, None), (3, None), (16, None)]
+)
+def test_trees_of_all_shapes(
+    rows: int, compared: int | None, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """compared: of how many activations each is compared with each; None: as on GPUs, all."""
     monkeypatch.setattr("stretto.passes.batching.sorting.MOST_COMPARED", compared)
-    program = tree()
-    after = run_passes(program, [levels(rows)])
+    program = tree(base=base)
+    after = run_passes(program, [levels(rows, before=compared is None)])
     verify(after)
     assert is_walked(after) and any(isinstance(op, WhileOp) for op in after.walk())
     for leaves in (1, 2, 3, 5, 8, 20):
@@ -91,7 +108,8 @@ def test_trees_of_all_shapes(rows: int, compared: int, monkeypatch: pytest.Monke
             assert_same(run(after, data), run(program, data))
 
 
-def test_what_the_rest_reads_is_kept_and_constants_are_read_once() -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_what_the_rest_reads_is_kept_and_constants_are_read_once(before: bool) -> None:
     program = tree(
         """
         %e = aten.mul.Tensor(%a, %o) : f32[4]
@@ -103,17 +121,19 @@ def test_what_the_rest_reads_is_kept_and_constants_are_read_once() -> None:
         %t = aten.add.Tensor(%v, %j) : f32[4]
         """
     )
-    after = run_passes(program, [levels(4)])
+    after = run_passes(program, [levels(4, before=before)])
     assert is_walked(after)
     (walk,) = (item for name, item in after.functions.items() if name.endswith("_walk"))
-    assert len(walk.params) == 4 + 1 + 2 + 2 + 1  # the node and the row of %o are kept
+    # The node and the row of %o are kept; as on GPUs, all numbers in one list, and no results.
+    assert len(walk.params) == (4 + 1 + 2 if before else 4 + 1 + 2 + 2 + 1)
     for leaves in (1, 4, 9, 17):
         data = inputs(leaves, leaves)
         found, wanted = (run(item, data, dtype=torch.float64) for item in (after, program))
         torch.testing.assert_close(found, wanted)
 
 
-def test_results_that_are_no_results_of_the_rest() -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_results_that_are_no_results_of_the_rest(before: bool) -> None:
     for kept in ("%o", "%a", "%w1"):
         text = "%w1 = aten.select.int(%w, 0, 1) : f32[4]\n%t = aten.clone.default(%a) : f32[4]"
         program = tree(text)
@@ -124,7 +144,7 @@ def test_results_that_are_no_results_of_the_rest() -> None:
         }
         arm.yields = (names[kept[1:]],)
         verify(program)
-        after = run_passes(program, [levels(4)])
+        after = run_passes(program, [levels(4, before=before)])
         assert is_walked(after)
         data = inputs(7, 3)
         assert_same(run(after, data), run(program, data))
@@ -200,7 +220,8 @@ def test_one_call_and_calls_that_follow_each_other_stay(body: str) -> None:
     assert not is_walked(run_passes(program, [levels(4)]))
 
 
-def test_draws_and_checks_of_the_walk_keep_their_order() -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_draws_and_checks_of_the_walk_keep_their_order(before: bool) -> None:
     """What stops the run first still does, and generators are drawn from in the order of the
     calls."""
     program = tree(
@@ -208,7 +229,7 @@ def test_draws_and_checks_of_the_walk_keep_their_order() -> None:
         '%d = aten.ne.Scalar(%n, 5) : bool[]\ncheck %d, "ValueError", "five {}", %n',
         "%p = aten.rand_like.default(%o) : f32[4]",
     )
-    after = run_passes(program, [levels(4)])
+    after = run_passes(program, [levels(4, before=before)])
     assert is_walked(after)
     for leaves, message in ((4, None), (5, None), (6, "five 5"), (9, "five 5")):
         data = inputs(leaves, leaves)
@@ -242,3 +263,32 @@ def test_the_walk_is_not_converted_again() -> None:
     again = run_passes(run_passes(program, [levels(4)]), [levels(4)])
     data = inputs(9, 2)
     assert_same(run(again, data), run(program, data))
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_leaf_whose_row_is_out_of_range_stops_the_run(before: bool) -> None:
+    """Though nothing reads the row in the walk, where only its number is kept."""
+    program = tree(base="%o = aten.select.int(%x, 0, %n) : f32[4]", rows=5)
+    after = run_passes(program, [levels(4, before=before)])
+    assert is_walked(after)
+    for leaves in (5, 6):
+        x, left, right, root = inputs(leaves, 0)
+        data = [x[:5], left, right, root]
+        if leaves == 6:
+            with pytest.raises(RunError, match="out of (range|bounds)"):
+                run(after, data)
+        else:
+            assert_same(run(after, data), run(program, data))
+
+
+def test_leaves_may_be_counted_from_the_end() -> None:
+    program = tree()
+    after = run_passes(program, [levels(4, before=True)])
+    x, left, right, root = inputs(6, 1)
+    is_leaf = left < 0
+    turned = [
+        torch.where(is_leaf[item.clamp_min(0)] & (item >= 0), item - 40, item)
+        for item in (left, right)
+    ]
+    for data in ([x, *turned, root], [x, left, right, torch.tensor(-40)]):
+        assert_same(run(after, data), run(program, data))

@@ -49,8 +49,8 @@ class CudaCosts(CostModel):
     """f16 and bf16 operations per second of tensor cores."""
     depth_seconds: float = 1.2e-7
     """A step along the depth of a product, however small."""
-    level_bytes: float = 0
-    """To be decided."""
+    level_bytes: float = 1 << 16
+    """With fewer one unit computes an activation, and nobody waits."""
     level_rows: int = 16
     """The fewest rows that tensor cores multiply."""
     rows_before: bool = True

@@ -35,6 +35,8 @@ OWN = 1000
 COMBINED = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
+MOST_WIDE_APPLIES = 4
+"""Numbers of 8 bytes that take more functions than this take registers for what is in between."""
 LEAST_ROWS = 4
 """With fewer, several warps share a row."""
 MOST_ROWS = 1024
@@ -71,6 +73,8 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
     depth = prod(stencil.depths)
     wide = operator.value.dtype in (DType.F64, DType.I64)
     block = REDUCE_BLOCK // max(power(copies) // 2, 2 if wide else 1)
+    if wide and stencil.applies > MOST_WIDE_APPLIES:
+        block //= 4
     if operator.combine in ("argmax", "argmin", "cumsum", "cumprod"):
         block = REDUCE_BLOCK // 4
     rows, lanes = _shape(stencil, points, depth, block)
