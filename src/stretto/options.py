@@ -71,10 +71,10 @@ class Options:
         "streams", so that independent launches run beside each other; as a captured CUDA "graph",
         in which they do so too, and which decides by itself (docs/graphs.md); or "auto", the faster
         one of "stream" and "graph" in simulation. The CPU machine ignores it.
-    recursion: how a recursion over a tree is computed whose calls need nothing of each other: one call
-        after the other ("calls"), or some of one height at a time behind a walk that finds them
-        ("levels"); "auto" takes levels where a call reads so many weights that it pays by the
-        costs of the machine. Others are computed call by call in any case.
+    recursion: how a recursion is computed whose calls need nothing of each other, as one over a
+        tree: one call after the other ("calls"), or some of one height at a time behind a walk that
+        finds them ("levels"); "auto" takes levels where a call reads so many weights that it pays
+        by the costs of the machine. Others are computed call by call in any case.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.

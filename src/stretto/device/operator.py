@@ -180,18 +180,18 @@ class TileDim:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dim cut into two parts: the values below those of a register, and those from it on. The
-    parts are compared in one execution of a leaf only, as those of a cut by a register."""
+    """A dim of which values are counted from that of a register on; those below it are negative.
+    They are compared in one execution of a leaf only, as the parts of a cut by a register."""
 
     extent: Reg
 
-    parts: ClassVar[int] = 2
+    parts: ClassVar[None] = None
     is_cut_by_register: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The tiles first .. last - 1 of a grid dim that is cut into parts, or one part of a split."""
+    """The tiles first .. last - 1 of a grid dim that is cut into parts, or values of a split."""
 
     dim: TileDim | Split
     first: int

@@ -71,6 +71,8 @@ written, and how its dims are cut."""
 _Item = TypeVar("_Item")
 _Said = TypeVar("_Said")
 
+FAR_BELOW = -(1 << 62)
+"""No value is as small."""
 NOTHING: Mapping[Reg, Interval] = {}
 """No register has a known range."""
 
@@ -395,16 +397,16 @@ def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:
 
 
 def _side(index: Index, ranges: Box) -> Piece | None:
-    """On which side of the row that a register tells all values of an index surely are."""
+    """Where all values of an index surely are, counted from the row that a register tells."""
     match index:
         case Size(terms=((Dynamic(Apply("minimum", (_, Position(bound)))), 1),), const=0):
             split = _split(bound)
             is_before = split is not None and bound == Index.of(split) + -1
-            return Piece(Split(split), 0, 1) if split and is_before else None
+            return Piece(Split(split), FAR_BELOW, 0) if split and is_before else None
         case _:
             split = _split(index)
             rest = index_range(index + Index.of(split) * -1, ranges) if split else None
-            return Piece(Split(split), 1, 2) if split and rest and rest[0] >= 0 else None
+            return Piece(Split(split), *rest) if split and rest else None
 
 
 def lies_before(read: Access, operator: Operator) -> bool:
@@ -426,7 +428,7 @@ def lies_before_split(read: Access) -> bool:
     """Is what an access reads surely before the row that a register tells?"""
     unknown = (None,) * (1 + max((v for i in read.index for v in i.vars()), default=-1))
     sides = (_side(index, unknown) for index in read.index)
-    return any(side is not None and side.last == 1 for side in sides)
+    return any(side is not None and side.last == 0 for side in sides)
 
 
 def _split(index: Index) -> Reg | None:
