@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.device.expr import Buffer, Extent
-from stretto.device.operator import Piece, TileDim
+from stretto.device.operator import Piece, Split, TileDim
 from stretto.device.regions import (
     Box,
     Interval,
@@ -43,7 +43,7 @@ class Boxes:
     buffer: Buffer
     shape: tuple[Extent, ...]
     write: bool
-    cuts: tuple[TileDim | None, ...]
+    cuts: tuple[TileDim | Split | None, ...]
     regions: tuple[Region, ...]
     limits: Limits
     _refined: dict[tuple[int, ...], Limits] = field(default_factory=dict[tuple[int, ...], Limits])

@@ -23,7 +23,7 @@ from stretto.device.grammar import (
     record,
 )
 from stretto.device.launch_graph import Dependence, Edge, GraphNode, LaunchGraph, NodeKind
-from stretto.device.operator import Piece
+from stretto.device.operator import Piece, TileDim
 from stretto.device.printer import ExprPrinter
 from stretto.device.regions import Part, Region
 from stretto.device.syntax import TILE_DIM
@@ -50,6 +50,7 @@ def _part_text(printer: ExprPrinter, part: Part) -> str:
         case None:
             return "all"
         case Piece(dim, first, last):
+            assert isinstance(dim, TileDim)  # registers change between the nodes of a graph
             return f"pieces {first} .. {last} of {TILE_DIM.show(printer, dim)}"
         case (first, last):
             return f"{first} .. {last}"

@@ -64,7 +64,7 @@ Box = tuple[Part, ...]
 """A part of each dim."""
 Ranges = tuple[Interval | None, ...]
 """What is known of iteration variables; None is nothing."""
-Kind = tuple[str, tuple[Extent, ...], bool, tuple[TileDim | None, ...]]
+Kind = tuple[str, tuple[Extent, ...], bool, tuple[TileDim | Split | None, ...]]
 """What regions have in common that are compared by numbers: the buffer, its shape, whether it is
 written, and how its dims are cut."""
 
@@ -95,6 +95,11 @@ class Region:
         """The region with some of its dims taken whole."""
         box = tuple(None if n in dims else part for n, part in enumerate(self.box))
         return Region(self.buffer, self.shape, box, self.write)
+
+    def lasting(self) -> Region:
+        """The region as far as it is known when registers have changed."""
+        dims = [n for n, part in enumerate(self.box) if _is_cut_by_register(part)]
+        return self.whole_in(dims) if dims else self
 
     @property
     def span(self) -> Interval | None:
@@ -254,6 +259,10 @@ def covers(a: Region, b: Region) -> bool:
         lead = zip(a.box[:same], b.box[:same], strict=True)
         return all(part is None for part in a.box[same:]) and all(starmap(_contains, lead))
     return all(_contains(x, y) for x, y in zip(a.box, b.box, strict=True))
+
+
+def _is_cut_by_register(part: Part) -> bool:
+    return isinstance(part, Piece) and part.dim.is_cut_by_register
 
 
 def _contains(outer: Part, inner: Part) -> bool:

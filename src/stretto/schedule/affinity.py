@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.device.expr import Buffer
-from stretto.device.operator import Kernel, Piece
+from stretto.device.operator import Kernel, Piece, TileDim
 from stretto.device.regions import Interval, Part, Region, covers, overlap, task_regions
 
 MOST_TASKS = 256
@@ -91,7 +91,8 @@ def _common(a: Region, b: Region) -> int:
 
 def _tiles(*parts: Part) -> int:
     """The tiles that a dim is cut into."""
-    return max((p.dim.tiles for p in parts if isinstance(p, Piece)), default=1)
+    dims = (part.dim for part in parts if isinstance(part, Piece))
+    return max((dim.tiles for dim in dims if isinstance(dim, TileDim)), default=1)
 
 
 def _numbers(part: Part, size: int) -> Interval:

@@ -21,7 +21,7 @@ from stretto.device.launch_graph import (
 )
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
-from stretto.device.regions import Region, item_regions, merged, whole
+from stretto.device.regions import Region, Statement, item_regions, merged, whole
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
     Call,
@@ -133,7 +133,7 @@ class _Grapher:
             case Leaf(Launch() as launch):
                 return self._launch(launch) | _Touched(writes=self._addresses(launch.rotated))
             case Leaf(Library(call, kernel)):
-                regions = item_regions(self._kernels[kernel])
+                regions = _regions(self._kernels[kernel])
                 return _Touched(regions, _names(call.operands) | self._moving(regions))
             case Call():
                 return self._call(node) | self._control(node)
@@ -178,9 +178,9 @@ class _Grapher:
         stops = False
         for schedule in leaves(function.body):
             for name in sorted(schedule.kernels):
-                found += item_regions(self._kernels[name])
+                found += _regions(self._kernels[name])
             for statement in schedule.statements:
-                found += item_regions(statement)
+                found += _regions(statement)
                 stops = stops or isinstance(statement, Check)
         return _Touched(merged(found), stops=stops)
 
@@ -217,6 +217,11 @@ def shared_bytes(frame: FrameLayout) -> tuple[tuple[str, str], ...]:
         found += ((other, name) for other in slots.get(place.slot, ()))
         slots.setdefault(place.slot, []).append(name)
     return tuple(found)
+
+
+def _regions(item: Statement) -> tuple[Region, ...]:
+    """What an item touches whenever it runs: registers change between the nodes of a graph."""
+    return merged(region.lasting() for region in item_regions(item))
 
 
 def _names(items: Iterable[object]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from stretto.simulator.simulate import simulate
 from stretto.tools.models import find_model
-from stretto.tools.simulate import device_machine, scheduled_program
+from stretto.tools.simulate import device_machine, scheduled_program, simulate_model
 from tests.sampling import sampled
 
 WAITS = {"lstm": 75, "nasrnn": 1002, "rae": 7}
@@ -28,8 +28,8 @@ CASES = sampled(["lstm", "nasrnn"], ["lstm"])
 
 
 @cache
-def program(name: str) -> DeviceProgram:
-    machine, _, options = device_machine("h200", None, Options())
+def program(name: str, recursion: str = "calls") -> DeviceProgram:
+    machine, _, options = device_machine("h200", None, Options(recursion=recursion))
     return scheduled_program(find_model(name), machine, options)
 
 
@@ -51,6 +51,22 @@ def test_waits_in_a_row(name: str) -> None:
     machine, device, _ = device_machine("h200", None, Options())
     found = simulate(program(name), device, costs=machine.costs)
     assert 0.9 * WAITS[name] < found.dependent_waits <= WAITS[name]
+
+
+LEVELS = 12
+"""RAE by levels, along its own tree: one wait for each of seven levels, one for the walk, three for
+the table, and one for the result."""
+
+
+def test_a_level_of_a_tree_is_one_wait() -> None:
+    """Call by call the same tree takes one for each of 32 inner nodes, and longer."""
+    model, found = find_model("rae"), {}
+    for how in ("levels", "calls"):
+        options = Options(recursion=how)
+        found[how] = simulate_model(model, "h200", followed=True, options=options).result
+    assert found["levels"].dependent_waits <= LEVELS
+    assert found["calls"].dependent_waits == 32
+    assert found["levels"].seconds < 0.75 * found["calls"].seconds
 
 
 def test_a_leaf_of_a_tree_costs_no_kernel_no_wait_and_no_release() -> None:

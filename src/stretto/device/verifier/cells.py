@@ -44,7 +44,8 @@ class Axis:
         if isinstance(dim, int):
             ends = {end for part in parts if isinstance(part, tuple) for end in part}
             return Axis(dim, tuple(sorted({0, *(end for end in ends if 0 < end < dim)})))
-        cuts = Counter(part.dim for part in parts if isinstance(part, Piece))
+        dims = (part.dim for part in parts if isinstance(part, Piece))
+        cuts = Counter(dim for dim in dims if isinstance(dim, TileDim))
         # The order of regions is that of a set: of equally frequent cuts the text decides.
         cut = max(cuts, key=lambda cut: (cuts[cut], str(cut)), default=None)
         return Axis(dim, tuple(range(1 if cut is None else cut.tiles)), cut)
