@@ -190,6 +190,7 @@ describe(
 )
 describe("topk", "stretto", fails=Fails.NEVER)
 describe("byte_mm", "stretto", fails=Fails.NEVER, cost=Cost.PRODUCT)
+describe("rows_before rows_of call_table number_row", "stretto", fails=Fails.NEVER)
 describe("masked_scatter one_hot", fails=Fails.VALUES)  # too few elements; a class out of range
 describe(
     "_linalg_check_errors cholesky cholesky_inverse cholesky_solve inverse pinverse svd "
