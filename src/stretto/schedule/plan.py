@@ -32,12 +32,14 @@ from stretto.device.expr import (
     limit_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
+    Branching,
     Call,
+    If,
     Leaf,
     Let,
     Node,
@@ -47,6 +49,7 @@ from stretto.device.tree import (
     assigns,
     children,
     is_parallel,
+    is_predicated,
     joined,
     leaves,
     reads,
@@ -57,6 +60,7 @@ from stretto.device.tree import (
 )
 from stretto.schedule.merge import RunStep, StatementStep, Step, merge
 from stretto.schedule.pieces import piece, piece_registers
+from stretto.schedule.predication import why_not_predicated
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
@@ -81,12 +85,29 @@ def make_plan(
     cuts: frozenset[int] = frozenset(),
     *,
     by_address: bool = False,
+    predicated: frozenset[int] = frozenset(),
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
     launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches
     read from the block of words where the inputs and outputs lie that loops and branches of the
-    host use, so that their arguments are the same for all calls."""
-    return _LaunchPlanner(program, most_kernels, cuts, by_address).plan()
+    host use, so that their arguments are the same for all calls. predicated: `id`s of branches of
+    main among the cuts that are predicated, as far as `schedule/predication.py` says that they can
+    be."""
+    return _LaunchPlanner(program, most_kernels, cuts, by_address, predicated).plan()
+
+
+def branches_apart(
+    program: DeviceProgram, cuts: frozenset[int]
+) -> tuple[tuple[If[Schedule], str | None], ...]:
+    """The branches of main that a plan with these cuts takes apart, each with the reason for which
+    it cannot be predicated, if there is one."""
+    planner = _LaunchPlanner(program, MOST_KERNELS, cuts)
+    apart = [
+        node
+        for node in walk(program.tree.main.body)
+        if isinstance(node, If) and planner.on_host(node)
+    ]
+    return tuple((branch, planner.why_not_predicated(branch)) for branch in apart)
 
 
 class _LaunchPlanner:
@@ -96,8 +117,10 @@ class _LaunchPlanner:
         most_kernels: int,
         cuts: frozenset[int] = frozenset(),
         by_address: bool = False,
+        predicated: frozenset[int] = frozenset(),
     ) -> None:
         self.program = program
+        self.predicated = predicated
         self.cuts = cuts
         self.by_address = by_address
         self.most = most_kernels
@@ -135,6 +158,17 @@ class _LaunchPlanner:
             or (not isinstance(node, Leaf | Call) and self.size(node) > self.most)
         )
 
+    def is_predicated(self, node: Node[Schedule]) -> bool:
+        """Whether a branch that is executed by the host is one whose launches are guarded."""
+        return (
+            isinstance(node, If)
+            and id(node) in self.predicated
+            and self.why_not_predicated(node) is None
+        )
+
+    def why_not_predicated(self, branch: If[Schedule]) -> str | None:
+        return why_not_predicated(branch, self.on_host, self._has_library_call)
+
     def _has_cut(self, node: Node[Schedule]) -> bool:
         return bool(self.cuts) and any(id(inner) in self.cuts for inner in walk(node))
 
@@ -153,6 +187,7 @@ class _FunctionCutter:
         self.words: dict[str, int] = {}
         self.made = 0
         self.moving: tuple[Buffer, ...] = ()
+        self.guards: tuple[Guard, ...] = ()
         for reg in (*function.results, *function.params):
             self.word(reg.name)
 
@@ -218,7 +253,9 @@ class _FunctionCutter:
                 gathered.append(item)
                 size += more
         flush()
-        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
+        # Launches of a predicated branch are nodes of a sequence's graph.
+        alone = len(parts) == 1 and not is_predicated(parts[0])
+        return parts[0] if alone else Seq(tuple(parts))
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
         """Sequences and leaves taken apart where the host has to come in."""
@@ -305,6 +342,7 @@ class _FunctionCutter:
     # ---- control on the host -----------------------------------------------------------------
     def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
         """A node as the host executes it; what the device computes for it is added to `ahead`."""
+        given = node
         for reg in assigns(node):
             self.word(reg.name)
         node = with_inputs(
@@ -314,7 +352,19 @@ class _FunctionCutter:
             self.word(reg.name)
         if isinstance(node, Call):
             return cast("Call[Action]", node)
+        if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
+            return self.predicated(node)
         return rebuilt(node, [self.node(child) for child in children(node)])
+
+    def predicated(self, branch: If[Schedule]) -> Node[Action]:
+        """A branch whose launches are guarded by its condition."""
+        outer = self.guards
+        arms: list[Node[Action]] = []
+        for negated, arm in enumerate((branch.then, branch.orelse)):
+            self.guards = (*outer, Guard(branch.condition, bool(negated)))
+            arms.append(self.node(arm))
+        self.guards = outer
+        return If(branch.condition, arms[0], arms[1], Branching.PREDICATED)
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
         """A number, a size that the host knows, or a register that a launch computes for it."""
@@ -363,7 +413,7 @@ class _FunctionCutter:
             frames=frames,
         )
         turned = rotating(body)
-        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned)))
+        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned), self.guards))
 
 
 def _has_statements(steps: list[Step]) -> bool:

@@ -18,8 +18,9 @@ from stretto.device.program import DeviceProgram
 from stretto.device.tree import Leaf, Seq, walk
 from stretto.options import Options
 from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
+from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_graph, choose_launches, graph_seconds
+from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
@@ -103,7 +104,7 @@ def captured_seconds(
     """Of the captured graph that options make; `launches` "auto": by cost."""
     apart = with_own_memory(program)
     chosen = choose_graph(apart, costs, launches, control, device)
-    plan = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    plan = make_plan(apart, cuts=chosen.cuts, by_address=True, predicated=chosen.predicated)
     return graph_seconds(plan, device, costs)
 
 

@@ -20,7 +20,7 @@ import torch
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, stretch
 from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
@@ -166,8 +166,9 @@ class GraphExecutable(PlanExecutable):
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
+            parts = stretch(sequence)
             for captured, group in groupby(
-                numbers, lambda number: self._can_capture(sequence.children[number])
+                numbers, lambda number: self._can_capture(parts[number])
             ):
                 found += self._stretch(sequence, tuple(group), captured)
             self._stretches[key] = tuple(found)
@@ -185,7 +186,7 @@ class GraphExecutable(PlanExecutable):
         if not isinstance(body, Seq):
             return False
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
-        alone = [s.sequence.children[n] for s in everything if not s.captured for n in s.numbers]
+        alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
         calls = _calls(alone)
         return (
             any(not isinstance(node, Leaf) for node in alone)
@@ -202,7 +203,7 @@ class GraphExecutable(PlanExecutable):
     def _stretch(
         self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
     ) -> list[Stretch]:
-        nodes = [sequence.children[number] for number in numbers]
+        nodes = [stretch(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
         inside = [inner for node in nodes for inner in walk(node)]
@@ -262,23 +263,24 @@ class GraphHost(Host):
 
     def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
         """Some children of a sequence, in this order."""
-        for stretch in self.executable.stretches(node, numbers):
-            if not stretch.captured:
+        nodes = stretch(node)
+        for part in self.executable.stretches(node, numbers):
+            if not part.captured:
                 self.begin_words(at)
-                for number in stretch.numbers:
-                    self.node(node.children[number], at)
+                for number in part.numbers:
+                    self.node(nodes[number], at)
                 continue
             try:
-                made = self.graph(stretch, at)
+                made = self.graph(part, at)
             except RefusedCall as refused:
                 self.executable.refuse(refused.call)
-                self.parts(node, stretch.numbers, at)
+                self.parts(node, part.numbers, at)
                 continue
             self.begun = True
             self.executable.counts.replayed += 1
             self.executable.launcher.replay(made.replay, self.stream)
-            at.lost |= stretch.rotated
-            for launch in stretch.launches:
+            at.lost |= part.rotated
+            for launch in part.launches:
                 at.lost |= set(launch.rotated)
 
     def begin_words(self, at: Activation) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.operator import DRAWS, LibraryCall
-from stretto.device.plan import Action, Launch, Library
+from stretto.device.plan import Action, Launch, Library, stretch
 from stretto.device.tree import Call, For, If, Leaf, Node, Rotation, Seq, While, children, walk
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.graphs.builder import CaptureError, GraphBuilder, GraphNode
@@ -113,8 +113,8 @@ class Recorder:
         self._depth = 0
 
     def parts(self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int]) -> Ends:
-        """Some children of a sequence, in the order in which it is arranged."""
-        after = self.arrangements[id(node)].after
+        """Some nodes of a sequence's stretch, in the order in which it is arranged."""
+        after, parts = self.arrangements[id(node)].after, stretch(node)
         lanes = self.arrangements[id(node)].arrangement.streams
         ends: dict[int, Ends] = {}
         followed: set[GraphNode] = set()
@@ -123,7 +123,7 @@ class Recorder:
             before = _all(ends[other] for other in after[number] if other in ends)
             followed.update(before)
             lane = id(node), lanes[number]
-            ends[number] = self.node(graph, node.children[number], before or self.head, lane)
+            ends[number] = self.node(graph, parts[number], before or self.head, lane)
         return tuple(one for one in _all(ends.values()) if one not in followed) or self.head
 
     def node(self, graph: GraphBuilder, node: Node[Action], after: Ends, lane: Hashable) -> Ends:

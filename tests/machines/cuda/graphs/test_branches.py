@@ -1,0 +1,247 @@
+"""Branches in graphs: conditional nodes and predicated launches compute what eager computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from stretto.device.forms import Planned
+from stretto.device.plan import Plan, stretch
+from stretto.device.text import parse_form, print_form
+from stretto.device.tree import If, is_predicated, map_tree, walk
+from stretto.device.verifier import verify_plan
+from stretto.device.verifier.launch_graphs import verify_graph
+from stretto.errors import VerifyError
+from stretto.machines.cuda.machine import gpu_program
+from stretto.machines.cuda.templates import TEMPLATES
+from stretto.options import BRANCHES, Options
+from stretto.schedule.launch_graph import plan_graph
+from stretto.schedule.streams import implied
+from tests.e2e.machines import CUDA, spread
+from tests.machines.cuda.cuda_fakes import FakeCuda
+from tests.machines.cuda.graphs.programs import (
+    APART,
+    arguments,
+    on_fake_gpu,
+    random_branches,
+    until_large,
+)
+
+PREDICATED = replace(APART, branches="predicated")
+Function = Callable[..., Any]
+
+
+def nested(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """A branch with a branch in an arm, beside what needs nothing of either."""
+    a = torch.tanh(x @ w)
+    if x.sum() > 0:
+        b = a * 2
+        if x.mean() > 0.1:
+            b = b.cumsum(0) + w[0]
+    else:
+        b = (a + 1).cumsum(1)
+    return b @ w + a, x.softmax(1)
+
+
+def compiled(function: Function, inputs: tuple[Tensor, ...], options: Options) -> Any:
+    fast = stretto.compile(function, backend=CUDA, options=options)
+    with torch.no_grad(), spread():
+        fast(*inputs)
+    return fast
+
+
+def same(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def plan_of(function: Function, options: Options = PREDICATED) -> Plan:
+    (entry,) = compiled(function, arguments(0), options).signatures
+    return gpu_program(entry.stages).plan
+
+
+@pytest.mark.parametrize("branches", BRANCHES)
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int, units: int, branches: str) -> None:
+    """As one replay, in another order of nodes each time, with sizes that no tile divides."""
+    program = random_branches(seed)
+    options = replace(APART, units=units, branches=branches)
+    fast = compiled(program, arguments(0, rows=5), options)
+    for given in range(4):
+        x, w = arguments(given, rows=5)
+        same(fast(x, w), program(x, w))
+    (entry,) = fast.signatures
+    assert entry.executable.reads == 0
+    assert entry.executable.counts.replayed == 5
+    guarded = sum(len(launch.guards) > 0 for _, launch in gpu_program(entry.stages).plan.launches)
+    assert guarded > 1 if branches == "predicated" else True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_of_sizes_that_change(seed: int) -> None:
+    program = random_branches(seed)
+    fast = stretto.compile(program, backend=CUDA, options=PREDICATED, dynamic=True)
+    with torch.no_grad(), spread():
+        for rows in (6, 7, 2, 13):
+            inputs = arguments(rows, rows)
+            same(fast(*inputs), program(*inputs))
+
+
+@pytest.mark.parametrize("enqueue", ["stream", "streams", "graph"])
+def test_nobody_waits_for_a_predicated_branch(enqueue: str) -> None:
+    fast = compiled(nested, arguments(0), replace(PREDICATED, enqueue=enqueue))
+    for seed in range(6):
+        inputs = arguments(seed)
+        same(fast(*inputs), nested(*inputs))
+    (entry,) = fast.signatures
+    assert entry.executable.reads == 0
+    assert not gpu_program(entry.stages).plan.decides_on_host
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_nothing_to_do(rows: int) -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        if w[0, 0] > 0:
+            x = torch.tanh(x @ w) + 1
+        return x * 2
+
+    fast = compiled(program, arguments(0, rows), PREDICATED)
+    for seed in range(3):
+        inputs = arguments(seed, rows)
+        same(fast(*inputs), program(*inputs))
+
+
+def test_launches_whose_units_wait_leave_their_counters_alone() -> None:
+    """One launch for each arm, in which units meet: skipped in some calls, not in others, and in a
+    loop in which the arms take turns."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(4):
+            if x[0, 0] > 0:
+                x = torch.tanh(x @ w).cumsum(0) @ w - 1
+            else:
+                x = (x.softmax(0) @ w).cumsum(0) + 1
+        return x
+
+    options = replace(PREDICATED, launches="one")
+    fast = compiled(program, arguments(0), options)
+    for seed in range(6):
+        inputs = arguments(seed)
+        same(fast(*inputs), program(*inputs))
+    (entry,) = fast.signatures
+    made = gpu_program(entry.stages)
+    guarded = [launch for _, launch in made.plan.launches if launch.guards]
+    assert guarded and any(launch.units_wait for launch in guarded)
+
+
+def test_a_call_between_runs_of_two_kinds_of_arms() -> None:
+    """What an arm wrote in an earlier call is not taken for what this call computes."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = x * 3
+        if x[0, 0] > 0:
+            y = torch.tanh(x @ w)
+        return y.cumsum(0)
+
+    fast = compiled(program, arguments(0), PREDICATED)
+    x, w = arguments(0)
+    for sign in (1, -1, 1, -1, -1, 1):
+        x = x.abs() * sign
+        same(fast(x, w), program(x, w))
+
+
+def test_the_text_of_a_plan_says_which_branches_are_predicated() -> None:
+    (entry,) = compiled(nested, arguments(0), PREDICATED).signatures
+    made = gpu_program(entry.stages)
+    text = print_form(Planned(made.plan, entry.stages.runnable()[1]))
+    assert "if " in text and " as predicated {" in text and " guards " in text
+    again = parse_form(text, templates=TEMPLATES)
+    assert print_form(again) == text
+    assert again.plan == made.plan  # pyright: ignore
+
+
+def test_launches_of_two_arms_need_no_order() -> None:
+    plan = plan_of(nested)
+    graph = plan_graph(plan)
+    verify_graph(graph)
+    arms: dict[bool, list[int]] = {False: [], True: []}
+    for number, node in enumerate(graph.nodes):
+        if node.guards:
+            arms[node.guards[0].negated].append(number)
+    assert arms[False] and arms[True]
+    pairs = {(edge.before, edge.after) for edge in graph.edges}
+    assert not pairs & {(a, b) for a in arms[False] for b in arms[True]}
+    writers = {a for a, b in pairs if graph.nodes[b].guards}
+    assert writers  # what decides comes before what is decided
+
+
+def test_the_verifier_finds_a_missing_edge_of_a_predicate() -> None:
+    graph = plan_graph(plan_of(nested))
+    found = 0
+    for edge in graph.edges:
+        later = graph.nodes[edge.after]
+        written = {*graph.nodes[edge.before].writes}
+        if written & {guard.register.name for guard in later.guards}:
+            if implied(graph.before, (edge.before, edge.after)):
+                continue
+            fewer = tuple(one for one in graph.edges if one != edge)
+            with pytest.raises(VerifyError, match="has to come before .* for register"):
+                verify_graph(replace(graph, edges=fewer))
+            found += 1
+    assert found >= 3
+
+
+def test_the_verifier_finds_a_wrong_guard() -> None:
+    plan = plan_of(nested)
+    verify_plan(plan)
+    (branch, *_) = (node for node in walk(plan.tree.main.body) if is_predicated(node))
+    assert isinstance(branch, If)
+    launch = next(part.body for part in stretch(branch))  # pyright: ignore
+    for wrong in ((), tuple(replace(one, negated=not one.negated) for one in launch.guards)):
+        with pytest.raises(VerifyError, match="other guards than the predicated branches"):
+            verify_plan(changed(plan, launch, replace(launch, guards=wrong)))
+
+
+def changed(plan: Plan, old: Any, new: Any) -> Plan:
+    """The plan with another launch in the place of one."""
+    return replace(plan, tree=map_tree(plan.tree, lambda body: new if body is old else body))
+
+
+def test_what_cannot_be_predicated_is_conditional_and_says_why() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = torch.cummax(x @ w, 1)[0]
+        if x.sum() > 1:
+            for _ in range(3):
+                x = x @ w
+        return x
+
+    fast = compiled(program, arguments(0), PREDICATED)
+    for seed in range(4):
+        inputs = arguments(seed)
+        same(fast(*inputs), program(*inputs))
+    (entry,) = fast.signatures
+    reasons = {one.why for one in gpu_program(entry.stages).branches}
+    assert "a library call is in an arm" in reasons
+    assert any("is taken apart in an arm" in reason for reason in reasons)
+    assert all(one.way == "conditional" for one in gpu_program(entry.stages).branches)
+
+
+@pytest.mark.parametrize("function", [nested, until_large])
+def test_on_the_driver(cuda: FakeCuda, function: Function) -> None:
+    """Predicated launches are ordinary nodes, which are patched; no arm is a body."""
+    gpu = on_fake_gpu(cuda, function, arguments(0), PREDICATED)
+    for seed in range(5):
+        cuda.library.fake_seed(seed)
+        inputs = arguments(seed)
+        same(tuple(gpu(*inputs)), function(*inputs))
+    loops = 2 if function is until_large else 0
+    assert len(cuda.log("cuGraphAddNode")) == loops
+    assert gpu.run.counts.made == 1 and gpu.run.reads == 0
+    assert len(cuda.log("cuGraphLaunch")) == 5
