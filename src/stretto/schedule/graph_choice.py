@@ -178,6 +178,8 @@ class _Branches:
             f"{seconds_text(after.seconds or 0)} predicated, {seconds_text(before.seconds or 0)} "
             f"{_OTHERWISE[otherwise]}, simulated"
         )
+        if self.costing.frequencies:
+            why += ", with the ways that were counted"
         way = "predicated" if faster else otherwise
         found = [ChosenBranch(branch.condition.name, way, why) for branch, _, _ in candidates]
         return replace(after if faster else before, branches=(*best.branches, *found))

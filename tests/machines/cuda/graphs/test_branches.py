@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from stretto.device.tree import If, is_predicated, map_tree, walk
 from stretto.device.verifier import verify_plan
 from stretto.device.verifier.launch_graphs import verify_graph
 from stretto.errors import VerifyError
+from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.options import BRANCHES, Options
+from stretto.schedule import graph_choice
 from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.streams import implied
 from tests.e2e.machines import CUDA, spread
@@ -245,3 +248,71 @@ def test_on_the_driver(cuda: FakeCuda, function: Function) -> None:
     assert len(cuda.log("cuGraphAddNode")) == loops
     assert gpu.run.counts.made == 1 and gpu.run.reads == 0
     assert len(cuda.log("cuGraphLaunch")) == 5
+
+
+def with_counts(x: Tensor, w: Tensor) -> Tensor:
+    """Branches of known ways: twice in a loop, once in an arm, once by itself."""
+    for _ in range(3):
+        if x[0, 0] > 0:
+            x = torch.tanh(x @ w) - 2
+            if w[0, 0] > 0:
+                x = x.cumsum(0)
+        else:
+            x = x.flip(0).abs() + 1
+    if x[0, 0] > 100:
+        x = x.cumsum(1) @ w
+    return x
+
+
+@pytest.mark.parametrize("cost", [0.0, 1.0], ids=["conditional", "predicated"])
+def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+    """Whatever executes a branch counts the same; what is counted is asked for by the next
+    compilation of the program."""
+    chosen = {"conditional": 0, "predicated": 0}
+
+    def better(self: Any, best: Any, more: Any, gain: float) -> Any:
+        best, other, _ = compare(self, best, more, gain)
+        return best, other, cost > 0
+
+    compare = graph_choice._Costing.better  # pyright: ignore
+    monkeypatch.setattr(graph_choice._Costing, "better", better)  # pyright: ignore
+    options = replace(APART, branches="auto", cache_dir=tmp_path)
+    fast = compiled(with_counts, arguments(0), options)
+    wanted = dict.fromkeys(("x first", "x", "w first", "w", "last"), 0)
+    for seed in (0, *range(5)):  # the first call has compiled it
+        x, w = arguments(seed)
+        same(fast(x, w) if seed or wanted["last"] else with_counts(x, w), with_counts(x, w))
+        wanted["last"] += 1
+        for _ in range(3):
+            wanted["x"] += 1
+            if x[0, 0] > 0:
+                wanted["x first"] += 1
+                wanted["w"] += 1
+                wanted["w first"] += int(w[0, 0] > 0)
+                x = torch.tanh(x @ w) - 2
+                x = x.cumsum(0) if w[0, 0] > 0 else x
+            else:
+                x = x.flip(0).abs() + 1
+    (entry,) = fast.signatures
+    for one in gpu_program(entry.stages).branches:
+        chosen[one.way] += 1
+    assert chosen["predicated" if cost else "conditional"] == 3
+    counts = entry.executable.branch_counts()
+    found = sorted((one.total, one.first) for one in counts.values())
+    pairs = ((wanted["x"], wanted["x first"]), (wanted["w"], wanted["w first"]))
+    assert found == sorted((*pairs, (wanted["last"], 0)))
+    assert any(str(wanted["x first"]) in line and str(wanted["x"]) in line
+               for line in fast.explain().splitlines() if "if main" in line)  # fmt: skip
+    again = compiled(with_counts, arguments(0), options)
+    (entry,) = again.signatures
+    reasons = [one.why for one in gpu_program(entry.stages).branches]
+    assert any("with the ways that were counted" in reason for reason in reasons)
+    names = sorted(counts)
+    shares = known_frequencies(entry.stages, names)
+    assert shares == {n: (counts[n].first + 0.5) / (counts[n].total + 1) for n in names}
+    assert not known_frequencies(begun_without(entry.stages), names)
+
+
+def begun_without(stages: Any) -> Any:
+    """The same compilation, of a user who takes no measurement into account."""
+    return replace(stages, options=replace(stages.options, tune="off"))

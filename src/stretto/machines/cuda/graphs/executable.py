@@ -21,9 +21,10 @@ from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name, stretch
-from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
@@ -85,12 +86,14 @@ class Made:
 @dataclass(slots=True)
 class Graphs:
     """The graphs of a state. arena: what they were made for. words: registers and addresses;
-    initial: what these are before a run, with its values; reached: what these point to. last: of
-    each stretch, the call's memory and sizes, and the graph that had them."""
+    initial: what these are before a run, with its values; reached: what these point to. counts: two
+    words for each branch whose ways are counted. last: of each stretch, the call's memory and
+    sizes, and the graph that had them."""
 
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
+    counts: torch.Tensor
     values: tuple[int, ...] = ()
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
@@ -120,6 +123,9 @@ class GraphExecutable(PlanExecutable):
             arrangements = {**arrangements, id(whole): ONE_NODE}
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
+        names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
+        self.counted = sorted(names) if options.branches == "auto" else []
+        self.count_words: list[torch.Tensor] = []
         self.counts = Counts()
         self.refused: set[int] = set()
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
@@ -136,6 +142,16 @@ class GraphExecutable(PlanExecutable):
         """Graphs that are kept now, of all states."""
         kept = (state.graphs for state in list(self.states.values()))
         return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
+
+    def branch_counts(self) -> dict[str, BranchCount]:
+        """Which way branches of main went so far, by the names of their conditions; waits for all
+        that was enqueued. Empty where that is not counted: with another `Options.branches` than
+        "auto"."""
+        for state in list(self.states.values()):
+            self.launcher.synchronize(state.stream)
+        sums = [sum(column) for column in zip(*(w.tolist() for w in self.count_words), strict=True)]
+        pairs = zip(sums[::2], sums[1::2], strict=False)
+        return {name: BranchCount(*pair) for name, pair in zip(self.counted, pairs, strict=False)}
 
     def host(
         self,
@@ -158,7 +174,9 @@ class GraphExecutable(PlanExecutable):
                 self.launcher.synchronize(state.stream)
             nothing = [0] * max(len(self.plan.words["main"]), 1)
             words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
-            kept = state.graphs = Graphs(arena, words, initial)
+            counts = self.launcher.numbers([0] * max(2 * len(self.counted), 1))
+            self.count_words.append(counts)
+            kept = state.graphs = Graphs(arena, words, initial, counts)
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -390,6 +408,13 @@ class _Recording:
     def number_or_register(self, expr: Expr) -> int | Reg:
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
+
+    def count_cells(self, condition: Reg) -> CountCells | None:
+        counted = self.host.executable.counted
+        if condition.name not in counted:
+            return None
+        cells = self.host.graphs.counts[2 * counted.index(condition.name) :]
+        return CountCells(cells.data_ptr(), cells.data_ptr() + cells.itemsize)
 
     def cells(self, count: int) -> torch.Tensor:
         return self.host.executable.launcher.numbers([0] * count)

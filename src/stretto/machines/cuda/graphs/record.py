@@ -7,7 +7,7 @@ registers and addresses, counts, and decides (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,12 @@ from stretto.device.plan import Action, Launch, Library, stretch
 from stretto.device.tree import Call, For, If, Leaf, Node, Rotation, Seq, While, children, walk
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.graphs.builder import CaptureError, GraphBuilder, GraphNode
+from stretto.machines.cuda.graphs.counting import (
+    CountCells,
+    counted,
+    predicated_branches,
+    writes,
+)
 from stretto.machines.cuda.graphs.words import Code, Operation
 from stretto.machines.cuda.launch import Invocation
 
@@ -52,6 +58,10 @@ class Host(Protocol):
 
     def number_or_register(self, expr: Expr) -> int | Reg:
         """A bound of a loop."""
+        ...
+
+    def count_cells(self, condition: Reg) -> CountCells | None:
+        """Of the branches with this condition; None where nobody wants to know."""
         ...
 
     def cells(self, count: int) -> torch.Tensor:
@@ -124,7 +134,23 @@ class Recorder:
             followed.update(before)
             lane = id(node), lanes[number]
             ends[number] = self.node(graph, parts[number], before or self.head, lane)
+        self._count_predicated(graph, node, ends)
         return tuple(one for one in _all(ends.values()) if one not in followed) or self.head
+
+    def _count_predicated(
+        self, graph: GraphBuilder, node: Seq[Action], ends: Mapping[int, Ends]
+    ) -> None:
+        """Adds a node that counts the predicated branches that begin among some parts."""
+        operations: list[Operation] = []
+        registers: set[str] = set()
+        for found in predicated_branches(node):
+            cells = self.host.count_cells(found.branch.condition)
+            if cells is not None and found.number in ends:
+                operations += found.operations(cells, self.host.address_of_word)
+                registers |= found.registers
+        parts = stretch(node)
+        after = _all(ends[number] for number in ends if writes(parts[number], registers))
+        self._operations(graph, operations, after or self.head)
 
     def node(self, graph: GraphBuilder, node: Node[Action], after: Ends, lane: Hashable) -> Ends:
         """One node, behind others."""
@@ -167,6 +193,8 @@ class Recorder:
         self, graph: GraphBuilder, condition: Reg, arms: Sequence[Node[Action]], after: Ends
     ) -> Ends:
         operations = [Operation(Code.TEST, self.host.address_of_word(condition))]
+        if (cells := self.host.count_cells(condition)) is not None:
+            operations += counted(cells)
         taken: list[tuple[int, Node[Action]]] = []
         for code, arm in zip((Code.DECIDE, Code.REFUSE), arms, strict=True):
             if not is_empty(arm):
