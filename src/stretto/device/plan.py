@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from stretto.device.awaited import has_waits
 from stretto.device.expr import Buffer, Reg
 from stretto.device.operator import LibraryCall
 from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import (
+    Branching,
     Call,
     If,
     Leaf,
@@ -124,6 +126,17 @@ def arms(branch: If[Action]) -> tuple[tuple[Guard, Node[Action]], ...]:
     """The arms of a branch, each with what has to hold for it."""
     condition = branch.condition
     return (Guard(condition), branch.then), (Guard(condition, True), branch.orelse)
+
+
+def is_unlikely(node: Node[Action]) -> TypeGuard[If[Action]]:
+    """Whether the node is a branch with an arm that is hardly ever taken."""
+    unlikely = (Branching.UNLIKELY_THEN, Branching.UNLIKELY_ELSE)
+    return isinstance(node, If) and node.branching in unlikely
+
+
+def unlikely_guard(branch: If[Action]) -> Guard:
+    """What holds for the arm that is hardly ever taken."""
+    return Guard(branch.condition, branch.branching is Branching.UNLIKELY_ELSE)
 
 
 def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:

@@ -112,6 +112,11 @@ class Branching(StrEnum):
     PREDICATED = "predicated"
     """The launches of both arms are enqueued like those around them; those of the arm that is not
     taken return at once."""
+    UNLIKELY_THEN = "unlikely_then"
+    """The first arm is hardly ever taken: a captured graph does without it, and the host executes
+    it, and the rest behind it."""
+    UNLIKELY_ELSE = "unlikely_else"
+    """The same for the second arm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -32,7 +32,7 @@ from stretto.device.expr import (
     limit_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name, is_unlikely
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
@@ -46,6 +46,7 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
+    While,
     assigns,
     children,
     is_parallel,
@@ -86,14 +87,18 @@ def make_plan(
     *,
     by_address: bool = False,
     predicated: frozenset[int] = frozenset(),
+    unlikely: Mapping[int, Branching] | None = None,
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
     launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches
     read from the block of words where the inputs and outputs lie that loops and branches of the
     host use, so that their arguments are the same for all calls. predicated: `id`s of branches of
     main among the cuts that are predicated, as far as `schedule/predication.py` says that they can
-    be."""
-    return _LaunchPlanner(program, most_kernels, cuts, by_address, predicated).plan()
+    be. unlikely: of others, with the arm that is hardly ever taken; not those in heads of loops and
+    in likely arms. With such branches all launches read from the block of words where inputs and
+    outputs lie, if any do."""
+    planner = _LaunchPlanner(program, most_kernels, cuts, by_address, predicated, unlikely)
+    return planner.plan()
 
 
 def branches_apart(
@@ -118,8 +123,10 @@ class _LaunchPlanner:
         cuts: frozenset[int] = frozenset(),
         by_address: bool = False,
         predicated: frozenset[int] = frozenset(),
+        unlikely: Mapping[int, Branching] | None = None,
     ) -> None:
         self.program = program
+        self.unlikely = unlikely or {}
         self.predicated = predicated
         self.cuts = cuts
         self.by_address = by_address
@@ -188,6 +195,7 @@ class _FunctionCutter:
         self.made = 0
         self.moving: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
+        self.stays = function.name != "main"  # no branch here may leave a graph
         for reg in (*function.results, *function.params):
             self.word(reg.name)
 
@@ -212,7 +220,8 @@ class _FunctionCutter:
             return set()
         found, called = set[Buffer](), set[Buffer]()
         for node in walk(body):
-            if isinstance(node, Leaf | Seq) or not planner.on_host(node):
+            everywhere = bool(planner.unlikely) and node is body
+            if not everywhere and (isinstance(node, Leaf | Seq) or not planner.on_host(node)):
                 continue
             for schedule in leaves(node):
                 kernels = [planner.kernels[name] for name in schedule.kernels]
@@ -253,8 +262,8 @@ class _FunctionCutter:
                 gathered.append(item)
                 size += more
         flush()
-        # Launches of a predicated branch are nodes of a sequence's graph.
-        alone = len(parts) == 1 and not is_predicated(parts[0])
+        # Only in a sequence a branch may be predicated, or leave a graph.
+        alone = len(parts) == 1 and not (is_predicated(parts[0]) or is_unlikely(parts[0]))
         return parts[0] if alone else Seq(tuple(parts))
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
@@ -354,7 +363,24 @@ class _FunctionCutter:
             return cast("Call[Action]", node)
         if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
             return self.predicated(node)
+        if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
+            return self.unlikely(node, self.planner.unlikely[id(given)])
+        if isinstance(node, While):
+            return rebuilt(node, [self.staying(node.head), self.node(node.body)])
         return rebuilt(node, [self.node(child) for child in children(node)])
+
+    def staying(self, node: Node[Schedule]) -> Node[Action]:
+        """A node in which no branch leaves a graph."""
+        outer, self.stays = self.stays, True
+        made = self.node(node)
+        self.stays = outer
+        return made
+
+    def unlikely(self, branch: If[Schedule], branching: Branching) -> Node[Action]:
+        first = branching is Branching.UNLIKELY_THEN
+        then = self.node(branch.then) if first else self.staying(branch.then)
+        orelse = self.staying(branch.orelse) if first else self.node(branch.orelse)
+        return If(branch.condition, then, orelse, branching)
 
     def predicated(self, branch: If[Schedule]) -> Node[Action]:
         """A branch whose launches are guarded by its condition."""

@@ -20,11 +20,13 @@ import torch
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, stretch
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, is_unlikely, stretch
 from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
 from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
+from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
@@ -43,12 +45,14 @@ MOST_GRAPHS = 16
 @dataclass(slots=True)
 class Counts:
     """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
-    the ones whose graph had all arguments already; patched: launches whose arguments changed."""
+    the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
+    unlikely arms, which the host executed."""
 
     made: int = 0
     replayed: int = 0
     as_they_were: int = 0
     patched: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Stretch:
     """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
     else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
     no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
-    places."""
+    places. exits: branches that leave the graph."""
 
     sequence: Seq[Action]
     numbers: tuple[int, ...]
@@ -66,6 +70,7 @@ class Stretch:
     calls: tuple[LibraryCall, ...] = ()
     sized: bool = False
     rotated: frozenset[Buffer] = frozenset()
+    exits: tuple[If[Action], ...] = ()
 
     @property
     def key(self) -> Hashable:
@@ -80,20 +85,22 @@ class Made:
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
     keys: list[object]
-    keep: list[torch.Tensor]
 
 
 @dataclass(slots=True)
 class Graphs:
     """The graphs of a state. arena: what they were made for. words: registers and addresses;
     initial: what these are before a run, with its values; reached: what these point to. counts: two
-    words for each branch whose ways are counted. last: of each stretch, the call's memory and
-    sizes, and the graph that had them."""
+    words for each branch whose ways are counted. left: as `ExitCells`; loops: `loop_cells`, by the
+    `id` of the loop. last: of each stretch, the call's memory and sizes, and the graph that had
+    them."""
 
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
     counts: torch.Tensor
+    left: torch.Tensor
+    loops: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     values: tuple[int, ...] = ()
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
@@ -126,6 +133,7 @@ class GraphExecutable(PlanExecutable):
         names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
         self.counted = sorted(names) if options.branches == "auto" else []
         self.count_words: list[torch.Tensor] = []
+        self.exit_count = sum(map(is_unlikely, walk(plan.tree.main.body)))
         self.counts = Counts()
         self.refused: set[int] = set()
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
@@ -176,7 +184,8 @@ class GraphExecutable(PlanExecutable):
             words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
             counts = self.launcher.numbers([0] * max(2 * len(self.counted), 1))
             self.count_words.append(counts)
-            kept = state.graphs = Graphs(arena, words, initial, counts)
+            left = self.launcher.numbers([0, *range(self.exit_count + 1)])
+            kept = state.graphs = Graphs(arena, words, initial, counts, left)
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -204,6 +213,8 @@ class GraphExecutable(PlanExecutable):
         if not isinstance(body, Seq):
             return False
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
+        if any(part.exits for part in everything):
+            return True
         alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
         calls = _calls(alone)
         return (
@@ -224,18 +235,20 @@ class GraphExecutable(PlanExecutable):
         nodes = [stretch(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
-        inside = [inner for node in nodes for inner in walk(node)]
-        calls = tuple(_calls(nodes))
+        inside = [inner for node in nodes for inner in graph_walk(node)]
+        calls, exits = tuple(_calls(nodes)), exits_of(nodes)
         return [
             Stretch(
                 sequence,
                 numbers,
                 True,
                 tuple(_launches(nodes)),
-                tuple(launch for node in nodes for launch in _outer(node)),
+                # The rest behind an exit is in bodies, and in another graph.
+                () if exits else tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
                 bool(calls) or any(isinstance(node, For) for node in inside),
                 frozenset(b for node in inside for pair in rotation(node) for b in pair),
+                exits,
             )
         ]
 
@@ -260,6 +273,8 @@ class GraphHost(Host):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
         self.graphs.reached[:] = at.moving.values()
+        if executable.exit_count:  # a run that was stopped may have left it as it was
+            self.graphs.left[0].fill_(0)
         self.begun = False
         self.signature = (
             tuple(tensor.data_ptr() for tensor in self.memory.values()),
@@ -295,11 +310,41 @@ class GraphHost(Host):
                 self.parts(node, part.numbers, at)
                 continue
             self.begun = True
-            self.executable.counts.replayed += 1
-            self.executable.launcher.replay(made.replay, self.stream)
-            at.lost |= part.rotated
-            for launch in part.launches:
-                at.lost |= set(launch.rotated)
+            self.replay(part, made, at)
+            while exit_number := self.left(part):
+                self.go_on(part, exit_number, at)
+
+    def replay(self, part: Stretch, made: Made, at: Activation) -> None:
+        self.executable.counts.replayed += 1
+        self.executable.launcher.replay(made.replay, self.stream)
+        at.lost |= part.rotated
+        for launch in part.launches:
+            at.lost |= set(launch.rotated)
+
+    def left(self, part: Stretch) -> int:
+        """The number of the exit by which a graph was left; 0 for none. Waits for the replay where
+        the graph has exits."""
+        if not part.exits:
+            return 0
+        executable = self.executable
+        executable.reads += 1
+        executable.launcher.synchronize(self.stream)
+        executable.require_running(self.state)
+        return int(self.graphs.left[0].item())
+
+    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
+        """Executes the unlikely arm of a branch, and replays what is behind it."""
+        branch = part.exits[exit_number - 1]
+        self.graphs.left[0].fill_(0)
+        self.executable.counts.left += 1
+        self.node(unlikely_arm(branch), at)
+        try:
+            rest = self.graph(part, at, branch)
+        except RefusedCall as refused:
+            raise RunError(
+                f"library call {refused.call.name} could be captured, and then no longer"
+            ) from refused
+        self.replay(part, rest, at)
 
     def begin_words(self, at: Activation) -> None:
         """The words as they are before a run; the first graph of a run sees to that itself."""
@@ -308,9 +353,10 @@ class GraphHost(Host):
             at.words.copy_(self.graphs.initial)
 
     # ---- graphs ------------------------------------------------------------------------------
-    def graph(self, stretch: Stretch, at: Activation) -> Made:
-        """The graph of a stretch, with the arguments of this call."""
-        key = stretch.key, self.begun
+    def graph(self, stretch: Stretch, at: Activation, behind: If[Action] | None = None) -> Made:
+        """The graph of a stretch, with the arguments of this call; or that of its rest behind an
+        unlikely arm."""
+        key = stretch.key, self.begun, id(behind)
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
             self.executable.counts.as_they_were += 1
@@ -318,7 +364,7 @@ class GraphHost(Host):
         rigid = key, self.rigid(stretch, at)
         made = self.graphs.made.get(rigid)
         if made is None:
-            made = self.made(stretch, at)
+            made = self.made(stretch, at, behind)
             self.graphs.made[rigid] = made
             self.evict()
         else:
@@ -353,19 +399,23 @@ class GraphHost(Host):
                 unchanged = False
         executable.counts.as_they_were += unchanged
 
-    def made(self, stretch: Stretch, at: Activation) -> Made:
+    def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
         if not self.begun:
             head = (graph.copy(at.words, self.graphs.initial, ()),)
         recording = _Recording(self, at)
-        recorder = Recorder(recording, executable.arrangements, self.state.stream, head)
-        recorder.parts(graph, stretch.sequence, stretch.numbers)
+        arranged = executable.arrangements
+        recorder = Recorder(recording, arranged, self.state.stream, stretch.exits, head)
+        if behind is None:
+            recorder.parts(graph, stretch.sequence, stretch.numbers)
+        else:
+            recorder.rest(graph, stretch.sequence, stretch.numbers, behind)
         nodes = recorder.made.launches
         keys = [self.invocation(launch, at).key for launch, _ in nodes]
         executable.counts.made += 1
-        return Made(graph.instantiate(), nodes, keys, recorder.made.cells)
+        return Made(graph.instantiate(), nodes, keys)
 
     def evict(self) -> None:
         """Lets go of what was not used for longest, when it has ended."""
@@ -416,17 +466,26 @@ class _Recording:
         cells = self.host.graphs.counts[2 * counted.index(condition.name) :]
         return CountCells(cells.data_ptr(), cells.data_ptr() + cells.itemsize)
 
-    def cells(self, count: int) -> torch.Tensor:
-        return self.host.executable.launcher.numbers([0] * count)
+    def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
+        loops = self.host.graphs.loops
+        if id(loop) not in loops:
+            loops[id(loop)] = self.host.executable.launcher.numbers([0, 0])
+        cells = loops[id(loop)]
+        return cells.data_ptr(), cells.data_ptr() + cells.itemsize
+
+    @property
+    def exit_cells(self) -> ExitCells:
+        left = self.host.graphs.left
+        return ExitCells(left.data_ptr(), left.data_ptr() + left.itemsize)
 
 
 def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body for leaf in leaves if isinstance(leaf.body, Launch)]
 
 
 def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body.call for leaf in leaves if isinstance(leaf.body, Library)]
 
 
