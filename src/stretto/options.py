@@ -17,7 +17,7 @@ LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
 ENQUEUE = ("auto", "stream", "streams", "graph")
 """What `Options.enqueue` can be."""
-BRANCHES = ("auto", "conditional", "predicated")
+BRANCHES = ("auto", "conditional", "predicated", "unlikely")
 """What `Options.branches` can be."""
 CALLS = ("auto", "one_by_one", "side_by_side")
 """What `Options.calls` can be."""
@@ -73,10 +73,12 @@ class Options:
         one of "stream" and "graph" in simulation. The CPU machine ignores it.
     branches: on a GPU, how branches are executed that are not the units' own: "conditional", one
         arm is begun when the condition is known; "predicated", both arms are enqueued, and the
-        launches of the one that is not taken return at once, as far as a branch allows that
-        (docs/graphs.md); or "auto", the faster one in simulation where `enqueue` is "graph" or
-        "streams", else "conditional". With "predicated" and "auto" branches outside of loops may be
-        taken from the units for it, unless `control` says otherwise. The CPU machine ignores it.
+        launches of the one that is not taken return at once; "unlikely", the graph does without the
+        arm that is taken less often, which the host executes; each as far as a branch allows it
+        (docs/graphs.md). "auto" chooses for each branch of a graph, by simulation, by how often it
+        went which way so far, and by what can be captured; without a graph it is "conditional".
+        With "predicated" and "auto" a graph may take branches outside of loops from the units, if
+        `control` is "auto". The CPU machine ignores it.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from stretto.device.awaited import has_waits
 from stretto.device.expr import Buffer, Reg
-from stretto.device.operator import LibraryCall
+from stretto.device.operator import DRAWS, LibraryCall
 from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import (
     Branching,
@@ -64,6 +64,12 @@ class Library:
 
     call: LibraryCall
     kernel: str
+
+
+def needs_host(call: LibraryCall) -> bool:
+    """Whether no graph can have a call: it draws random numbers, whose place in their sequence is
+    another one each time, or it needs a number that only the device knows."""
+    return DRAWS in dict(call.kwargs) or any(isinstance(one, Reg) for one in call.operands)
 
 
 Action = Launch | Library

@@ -8,8 +8,9 @@ from itertools import islice
 
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
-from stretto.device.plan import Action, Launch, Library, Plan, arms
+from stretto.device.plan import Action, Launch, Library, Plan, arms, is_unlikely
 from stretto.device.tree import (
+    Branching,
     Call,
     If,
     Leaf,
@@ -238,6 +239,9 @@ class _Profiles:
             case If(then=then, orelse=orelse):
                 first, second = self._body(then), self._body(orelse)
                 share, other = self._share(node, first, second)
+                if is_unlikely(node):
+                    rare = share if node.branching is Branching.UNLIKELY_THEN else other
+                    read += read_seconds(self._device) * (1 + 2 * rare)
                 return read + share * first + other * second
             case Call(function=name) if name not in self._running:
                 self._running.add(name)

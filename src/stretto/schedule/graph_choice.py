@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import If, Node, Seq, children, walk
+from stretto.device.tree import Branching, If, Node, Seq, While, children, walk
 from stretto.errors import ScheduleError
 from stretto.schedule.alternatives import Frequencies, profiled
 from stretto.schedule.launch_order import Opara
 from stretto.schedule.launches import Chosen, ChosenBranch, hosted, outer_leaves
-from stretto.schedule.plan import branches_apart, make_plan
+from stretto.schedule.plan import branches_apart, cannot_be_captured, make_plan
 from stretto.schedule.streams import arranged, opara_streams
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device, device_for
@@ -54,6 +54,8 @@ def choose_graph(
     predicated = everything if branches == "predicated" else frozenset[int]()
     costing = _Costing(program, device or device_for(costs, program.units), costs, frequencies)
     chosen = Chosen(frozenset(forced), predicated=predicated)
+    if branches in ("auto", "unlikely"):
+        chosen = _with_unlikely(program, chosen, frequencies or {}, asked=branches == "unlikely")
     try:
         if launches == "auto":
             for leaf in outer:
@@ -104,7 +106,11 @@ class _Costing:
         if chosen.seconds is not None:
             return chosen
         plan = make_plan(
-            self.program, cuts=chosen.cuts, by_address=True, predicated=chosen.predicated
+            self.program,
+            cuts=chosen.cuts,
+            by_address=True,
+            predicated=chosen.predicated,
+            unlikely=chosen.unlikely,
         )
         seconds = graph_seconds(plan, self.device, self.costs, self.frequencies)
         return replace(chosen, seconds=seconds)
@@ -145,7 +151,7 @@ class _Branches:
         program = self.costing.program
         apart = branches_apart(program, best.cuts)
         for branch, why in apart:
-            if why is None:
+            if why is None and id(branch) not in best.unlikely:
                 inside = frozenset(id(node) for node in walk(branch) if isinstance(node, If))
                 yield branch, Chosen(predicated=inside), "conditional"
         known = {id(branch) for branch, _ in apart}
@@ -183,6 +189,43 @@ class _Branches:
         way = "predicated" if faster else otherwise
         found = [ChosenBranch(branch.condition.name, way, why) for branch, _, _ in candidates]
         return replace(after if faster else before, branches=(*best.branches, *found))
+
+
+def _with_unlikely(
+    program: DeviceProgram, chosen: Chosen, frequencies: Frequencies, asked: bool
+) -> Chosen:
+    """With an unlikely arm for each branch that is taken apart, if that is asked for; else for
+    those of which one arm cannot be captured, which would end the graph before them."""
+    unlikely: dict[int, Branching] = {}
+    found: list[ChosenBranch] = []
+    known: set[int] = set()
+    loops = (node for node in walk(program.tree.main.body) if isinstance(node, While))
+    in_heads = {id(node) for loop in loops for node in walk(loop.head)}
+    branches = (branch for branch, _ in branches_apart(program, chosen.cuts))
+    apart = [branch for branch in branches if id(branch) not in in_heads]
+    for branch in reversed(apart):  # inner branches first
+        share = frequencies.get(branch.condition.name)
+        refused = [cannot_be_captured(program, arm, known) for arm in children(branch)]
+        if asked:
+            first = (not _is_empty(branch.then)) if share is None else share <= 0.5
+            why = "as Options.branches says"
+        elif refused[0] != refused[1]:
+            first = refused[0]
+            why = f"its {'first' if first else 'second'} arm cannot be captured"
+            if share is not None and (share if first else 1 - share) > 0.5:
+                continue  # the usual way would be that of the host
+        else:
+            continue
+        unlikely[id(branch)] = Branching.UNLIKELY_THEN if first else Branching.UNLIKELY_ELSE
+        known.add(id(branch.then if first else branch.orelse))
+        if share is not None:
+            why += f"; the first one was taken in {100 * share:.0f} % of all times"
+        found.append(ChosenBranch(branch.condition.name, "unlikely", why))
+    return replace(chosen, unlikely=unlikely, branches=tuple(reversed(found)))
+
+
+def _is_empty(node: Node[Schedule]) -> bool:
+    return isinstance(node, Seq) and all(map(_is_empty, node.children))
 
 
 _OTHERWISE = {"conditional": "as conditional nodes", "units": "by the units"}

@@ -9,13 +9,24 @@ and simulated, and it is taken where it is at least `LEAST_GAIN` faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, Leaf, Node, Seq, children, is_parallel, leaves, title, walk
+from stretto.device.tree import (
+    Branching,
+    Call,
+    Leaf,
+    Node,
+    Seq,
+    children,
+    is_parallel,
+    leaves,
+    title,
+    walk,
+)
 from stretto.device.verifier.plans import Marks, as_program
 from stretto.errors import ScheduleError
 from stretto.schedule.plan import make_plan
@@ -36,12 +47,13 @@ class ChosenBranch:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """cuts, predicated: of `make_plan`. seconds: of the plan in simulation, where it was simulated.
-    branches: what was chosen for branches that were looked at one by one, and why."""
+    """cuts, predicated, unlikely: of `make_plan`. seconds: of the plan in simulation, where it was
+    simulated. branches: what was chosen for branches that were looked at one by one, and why."""
 
     cuts: frozenset[int] = frozenset()
     seconds: float | None = None
     predicated: frozenset[int] = frozenset()
+    unlikely: Mapping[int, Branching] = field(default_factory=dict[int, Branching])
     branches: tuple[ChosenBranch, ...] = ()
 
 

@@ -15,7 +15,7 @@ host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -32,7 +32,16 @@ from stretto.device.expr import (
     limit_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name, is_unlikely
+from stretto.device.plan import (
+    Action,
+    Guard,
+    Launch,
+    Library,
+    Plan,
+    address_name,
+    is_unlikely,
+    needs_host,
+)
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
@@ -94,8 +103,8 @@ def make_plan(
     read from the block of words where the inputs and outputs lie that loops and branches of the
     host use, so that their arguments are the same for all calls. predicated: `id`s of branches of
     main among the cuts that are predicated, as far as `schedule/predication.py` says that they can
-    be. unlikely: of others, with the arm that is hardly ever taken; not those in heads of loops and
-    in likely arms. With such branches all launches read from the block of words where inputs and
+    be. unlikely: of others, with the arm that is hardly ever taken; not those in heads of loops.
+    With such branches all launches read from the block of words where inputs and
     outputs lie, if any do."""
     planner = _LaunchPlanner(program, most_kernels, cuts, by_address, predicated, unlikely)
     return planner.plan()
@@ -113,6 +122,27 @@ def branches_apart(
         if isinstance(node, If) and planner.on_host(node)
     ]
     return tuple((branch, planner.why_not_predicated(branch)) for branch in apart)
+
+
+def cannot_be_captured(
+    program: DeviceProgram, node: Node[Schedule], without: Collection[int] = ()
+) -> bool:
+    """Whether no captured graph can have a node of main: a library call in it draws random numbers,
+    or needs a size that only the device knows, or the host calls a function. without: `id`s of
+    nodes that are not looked at."""
+    planner = _LaunchPlanner(program, MOST_KERNELS)
+
+    def asks(part: Node[Schedule]) -> bool:
+        if id(part) in without:
+            return False
+        if isinstance(part, Call):
+            return part.function in planner.hosted
+        if isinstance(part, Leaf):
+            calls = (planner.kernels[name].call for name in part.body.kernels)
+            return any(call is not None and needs_host(call) for call in calls)
+        return any(map(asks, children(part)))
+
+    return asks(node)
 
 
 class _LaunchPlanner:
@@ -364,7 +394,8 @@ class _FunctionCutter:
         if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
             return self.predicated(node)
         if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
-            return self.unlikely(node, self.planner.unlikely[id(given)])
+            then, orelse = self.node(node.then), self.node(node.orelse)
+            return If(node.condition, then, orelse, self.planner.unlikely[id(given)])
         if isinstance(node, While):
             return rebuilt(node, [self.staying(node.head), self.node(node.body)])
         return rebuilt(node, [self.node(child) for child in children(node)])
@@ -375,12 +406,6 @@ class _FunctionCutter:
         made = self.node(node)
         self.stays = outer
         return made
-
-    def unlikely(self, branch: If[Schedule], branching: Branching) -> Node[Action]:
-        first = branching is Branching.UNLIKELY_THEN
-        then = self.node(branch.then) if first else self.staying(branch.then)
-        orelse = self.staying(branch.orelse) if first else self.node(branch.orelse)
-        return If(branch.condition, then, orelse, branching)
 
     def predicated(self, branch: If[Schedule]) -> Node[Action]:
         """A branch whose launches are guarded by its condition."""

@@ -104,7 +104,13 @@ def captured_seconds(
     """Of the captured graph that options make; `launches` "auto": by cost."""
     apart = with_own_memory(program)
     chosen = choose_graph(apart, costs, launches, control, device)
-    plan = make_plan(apart, cuts=chosen.cuts, by_address=True, predicated=chosen.predicated)
+    plan = make_plan(
+        apart,
+        cuts=chosen.cuts,
+        by_address=True,
+        predicated=chosen.predicated,
+        unlikely=chosen.unlikely,
+    )
     return graph_seconds(plan, device, costs)
 
 

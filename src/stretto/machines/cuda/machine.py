@@ -103,7 +103,13 @@ def choose_plan(
         branches=options.branches,
         frequencies=frequencies,
     )
-    graph = make_plan(apart, cuts=chosen.cuts, by_address=True, predicated=chosen.predicated)
+    graph = make_plan(
+        apart,
+        cuts=chosen.cuts,
+        by_address=True,
+        predicated=chosen.predicated,
+        unlikely=chosen.unlikely,
+    )
     if plan is None:
         return graph, not graph.is_whole, chosen.branches
     device = device_for(costs, program.units)

@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stretto.device.expr import Buffer, Expr, Reg
-from stretto.device.operator import DRAWS, LibraryCall
-from stretto.device.plan import Action, Launch, Library, is_unlikely, stretch, unlikely_guard
+from stretto.device.operator import LibraryCall
+from stretto.device.plan import (
+    Action,
+    Launch,
+    Library,
+    is_unlikely,
+    needs_host,
+    stretch,
+    unlikely_guard,
+)
 from stretto.device.tree import Call, For, If, Leaf, Loop, Node, Rotation, Seq, While, children
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.graphs.builder import CaptureError, GraphBuilder, GraphNode
@@ -109,12 +117,7 @@ def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
         case Call():
             return False
         case Leaf(Library(call)):
-            operands = call.operands
-            return (
-                DRAWS not in dict(call.kwargs)
-                and not any(isinstance(operand, Reg) for operand in operands)
-                and not any(operand in moving for operand in operands)
-            )
+            return not needs_host(call) and not any(one in moving for one in call.operands)
         case _:
             return True
 
@@ -197,7 +200,11 @@ class Recorder:
         arm = likely_arm(branch)
         with self._unless_left(graph, after, decide) as (made, inner):
             ends = self.node(inner, arm, (), id(arm))
-            self.parts(inner, node, rest, {leaving: ends})
+            if not leaves_graph(arm):
+                self.parts(inner, node, rest, {leaving: ends})
+            elif rest:
+                with self._unless_left(inner, ends) as (_, further):
+                    self.parts(further, node, rest)
         return (made,)
 
     @contextmanager
