@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import stretto
 from stretto.device.forms import Planned
 from stretto.device.plan import Plan, stretch
 from stretto.device.text import parse_form, print_form
-from stretto.device.tree import If, is_predicated, map_tree, walk
+from stretto.device.tree import Branching, If, is_predicated, map_tree, walk
 from stretto.device.verifier import verify_plan
 from stretto.device.verifier.launch_graphs import verify_graph
 from stretto.errors import VerifyError
@@ -25,6 +26,7 @@ from stretto.machines.cuda.templates import TEMPLATES
 from stretto.options import BRANCHES, Options
 from stretto.schedule import graph_choice
 from stretto.schedule.launch_graph import plan_graph
+from stretto.schedule.launches import Chosen
 from stretto.schedule.streams import implied
 from tests.e2e.machines import CUDA, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda
@@ -71,8 +73,10 @@ def plan_of(function: Function, options: Options = PREDICATED) -> Plan:
 @pytest.mark.parametrize("branches", BRANCHES)
 @pytest.mark.parametrize("units", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.rotating(6)
 def test_random_programs(seed: int, units: int, branches: str) -> None:
-    """As one replay, in another order of nodes each time, with sizes that no tile divides."""
+    """Nodes in another order each time, with sizes that no tile divides; as one replay, unless an
+    unlikely arm is taken."""
     program = random_branches(seed)
     options = replace(APART, units=units, branches=branches)
     fast = compiled(program, arguments(0, rows=5), options)
@@ -80,10 +84,35 @@ def test_random_programs(seed: int, units: int, branches: str) -> None:
         x, w = arguments(given, rows=5)
         same(fast(x, w), program(x, w))
     (entry,) = fast.signatures
-    assert entry.executable.reads == 0
-    assert entry.executable.counts.replayed == 5
+    run = entry.executable
     guarded = sum(len(launch.guards) > 0 for _, launch in gpu_program(entry.stages).plan.launches)
     assert guarded > 1 if branches == "predicated" else True
+    if branches == "unlikely":
+        assert run.exit_count and run.waits and run.counts.replayed >= 5 + run.counts.left
+    else:
+        assert run.reads == 0 and run.counts.replayed == 5
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.rotating(4)
+def test_all_ways_in_one_program(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each branch in a way of its own, drawn; of unlikely ones either arm."""
+    draw = random.Random(seed)
+
+    def drawn(program: Any, *arguments: Any, **options: Any) -> Chosen:
+        chosen = graph_choice.choose_graph(program, *arguments, **options)
+        branches = [node for node in walk(program.tree.main.body) if isinstance(node, If)]
+        ways = {id(branch): draw.choice(list(Branching)) for branch in branches}
+        predicated = {key for key, way in ways.items() if way is Branching.PREDICATED}
+        unlikely = {key: way for key, way in ways.items() if way.startswith("unlikely")}
+        return replace(chosen, predicated=frozenset(predicated), unlikely=unlikely)
+
+    monkeypatch.setattr("stretto.machines.cuda.machine.choose_graph", drawn)
+    program = random_branches(seed)
+    fast = compiled(program, arguments(0, rows=5), replace(APART, units=1 + seed % 3))
+    for given in range(6):
+        inputs = arguments(given, rows=5)
+        same(fast(*inputs), program(*inputs))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -316,3 +345,113 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
 def begun_without(stages: Any) -> Any:
     """The same compilation, of a user who takes no measurement into account."""
     return replace(stages, options=replace(stages.options, tune="off"))
+
+
+# ---- unlikely arms ---------------------------------------------------------------------------
+UNLIKELY = replace(APART, branches="unlikely")
+
+
+def twice_in_a_loop(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """A branch in a loop in a branch, another one behind it, and what needs nothing of them."""
+    side = w.softmax(0)
+    if x[0, 0] > -5:
+        for step in range(4):
+            if x[0, 1] > 0:
+                x = torch.tanh(x @ w) - 1.5 + step
+            x = x.flip(1) * 0.9 + 0.3
+    if x.sum() > 0:
+        x = x.cumsum(0) @ w
+    return x, side @ side
+
+
+@pytest.mark.parametrize("function", [twice_in_a_loop, nested, until_large])
+def test_arms_are_the_hosts_and_the_rest_is_replayed(function: Function) -> None:
+    fast = compiled(function, arguments(0), UNLIKELY)
+    for seed in range(8):
+        inputs = arguments(seed)
+        same(fast(*inputs), function(*inputs))
+    (entry,) = fast.signatures
+    counts = entry.executable.counts
+    assert counts.left > 9 if function is twice_in_a_loop else counts.left > 3
+    # The call that compiled it, too; an arm of several launches is a graph of its own.
+    assert 9 + counts.left <= counts.replayed <= 9 + 2 * counts.left
+    # Other addresses are in words: a graph of the whole, of each arm, and of what is behind it.
+    assert counts.made <= 1 + 2 * entry.executable.exit_count
+
+
+def test_a_usual_call_is_one_replay() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.tanh(x @ w)
+            if x[0, 0] > 100:
+                x = x.cumsum(0)
+        return x + 1
+
+    fast = compiled(program, arguments(0), UNLIKELY)
+    (entry,) = fast.signatures
+    for seed in range(4):
+        before = entry.executable.counts.replayed
+        inputs = arguments(seed)
+        same(fast(*inputs), program(*inputs))
+        assert entry.executable.counts.replayed == before + 1
+    assert entry.executable.counts.left == 0
+
+
+def repairing(x: Tensor, w: Tensor) -> Tensor:
+    """Noise is drawn only where a row has become useless."""
+    for _ in range(3):
+        x = torch.tanh(x @ w) * 1.2
+        if x[0].abs().sum() < 0.5:
+            x = x + torch.rand_like(x)
+    return x @ w
+
+
+def test_an_arm_that_cannot_be_captured_is_unlikely() -> None:
+    options = replace(APART, branches="auto")
+    fast = compiled(repairing, arguments(0), options)
+    (entry,) = fast.signatures
+    run = entry.executable
+    (chosen,) = gpu_program(entry.stages).branches
+    assert chosen.way == "unlikely" and "cannot be captured" in chosen.why
+    assert chosen.why in fast.explain()
+    for scale in (1.0, 1e-4, 1.0):
+        for seed in range(3):
+            x, w = arguments(seed)
+            before = run.counts.replayed, run.counts.left
+            torch.manual_seed(seed)
+            found = fast(x * scale, w * scale)
+            torch.manual_seed(seed)
+            same(found, repairing(x * scale, w * scale))
+            left = run.counts.left - before[1]
+            assert left == (3 if scale < 1 else 0)
+            assert run.counts.replayed - before[0] == 1 + left
+
+
+def test_an_error_behind_an_exit_leaves_nothing_for_the_next_call() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        for step in range(3):
+            if x[0, 0] > 0:
+                x = x - 1
+                if x[0, 0] > 5:
+                    raise ValueError("too large")
+            x = x @ w + step
+        return x
+
+    fast = compiled(program, arguments(0), UNLIKELY)
+    x, w = arguments(0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="too large"):
+            fast(x.abs() + 100, w)
+        same(fast(x, w), program(x, w))
+
+
+@pytest.mark.parametrize("function", [twice_in_a_loop, until_large])
+def test_unlikely_arms_on_the_driver(cuda: FakeCuda, function: Function) -> None:
+    gpu = on_fake_gpu(cuda, function, arguments(0), UNLIKELY)
+    for seed in range(5):
+        cuda.library.fake_seed(seed)
+        inputs = arguments(seed)
+        same(tuple(gpu(*inputs)), function(*inputs))
+    counts = gpu.run.counts
+    assert counts.left > 3
+    assert len(cuda.log("cuGraphLaunch")) == counts.replayed >= 5 + counts.left
