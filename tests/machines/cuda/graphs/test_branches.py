@@ -22,6 +22,7 @@ from stretto.device.verifier.launch_graphs import verify_graph
 from stretto.errors import VerifyError
 from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.machine import gpu_program
+from stretto.machines.cuda.styles import compile_plan
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.options import BRANCHES, Options
 from stretto.schedule import graph_choice
@@ -170,6 +171,29 @@ def test_launches_whose_units_wait_leave_their_counters_alone() -> None:
     made = gpu_program(entry.stages)
     guarded = [launch for _, launch in made.plan.launches if launch.guards]
     assert guarded and any(launch.units_wait for launch in guarded)
+    texts = [source.text for source in made.sources]
+    entries = [text[text.index("def stretto_run") :].splitlines() for text in texts]
+    assert sum(lines[2].startswith("    if tl.load(words + ") for lines in entries) == len(guarded)
+
+
+def test_guarded_launches_are_compiled_for_a_gpu(tmp_path: Path) -> None:
+    """One of one kernel, and one whose units wait."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        if x[0, 0] > 0:
+            x = torch.tanh(x @ w).cumsum(0) @ w
+        return x + 1
+
+    for launches in ("one", "per_kernel"):
+        options = replace(PREDICATED, launches=launches, cache_dir=tmp_path)
+        (entry,) = compiled(program, arguments(0), options).signatures
+        made = compile_plan(gpu_program(entry.stages), "sm_90", options)
+        guarded = [
+            kernel.resources.spill_bytes
+            for kernel, (_, launch) in zip(made.compiled, made.plan.launches, strict=True)
+            if launch.guards
+        ]
+        assert guarded and not any(guarded)
 
 
 def test_a_call_between_runs_of_two_kinds_of_arms() -> None:

@@ -76,12 +76,11 @@ def greedy_decode(state: Tensor, embedding: Tensor, w: Tensor) -> tuple[Tensor, 
 
 def inputs_of(function: Callable[..., Any], seed: int) -> Inputs:
     draw = torch.Generator().manual_seed(seed)
-    rows = 5 if function is early_exit else 1
-    return (
-        torch.randn(rows, WIDTH, generator=draw),
-        torch.randn(WORDS, WIDTH, generator=draw) * 1.5,
-        torch.randn(WIDTH, WIDTH, generator=draw) / 2,
-    )
+    is_exit = function is early_exit
+    state = torch.randn(5 if is_exit else 1, WIDTH, generator=draw)
+    embedding = torch.randn(WORDS, WIDTH, generator=draw) * (0.6 if is_exit else 1.5)
+    embedding[END] *= 1 if is_exit else 4  # so that some ends come early
+    return state, embedding, torch.randn(WIDTH, WIDTH, generator=draw) / 2
 
 
 @pytest.mark.parametrize("branches", ["auto", "conditional", "predicated", "unlikely"])
