@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Branching, If, Node, Seq, While, children, walk
+from stretto.device.tree import Branching, If, Node, Seq, children, is_loop, walk
 from stretto.errors import ScheduleError
 from stretto.schedule.alternatives import Frequencies, profiled
 from stretto.schedule.launch_order import Opara
@@ -199,8 +199,9 @@ def _with_unlikely(
     unlikely: dict[int, Branching] = {}
     found: list[ChosenBranch] = []
     known: set[int] = set()
-    loops = (node for node in walk(program.tree.main.body) if isinstance(node, While))
-    in_heads = {id(node) for loop in loops for node in walk(loop.head)}
+    loops = filter(is_loop, walk(program.tree.main.body))
+    heads = (head for loop in loops for head in children(loop)[:-1])
+    in_heads = {id(node) for head in heads for node in walk(head)}
     branches = (branch for branch, _ in branches_apart(program, chosen.cuts))
     apart = [branch for branch in branches if id(branch) not in in_heads]
     for branch in reversed(apart):  # inner branches first

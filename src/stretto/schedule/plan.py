@@ -55,9 +55,9 @@ from stretto.device.tree import (
     Seq,
     Tree,
     TreeFunction,
-    While,
     assigns,
     children,
+    is_loop,
     is_parallel,
     is_predicated,
     joined,
@@ -396,8 +396,9 @@ class _FunctionCutter:
         if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
             then, orelse = self.node(node.then), self.node(node.orelse)
             return If(node.condition, then, orelse, self.planner.unlikely[id(given)])
-        if isinstance(node, While):
-            return rebuilt(node, [self.staying(node.head), self.node(node.body)])
+        if is_loop(node):
+            *heads, body = children(node)
+            return rebuilt(node, [*map(self.staying, heads), self.node(body)])
         return rebuilt(node, [self.node(child) for child in children(node)])
 
     def staying(self, node: Node[Schedule]) -> Node[Action]:

@@ -418,9 +418,10 @@ class GraphHost(Host):
         return Made(graph.instantiate(), nodes, keys)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest, when it has ended."""
+        """Lets go of what was not used for longest, when it has ended. Behind each exit there are
+        two more graphs: of the arm, and of the rest."""
         kept = self.graphs
-        while len(kept.made) > MOST_GRAPHS:
+        while len(kept.made) > MOST_GRAPHS + 2 * self.executable.exit_count:
             self.executable.launcher.synchronize(self.stream)
             _, gone = kept.made.popitem(last=False)
             kept.last = {key: one for key, one in kept.last.items() if one[1] is not gone}
