@@ -14,9 +14,9 @@ from torch import Tensor
 
 import stretto
 from stretto.device.forms import Planned
-from stretto.device.plan import Plan, stretch
+from stretto.device.plan import Plan
 from stretto.device.text import parse_form, print_form
-from stretto.device.tree import Branching, If, is_predicated, map_tree, walk
+from stretto.device.tree import Branching, If, map_tree, walk
 from stretto.device.verifier import verify_plan
 from stretto.device.verifier.launch_graphs import verify_graph
 from stretto.errors import VerifyError
@@ -256,9 +256,7 @@ def test_the_verifier_finds_a_missing_edge_of_a_predicate() -> None:
 def test_the_verifier_finds_a_wrong_guard() -> None:
     plan = plan_of(nested)
     verify_plan(plan)
-    (branch, *_) = (node for node in walk(plan.tree.main.body) if is_predicated(node))
-    assert isinstance(branch, If)
-    launch = next(part.body for part in stretch(branch))  # pyright: ignore
+    launch = next(launch for _, launch in plan.launches if launch.guards)
     for wrong in ((), tuple(replace(one, negated=not one.negated) for one in launch.guards)):
         with pytest.raises(VerifyError, match="other guards than the predicated branches"):
             verify_plan(changed(plan, launch, replace(launch, guards=wrong)))
