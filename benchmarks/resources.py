@@ -21,8 +21,8 @@ from stretto.errors import StrettoError
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.describe import LaunchRow, host_rows, launch_rows
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.styles import GpuProgram
-from stretto.machines.cuda.toolchain import require_triton
+from stretto.machines.cuda.styles import GpuProgram, compile_plan
+from stretto.machines.cuda.toolchain import Target, require_triton
 from stretto.machines.machine import HOST, Machine
 from stretto.options import Options
 from stretto.text import bytes_text
@@ -143,7 +143,13 @@ def _model(
 
 
 def _seconds(made: GpuProgram, target: str, options: Options) -> float | str:
+    """What the compilation of the texts takes; of other ones for a target that has not as much
+    shared memory as they use."""
+    multiprocessor = Target.parse(target).multiprocessor
+    most = multiprocessor.most_shared_bytes if multiprocessor is not None else 0
     try:
+        if any(source.shared_bytes > most for source in made.sources):
+            return sum(kernel.seconds for kernel in compile_plan(made, target, options).compiled)
         return sum(compile_source(source, target, options).seconds for source in made.sources)
     except StrettoError as error:
         return f"{type(error).__name__}: {error.message}"

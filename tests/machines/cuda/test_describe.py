@@ -115,13 +115,19 @@ def test_explain_for_a_target(compiled: Stages) -> None:
 def test_what_loops_keep_on_chip(compiled: Stages) -> None:
     made = gpu_program(compiled)
 
-    def line(kept: int, lacking: int) -> str | None:
-        source = replace(made.sources[0], kept=kept, lacking=lacking)
+    def line(kept: int, lacking: int, shared: int = 0) -> str | None:
+        source = replace(made.sources[0], kept=kept, lacking=lacking, shared_bytes=shared)
         return dict(describe(compiled, replace(made, sources=(source,)), 132).lines).get("on chip")
 
     assert line(0, 4096) is None
-    assert line(150_528, 0) == "147.0 KiB of constants in a unit's registers"
-    assert line(2048, 512) == "2.0 KiB of constants in a unit's registers; 512 B more find no room"
+    assert line(150_528, 0) == "of constants 147.0 KiB in a unit's registers"
+    assert line(2048, 512) == (
+        "of constants 2.0 KiB in a unit's registers; 512 B more find no room"
+    )
+    assert line(2048, 0, 4096) == (
+        "of constants 2.0 KiB in a unit's registers, 4.0 KiB in its shared memory"
+    )
+    assert line(0, 0, 4096) == "of constants 4.0 KiB in its shared memory"
 
 
 def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:

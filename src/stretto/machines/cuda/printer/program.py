@@ -76,12 +76,14 @@ class Style:
 
     warps: of a unit. registers: of a thread, for constants that are loaded before their task may
     begin (early.py). inline: the text of a kernel stands wherever it runs; without it kernels
-    are functions, which compiles faster.
+    are functions, which compiles faster. shared: bytes of shared memory for constants that a loop
+    has no registers for.
     """
 
     warps: int = WARPS
     registers: int = KEPT_REGISTERS
     inline: bool = False
+    shared: int = 0
 
 
 def print_program(
@@ -137,7 +139,9 @@ class _ProgramPrinter:
         thread = style.registers, min(style.registers, AHEAD_REGISTERS)
         budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
         define, fresh = self.parts.define, self.parts.fresh
-        self.early = EarlyLoads(self.parts.texts, define, fresh, budget, ahead, style.warps)
+        self.early = EarlyLoads(
+            self.parts.texts, define, fresh, budget, ahead, style.warps, shared=style.shared
+        )
         self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
@@ -194,6 +198,8 @@ class _ProgramPrinter:
             self.early.kept,
             self.early.lacking,
             self.early.shares,
+            self.early.used,
+            self.early.read,
         )
 
     def _with_starts(self, body: code.Block) -> code.Block:
