@@ -20,12 +20,13 @@ from stretto.errors import BuildError, SourceLocation
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
 from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
+from stretto.machines.cuda.triton_stages import quick_stages
 from stretto.machines.cuda.user_source import rejected
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 
 _SUFFIX = ".triton"
-_FORMAT = "1"
+_FORMAT = "2"
 """Of the cache entries; another one, other keys."""
 
 
@@ -85,7 +86,7 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
 def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any]]:
     """The binary and the fields of CompiledTriton that come from the compiler."""
     start = time.perf_counter()
-    with TRITON_LOCK:
+    with TRITON_LOCK, quick_stages() as assembled:
         compiled = _run_triton(source, target)
     metadata = compiled.metadata
     binary: bytes = compiled.asm[target.binary]
@@ -93,7 +94,10 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
     spills = 0
     scratch = 0
     if target.backend == "cuda":
-        usage, spills = _nvidia_usage(binary, compiled.asm["ptx"], target)
+        if not assembled.log:
+            raise BuildError("ptxas has not said what the kernel needs")
+        usage = function_usage(binary, _cuobjdump())
+        spills = spilled_bytes(assembled.log)
         scratch = 2
     needs = resources(usage, spills, metadata.shared, source.warps, target.multiprocessor)
     facts = {
@@ -159,6 +163,8 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
             return triton_compile(program, target=machine, options={"num_warps": source.warps})
     except CompilationError as error:
         raise _rejected(error, source) from error
+    except BuildError:
+        raise
     except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
         raise BuildError(
             f"Triton cannot compile the program for {target.name}: {error}",
@@ -197,16 +203,7 @@ def _place(error: BaseException, text: str) -> SourceLocation | None:
     return SourceLocation(file_name(text), text.count("\n", 0, place) + line, function=name)
 
 
-def _nvidia_usage(cubin: bytes, ptx: str, target: Target) -> tuple[dict[str, tuple[int, int]], int]:
-    """Registers and stack by function, and the spilled bytes of all.
-
-    Only a stack can hold spilled registers, so ptxas is asked once more only where there is one.
-    """
+def _cuobjdump() -> str:
     from triton import knobs
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
-    usage = function_usage(cubin, knobs.nvidia.cuobjdump.path)
-    if not any(stack for _, stack in usage.values()):
-        return usage, 0
-    arch = int(target.arch)
-    return usage, spilled_bytes(ptx, get_ptxas(arch).path, sm_arch_from_capability(arch))
+    return knobs.nvidia.cuobjdump.path

@@ -48,11 +48,8 @@ from stretto.schedule.merge import (
     merge,
 )
 
-LEAST_LINES = 24
+LEAST_LINES = 10
 """A leaf or branch of so many lines is a function of its own."""
-FEW_COUNTERS = 64
-"""So many counters take a block of their own size; more take one for all units, so that pieces of
-the program that wait for other units are one function."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
@@ -212,8 +209,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if steps:
             self.out.assign(BASE, literal(steps), operator="+=")
         if awaited:
-            with self.only(dict.fromkeys(awaited)):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
+            self.signal_by(dict.fromkeys(awaited), BASE)
 
     def step(self, step: Step) -> None:
         match step:
@@ -273,36 +269,49 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             (waits,) = different
             with self.only(step.waits):
                 for wait in waits:
-                    first, count = literal(wait.unit), literal(wait.count)
+                    first, count = map(self.parts.number, (wait.unit, wait.count))
                     target = BASE + wait.step if wait.step else BASE
-                    self.wait_for(first, count, target, wait.count)
+                    self.wait_for(first, count, target)
         else:
             rows = {
                 unit: tuple((wait.unit, wait.count, wait.step) for wait in waits)
                 for unit, waits in step.waits.items()
             }
-            widest = max(w.count for waits in step.waits.values() for w in waits)
-            with self.rows(rows, ("first", "count", "step")) as (first, count, ahead):
-                self.wait_for(first, count, BASE + ahead, widest)
+            start, units = self.table(rows)
+            rest = TABLES, start, BASE, POLLS, OK, self.counters()
+            value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
+            self.out.add(code.Wait(value, OK, units))
 
-    def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
-        """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
-        units = self.parts.program.units
-        block = FEW_COUNTERS if widest <= FEW_COUNTERS else 1 << (units - 1).bit_length()
-        value = call("wait", CONTROL, UNIT, first, count, target, POLLS, OK, block)
-        self.out.add(code.Wait(value, OK))
+    def wait_for(self, first: Term, count: Term, target: Term) -> None:
+        """Waits for `count` units from `first` on."""
+        rest = first, count, target, POLLS, OK, self.counters()
+        self.out.add(code.Wait(call("wait", CONTROL, UNIT, *rest), OK))
+
+    def counters(self) -> int:
+        """The size of a block of the counters of all units: one size, so that pieces of the program
+        that differ by whom they wait for are one function."""
+        return 1 << (self.parts.program.units - 1).bit_length()
 
     def signal(self, step: SignalStep) -> None:
         if not self.parts.has_waits:  # a piece of a schedule, whose waits are between launches
             return
         values = set(step.steps.values())
         if len(values) == 1:
-            with self.only(step.steps):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + values.pop())))
+            self.signal_by(step.steps, BASE + values.pop())
         else:
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
+
+    def signal_by(self, units: Mapping[int, object], value: Term) -> None:
+        """Those units publish `value`."""
+        first, last = min(units), max(units)
+        if last - first + 1 > len(units) or len(units) == self.parts.program.units:
+            with self.only(units):
+                self.out.add(code.Signal(call("signal", CONTROL, UNIT, value)))
+        else:
+            published = call("signal_by", CONTROL, UNIT, value, first, last)
+            self.out.add(code.Signal(published, bits(units)))
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
@@ -328,6 +337,20 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
         """A loop over what a table holds for each unit; gives the columns, called `names`."""
+        start, units = self.table(rows)
+        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
+        columns = tuple(variable(name) for name in names)
+        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
+        with self.out.within(loop):
+            for number, column in enumerate(columns):
+                self.out.add(
+                    code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
+                )
+            yield columns
+
+    def table(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> tuple[Term, int]:
+        """A table with rows for each unit: where it begins, and the units that have any. Where the
+        rows of each unit begin comes first."""
         tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
@@ -336,16 +359,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             for row in rows.get(unit, ()):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
-        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
-        columns = tuple(variable(name) for name in names)
-        units = bits(unit for unit, found in rows.items() if found)
-        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
-        with self.out.within(loop):
-            for number, column in enumerate(columns):
-                self.out.add(
-                    code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
-                )
-            yield columns
+        return start, bits(unit for unit, found in rows.items() if found)
 
 
 def bits(units: Iterable[int]) -> int:

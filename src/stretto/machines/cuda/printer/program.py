@@ -33,6 +33,7 @@ from stretto.machines.cuda.printer.scalar import (
     UNIT,
     VALUE_TYPES,
 )
+from stretto.machines.cuda.printer.sink import sunk
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.cuda.user_source import definitions, user_kernels
@@ -168,27 +169,26 @@ class _ProgramPrinter:
         )
 
     def _with_starts(self, body: code.Block) -> code.Block:
-        """The statements behind those that say where their tables begin."""
-        names = set(code.mentioned(body))
+        """The statements, with those that say where their tables begin."""
         starts = self.parts.starts.items()
-        used = (code.Assign(s, literal(place)) for s, place in starts if s.text in names)
-        return (*used, *body)
+        return sunk([code.Assign(start, literal(place)) for start, place in starts], body)
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
         body = (*main.finished(), *self._results())
-        places = main.places | main.moving
-        first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}
-        places |= {
+        first, needed = self._first(), code.live(body, frozenset())
+        moving = main.moving | {
             variable(name): first.get(name, kept.first)
             for name, kept in sorted(main.kept.items())
             if name in needed and variable(name) not in self.parts.externals.values()
+            and variable(name) not in main.moving
         }
-        body = (*(code.Assign(name, value) for name, value in places.items()), *body)
-        outliner = Outliner(self.parts.define, frozenset(name.text for name in places))
-        return outliner.outlined(self.early.placed(body), frozenset())
+        body = (*(code.Assign(name, value) for name, value in moving.items()), *body)
+        aligned = frozenset(name.text for name in main.places | main.moving)
+        body = Outliner(self.parts.define, aligned).outlined(self.early.placed(body), frozenset())
+        return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
 
     def _first(self) -> dict[str, Term]:
         """What the registers hold at first that come from the block of words."""
@@ -231,7 +231,7 @@ class _ProgramPrinter:
         printer = TeamPrinter(self.parts, self.main.function)
         printer.publish(1, range(self.program.units))
         with printer.out.within(code.If(infix(UNIT, "==", 0), ())):
-            printer.wait_for(literal(0), literal(self.program.units), BASE, self.program.units)
+            printer.wait_for(literal(0), literal(self.program.units), BASE)
         return tuple(printer.out.statements)
 
     # ---- parameters --------------------------------------------------------------------------
