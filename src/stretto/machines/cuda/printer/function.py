@@ -18,7 +18,7 @@ from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, is_parallel, rotating
+from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, While, is_parallel, rotating
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -48,8 +48,9 @@ from stretto.schedule.merge import (
     merge,
 )
 
-LEAST_LINES = 10
-"""A leaf or branch of so many lines is a function of its own."""
+LEAST_LINES, LEAST_REPEATED = 10, 24
+"""A leaf or branch of so many lines is a function of its own; in a loop, which pays for the call
+in each iteration, one of more."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
@@ -68,7 +69,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     registers: by the variable that holds each; numbers of loops are registers, too. kept: the
     variables that hold registers, and addresses that change, by name. places: the addresses of
-    buffers that stay where they are. moving: the first ones of those that trade places.
+    buffers that stay where they are. moving: the first ones of those that trade places. loops: how
+    many are around what is printed.
     """
 
     ok = OK
@@ -83,6 +85,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.kept: dict[str, Kept] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
+        self.loops = int(parts.recursive)
 
     # ---- names -------------------------------------------------------------------------------
     def buffer(self, buffer: Buffer) -> Term:
@@ -165,8 +168,21 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     # ---- control -----------------------------------------------------------------------------
     def branch(self, node: If[Schedule]) -> None:
-        with self.out.within(code.Section(least=LEAST_LINES)):
+        with self.out.within(self.section()):
             super().branch(node)
+
+    def for_loop(self, node: For[Schedule]) -> None:
+        self.loops += 1
+        super().for_loop(node)
+        self.loops -= 1
+
+    def while_loop(self, node: While[Schedule]) -> None:
+        self.loops += 1
+        super().while_loop(node)
+        self.loops -= 1
+
+    def section(self) -> code.Section:
+        return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         self.out.add(code.Call(function, arguments, results))
@@ -197,7 +213,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
-        with self.out.within(code.Section(least=LEAST_LINES)):
+        with self.out.within(self.section()):
             steps = merge(schedule)
             for step in steps:
                 self.step(step)
@@ -269,7 +285,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             (waits,) = different
             with self.only(step.waits):
                 for wait in waits:
-                    first, count = map(self.parts.number, (wait.unit, wait.count))
+                    # A loop would hold a variable in a register of its own.
+                    number = literal if self.loops else self.parts.number
+                    first, count = number(wait.unit), number(wait.count)
                     target = BASE + wait.step if wait.step else BASE
                     self.wait_for(first, count, target)
         else:

@@ -20,9 +20,9 @@ from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
-from stretto.machines.cuda.printer.function import BASE, TeamPrinter, pointer_type
+from stretto.machines.cuda.printer.function import BASE, TeamPrinter, arena, pointer_type
 from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, WARPS
-from stretto.machines.cuda.printer.outline import Outliner
+from stretto.machines.cuda.printer.outline import Address, outlined_sections
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -187,8 +187,20 @@ class _ProgramPrinter:
         }
         body = (*(code.Assign(name, value) for name, value in moving.items()), *body)
         aligned = frozenset(name.text for name in main.places | main.moving)
-        body = Outliner(self.parts.define, aligned).outlined(self.early.placed(body), frozenset())
+        define, addresses = self.parts.define, self._addresses()
+        body = outlined_sections(self.early.placed(body), define, aligned, addresses)
         return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
+
+    def _addresses(self) -> dict[str, Address]:
+        """What is known of the addresses of main's buffers: the arena that each lies in, and where."""
+        found: dict[str, Address] = {}
+        frame = self.program.frame("main")
+        for buffer, pointer in self.main.pointers.items():
+            if pointer in self.main.places and not frame.stride(buffer.name):
+                place = frame.offset(buffer.name) // buffer.dtype.itemsize
+                if isinstance(place, int):
+                    found[pointer.text] = arena(buffer).text, place
+        return found
 
     def _first(self) -> dict[str, Term]:
         """What the registers hold at first that come from the block of words."""
