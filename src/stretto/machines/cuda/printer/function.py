@@ -18,7 +18,17 @@ from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, While, is_parallel, rotating
+from stretto.device.tree import (
+    Check,
+    For,
+    If,
+    Let,
+    Loop,
+    TreeFunction,
+    While,
+    is_parallel,
+    rotating,
+)
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code

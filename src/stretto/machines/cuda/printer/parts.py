@@ -27,9 +27,9 @@ class ModuleParts(ProgramParts):
     inline: all functions are inlined where they are called. warps: of a unit. moving: the
     variables of main's tensors. defined: the names of the module's functions, and whether they are
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
-    numbers that units look up. starts: variables that are numbers, such as where a table begins, so that
-    pieces of the program that differ by them alone are one function. counter: numbers the names of
-    parts of scalars. kept: buffers that others than this program read. awaited: the units that are
+    numbers that units look up. starts: variables that are numbers, such as where a table begins, so
+    that pieces of the program that differ by them alone are one function. counter: numbers the
+    names of parts of scalars. kept: buffers that others than this program read. awaited: the units that are
     waited for at the ends of leaves. has_waits: whether units wait for each other; else nobody
     publishes anything. accessed: what kernels touch, for `barriers.py`.
     """

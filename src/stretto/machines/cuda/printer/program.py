@@ -182,7 +182,8 @@ class _ProgramPrinter:
         moving = main.moving | {
             variable(name): first.get(name, kept.first)
             for name, kept in sorted(main.kept.items())
-            if name in needed and variable(name) not in self.parts.externals.values()
+            if name in needed
+            and variable(name) not in self.parts.externals.values()
             and variable(name) not in main.moving
         }
         body = (*(code.Assign(name, value) for name, value in moving.items()), *body)
@@ -192,7 +193,7 @@ class _ProgramPrinter:
         return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
 
     def _addresses(self) -> dict[str, Address]:
-        """What is known of the addresses of main's buffers: the arena that each lies in, and where."""
+        """Of main's buffers, as far as it is known: the arena that each lies in, and where."""
         found: dict[str, Address] = {}
         frame = self.program.frame("main")
         for buffer, pointer in self.main.pointers.items():
