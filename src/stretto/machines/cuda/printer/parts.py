@@ -29,9 +29,9 @@ class ModuleParts(ProgramParts):
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
     numbers that units look up. starts: variables that are numbers, such as where a table begins, so
     that pieces of the program that differ by them alone are one function. counter: numbers the
-    names of parts of scalars. kept: buffers that others than this program read. awaited: the units that are
-    waited for at the ends of leaves. has_waits: whether units wait for each other; else nobody
-    publishes anything. accessed: what kernels touch, for `barriers.py`.
+    names of parts of scalars. kept: buffers that others than this program read. awaited: the units
+    that are waited for at the ends of leaves. has_waits: whether units wait for each other; else
+    nobody publishes anything. accessed: what kernels touch, for `barriers.py`.
     """
 
     def __init__(
