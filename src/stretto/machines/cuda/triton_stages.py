@@ -25,8 +25,7 @@ from stretto.errors import BuildError
 Stage = Callable[[Any, dict[str, Any]], Any]
 """A stage of Triton: from what the one before it has made, and what is known of the kernel."""
 CLONE = "_clone_triton_value"
-"""Triton's function that copies a variable, in its code generator. A version that has none just
-takes its time."""
+"""Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
 
 
 @dataclass(slots=True)
@@ -69,22 +68,36 @@ def quick_stages() -> Generator[Assembled]:
     clone: Callable[[Any], Any] | None = names.get(CLONE)
 
     def copied(value: Any) -> Any:
-        if clone is not None and type(value) is not tensor:
+        assert clone is not None
+        if type(value) is not tensor:
             return clone(value)
         copy = object.__new__(tensor)
         copy.__dict__.update(value.__dict__)
         return copy
 
-    def inspect(backend: Any, stages: dict[str, Stage], options: Any, *_: Any) -> None:
-        if "cubin" in stages:
-            arch = backend.target.arch
-            stages["cubin"] = lambda ptx, _: assembled.assemble(ptx, options, arch)
+    def inspect(*given: Any) -> tuple[str, str]:
+        """Called with a backend, its stages and its options; by Triton 3.7 first without, for a
+        part of the key of its cache, and for its hash."""
+        if given:
+            backend, stages, options, *_ = given
+            _assemble_here(backend, stages, options, assembled)
+        return "stretto", "stretto"
 
     with knobs.runtime.scope(), knobs.compilation.scope():
         knobs.runtime.add_stages_inspection_hook = inspect
         knobs.compilation.disable_line_info = True
-        names |= {CLONE: copied}
+        if clone is not None:
+            names[CLONE] = copied
         try:
             yield assembled
         finally:
-            names |= {CLONE: clone}
+            if clone is not None:
+                names[CLONE] = clone
+
+
+def _assemble_here(
+    backend: Any, stages: dict[str, Stage], options: Any, assembled: Assembled
+) -> None:
+    if "cubin" in stages:
+        arch = backend.target.arch
+        stages["cubin"] = lambda ptx, _: assembled.assemble(ptx, options, arch)
