@@ -64,7 +64,7 @@ def quick_stages() -> Generator[Assembled]:
     from triton.language import tensor
 
     assembled = Assembled()
-    names = vars(code_generator)
+    names: dict[str, Any] = code_generator.__dict__
     clone: Callable[[Any], Any] | None = names.get(CLONE)
 
     def copied(value: Any) -> Any:
@@ -83,8 +83,9 @@ def quick_stages() -> Generator[Assembled]:
             _assemble_here(backend, stages, options, assembled)
         return "stretto", "stretto"
 
+    hook: Any = inspect  # its declared type is that of neither version
     with knobs.runtime.scope(), knobs.compilation.scope():
-        knobs.runtime.add_stages_inspection_hook = inspect
+        knobs.runtime.add_stages_inspection_hook = hook
         knobs.compilation.disable_line_info = True
         if clone is not None:
             names[CLONE] = copied
