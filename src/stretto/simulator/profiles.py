@@ -132,6 +132,20 @@ class Profiler:
         return self._costs.points(buffer.shape) * buffer.dtype.itemsize
 
 
+def guarded(profile: Profile, taken: float, device: Device) -> Profile:
+    """A launch that returns at once where its guards do not hold, as it is on average. taken: how
+    often they hold, from 0 to 1. What each block takes to look at them is **an estimate**: as long
+    as the first load of a task."""
+    return replace(
+        profile,
+        overhead=device.latency_seconds + taken * profile.overhead,
+        compute=taken * profile.compute,
+        memory_bytes=taken * profile.memory_bytes,
+        cache_bytes=taken * profile.cache_bytes,
+        operations=taken * profile.operations,
+    )
+
+
 def _blocks(work: LibraryWork, units: int) -> int:
     """The blocks of a library's kernel: a tile each, of products cut along their sums where there
     are fewer tiles than units."""

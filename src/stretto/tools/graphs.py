@@ -15,11 +15,12 @@ from rich.table import Table
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Leaf, Seq, walk
+from stretto.device.tree import If, Leaf, Seq, walk
 from stretto.options import Options
 from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
+from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_graph, choose_launches, graph_seconds
+from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
@@ -31,6 +32,7 @@ from stretto.tools.simulate import device_machine, scheduled_program
 
 PERSISTENT = "one persistent kernel"
 CONDITIONAL = "a launch per kernel, conditional nodes"
+PREDICATED = "a launch per kernel, predicated branches"
 MIXED = "the plan of a graph that is chosen"
 
 
@@ -39,7 +41,8 @@ class Graphed:
     """A model as a graph on a device. ways: how it may be enqueued. persistent: simulated seconds
     as one launch. mixed: of what `Options(enqueue="graph")` makes, as a captured graph: for each
     stretch of the program one launch, or one for each kernel. conditional: with a launch per kernel
-    and conditional nodes, where there are loops or branches. frame_bytes: of main's frame as it is
+    and conditional nodes, where there are loops or branches; predicated: with branches predicated
+    instead, where they can be. frame_bytes: of main's frame as it is
     planned, and with own memory."""
 
     model: str
@@ -49,6 +52,7 @@ class Graphed:
     persistent: float | None
     mixed: float
     conditional: float | None
+    predicated: float | None
     frame_bytes: tuple[int, int]
 
 
@@ -74,12 +78,18 @@ def graph_model(
     given = profiled(plan, device, machine.costs)
     frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)
     persistent = persistent_seconds(program, device, machine.costs)
-    mixed = captured_seconds(program, device, machine.costs, "auto", "units")
-    conditional = None
-    if any(not isinstance(node, Leaf | Seq) for node in walk(program.tree.main.body)):
-        conditional = captured_seconds(program, device, machine.costs, "per_kernel", "host")
+    mixed = captured_seconds(program, device, machine.costs, "auto", "auto", "auto")
+    conditional = predicated = None
+    nodes = list(walk(program.tree.main.body))
+    asked = (program, device, machine.costs, "per_kernel", "host")
+    if any(not isinstance(node, Leaf | Seq) for node in nodes):
+        conditional = captured_seconds(*asked, "conditional")
+    if any(isinstance(node, If) for node in nodes):
+        predicated = captured_seconds(*asked, "predicated")
     ways = tuple(alternatives(given))
-    return Graphed(model.name, plan, given, ways, persistent, mixed, conditional, frames)
+    return Graphed(
+        model.name, plan, given, ways, persistent, mixed, conditional, predicated, frames
+    )
 
 
 def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) -> Plan:
@@ -98,12 +108,23 @@ def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel)
 
 
 def captured_seconds(
-    program: DeviceProgram, device: Device, costs: CostModel, launches: str, control: str
+    program: DeviceProgram,
+    device: Device,
+    costs: CostModel,
+    launches: str,
+    control: str,
+    branches: str,
 ) -> float:
-    """Of the captured graph that options make; `launches` "auto": by cost."""
+    """Of the captured graph that options make; "auto": by cost."""
     apart = with_own_memory(program)
-    chosen = choose_graph(apart, costs, launches, control, device)
-    plan = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    chosen = choose_graph(apart, costs, launches, control, device, branches)
+    plan = make_plan(
+        apart,
+        cuts=chosen.cuts,
+        by_address=True,
+        predicated=chosen.predicated,
+        unlikely=chosen.unlikely,
+    )
     return graph_seconds(plan, device, costs)
 
 
@@ -121,6 +142,8 @@ def graph_table(found: Graphed) -> Table:
         table.add_row(PERSISTENT, seconds_text(found.persistent))
     if found.conditional is not None:
         table.add_row(CONDITIONAL, seconds_text(found.conditional))
+    if found.predicated is not None:
+        table.add_row(PREDICATED, seconds_text(found.predicated))
     table.add_row(MIXED, seconds_text(found.mixed))
     return table
 
@@ -148,6 +171,7 @@ def graph_data(found: Graphed) -> dict[str, Any]:
         "persistent_seconds": found.persistent,
         "mixed_seconds": found.mixed,
         "conditional_seconds": found.conditional,
+        "predicated_seconds": found.predicated,
         "ways": {
             way.name: {
                 "seconds": way.run.seconds,

@@ -20,10 +20,13 @@ import torch
 from stretto.device.expr import Buffer, Expr, Reg
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
-from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, is_unlikely, stretch
+from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
+from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
@@ -42,12 +45,14 @@ MOST_GRAPHS = 16
 @dataclass(slots=True)
 class Counts:
     """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
-    the ones whose graph had all arguments already; patched: launches whose arguments changed."""
+    the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
+    unlikely arms, which the host executed."""
 
     made: int = 0
     replayed: int = 0
     as_they_were: int = 0
     patched: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Stretch:
     """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
     else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
     no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
-    places."""
+    places. exits: branches that leave the graph."""
 
     sequence: Seq[Action]
     numbers: tuple[int, ...]
@@ -65,6 +70,7 @@ class Stretch:
     calls: tuple[LibraryCall, ...] = ()
     sized: bool = False
     rotated: frozenset[Buffer] = frozenset()
+    exits: tuple[If[Action], ...] = ()
 
     @property
     def key(self) -> Hashable:
@@ -79,18 +85,22 @@ class Made:
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
     keys: list[object]
-    keep: list[torch.Tensor]
 
 
 @dataclass(slots=True)
 class Graphs:
     """The graphs of a state. arena: what they were made for. words: registers and addresses;
-    initial: what these are before a run, with its values; reached: what these point to. last: of
-    each stretch, the call's memory and sizes, and the graph that had them."""
+    initial: what these are before a run, with its values; reached: what these point to. counts: two
+    words for each branch whose ways are counted. left: as `ExitCells`; loops: `loop_cells`, by the
+    `id` of the loop. last: of each stretch, the call's memory and sizes, and the graph that had
+    them."""
 
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
+    counts: torch.Tensor
+    left: torch.Tensor
+    loops: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     values: tuple[int, ...] = ()
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
@@ -120,6 +130,10 @@ class GraphExecutable(PlanExecutable):
             arrangements = {**arrangements, id(whole): ONE_NODE}
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
+        names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
+        self.counted = sorted(names) if options.branches == "auto" else []
+        self.count_words: list[torch.Tensor] = []
+        self.exit_count = sum(map(is_unlikely, walk(plan.tree.main.body)))
         self.counts = Counts()
         self.refused: set[int] = set()
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
@@ -136,6 +150,16 @@ class GraphExecutable(PlanExecutable):
         """Graphs that are kept now, of all states."""
         kept = (state.graphs for state in list(self.states.values()))
         return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
+
+    def branch_counts(self) -> dict[str, BranchCount]:
+        """Which way branches of main went so far, by the names of their conditions; waits for all
+        that was enqueued. Empty where that is not counted: with another `Options.branches` than
+        "auto"."""
+        for state in list(self.states.values()):
+            self.launcher.synchronize(state.stream)
+        sums = [sum(column) for column in zip(*(w.tolist() for w in self.count_words), strict=True)]
+        pairs = zip(sums[::2], sums[1::2], strict=False)
+        return {name: BranchCount(*pair) for name, pair in zip(self.counted, pairs, strict=False)}
 
     def host(
         self,
@@ -158,7 +182,10 @@ class GraphExecutable(PlanExecutable):
                 self.launcher.synchronize(state.stream)
             nothing = [0] * max(len(self.plan.words["main"]), 1)
             words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
-            kept = state.graphs = Graphs(arena, words, initial)
+            counts = self.launcher.numbers([0] * max(2 * len(self.counted), 1))
+            self.count_words.append(counts)
+            left = self.launcher.numbers([0, *range(self.exit_count + 1)])
+            kept = state.graphs = Graphs(arena, words, initial, counts, left)
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -166,8 +193,9 @@ class GraphExecutable(PlanExecutable):
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
+            parts = stretch(sequence)
             for captured, group in groupby(
-                numbers, lambda number: self._can_capture(sequence.children[number])
+                numbers, lambda number: self._can_capture(parts[number])
             ):
                 found += self._stretch(sequence, tuple(group), captured)
             self._stretches[key] = tuple(found)
@@ -185,7 +213,9 @@ class GraphExecutable(PlanExecutable):
         if not isinstance(body, Seq):
             return False
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
-        alone = [s.sequence.children[n] for s in everything if not s.captured for n in s.numbers]
+        if any(part.exits for part in everything):
+            return True
+        alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
         calls = _calls(alone)
         return (
             any(not isinstance(node, Leaf) for node in alone)
@@ -202,21 +232,23 @@ class GraphExecutable(PlanExecutable):
     def _stretch(
         self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
     ) -> list[Stretch]:
-        nodes = [sequence.children[number] for number in numbers]
+        nodes = [stretch(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
-        inside = [inner for node in nodes for inner in walk(node)]
-        calls = tuple(_calls(nodes))
+        inside = [inner for node in nodes for inner in graph_walk(node)]
+        calls, exits = tuple(_calls(nodes)), exits_of(nodes)
         return [
             Stretch(
                 sequence,
                 numbers,
                 True,
                 tuple(_launches(nodes)),
-                tuple(launch for node in nodes for launch in _outer(node)),
+                # The rest behind an exit is in bodies, and in another graph.
+                () if exits else tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
                 bool(calls) or any(isinstance(node, For) for node in inside),
                 frozenset(b for node in inside for pair in rotation(node) for b in pair),
+                exits,
             )
         ]
 
@@ -241,6 +273,8 @@ class GraphHost(Host):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
         self.graphs.reached[:] = at.moving.values()
+        if executable.exit_count:  # a run that was stopped may have left it as it was
+            self.graphs.left[0].fill_(0)
         self.begun = False
         self.signature = (
             tuple(tensor.data_ptr() for tensor in self.memory.values()),
@@ -262,24 +296,55 @@ class GraphHost(Host):
 
     def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
         """Some children of a sequence, in this order."""
-        for stretch in self.executable.stretches(node, numbers):
-            if not stretch.captured:
+        nodes = stretch(node)
+        for part in self.executable.stretches(node, numbers):
+            if not part.captured:
                 self.begin_words(at)
-                for number in stretch.numbers:
-                    self.node(node.children[number], at)
+                for number in part.numbers:
+                    self.node(nodes[number], at)
                 continue
             try:
-                made = self.graph(stretch, at)
+                made = self.graph(part, at)
             except RefusedCall as refused:
                 self.executable.refuse(refused.call)
-                self.parts(node, stretch.numbers, at)
+                self.parts(node, part.numbers, at)
                 continue
             self.begun = True
-            self.executable.counts.replayed += 1
-            self.executable.launcher.replay(made.replay, self.stream)
-            at.lost |= stretch.rotated
-            for launch in stretch.launches:
-                at.lost |= set(launch.rotated)
+            self.replay(part, made, at)
+            while exit_number := self.left(part):
+                self.go_on(part, exit_number, at)
+
+    def replay(self, part: Stretch, made: Made, at: Activation) -> None:
+        self.executable.counts.replayed += 1
+        self.executable.launcher.replay(made.replay, self.stream)
+        at.lost |= part.rotated
+        for launch in part.launches:
+            at.lost |= set(launch.rotated)
+
+    def left(self, part: Stretch) -> int:
+        """The number of the exit by which a graph was left; 0 for none. Waits for the replay where
+        the graph has exits."""
+        if not part.exits:
+            return 0
+        executable = self.executable
+        executable.reads += 1
+        executable.launcher.synchronize(self.stream)
+        executable.require_running(self.state)
+        return int(self.graphs.left[0].item())
+
+    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
+        """Executes the unlikely arm of a branch, and replays what is behind it."""
+        branch = part.exits[exit_number - 1]
+        self.graphs.left[0].fill_(0)
+        self.executable.counts.left += 1
+        self.node(unlikely_arm(branch), at)
+        try:
+            rest = self.graph(part, at, branch)
+        except RefusedCall as refused:
+            raise RunError(
+                f"library call {refused.call.name} could be captured, and then no longer"
+            ) from refused
+        self.replay(part, rest, at)
 
     def begin_words(self, at: Activation) -> None:
         """The words as they are before a run; the first graph of a run sees to that itself."""
@@ -288,9 +353,10 @@ class GraphHost(Host):
             at.words.copy_(self.graphs.initial)
 
     # ---- graphs ------------------------------------------------------------------------------
-    def graph(self, stretch: Stretch, at: Activation) -> Made:
-        """The graph of a stretch, with the arguments of this call."""
-        key = stretch.key, self.begun
+    def graph(self, stretch: Stretch, at: Activation, behind: If[Action] | None = None) -> Made:
+        """The graph of a stretch, with the arguments of this call; or that of its rest behind an
+        unlikely arm."""
+        key = stretch.key, self.begun, id(behind)
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
             self.executable.counts.as_they_were += 1
@@ -298,7 +364,7 @@ class GraphHost(Host):
         rigid = key, self.rigid(stretch, at)
         made = self.graphs.made.get(rigid)
         if made is None:
-            made = self.made(stretch, at)
+            made = self.made(stretch, at, behind)
             self.graphs.made[rigid] = made
             self.evict()
         else:
@@ -333,24 +399,29 @@ class GraphHost(Host):
                 unchanged = False
         executable.counts.as_they_were += unchanged
 
-    def made(self, stretch: Stretch, at: Activation) -> Made:
+    def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
         if not self.begun:
             head = (graph.copy(at.words, self.graphs.initial, ()),)
         recording = _Recording(self, at)
-        recorder = Recorder(recording, executable.arrangements, self.state.stream, head)
-        recorder.parts(graph, stretch.sequence, stretch.numbers)
+        arranged = executable.arrangements
+        recorder = Recorder(recording, arranged, self.state.stream, stretch.exits, head)
+        if behind is None:
+            recorder.parts(graph, stretch.sequence, stretch.numbers)
+        else:
+            recorder.rest(graph, stretch.sequence, stretch.numbers, behind)
         nodes = recorder.made.launches
         keys = [self.invocation(launch, at).key for launch, _ in nodes]
         executable.counts.made += 1
-        return Made(graph.instantiate(), nodes, keys, recorder.made.cells)
+        return Made(graph.instantiate(), nodes, keys)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest, when it has ended."""
+        """Lets go of what was not used for longest, when it has ended. Behind each exit there are
+        two more graphs: of the arm, and of the rest."""
         kept = self.graphs
-        while len(kept.made) > MOST_GRAPHS:
+        while len(kept.made) > MOST_GRAPHS + 2 * self.executable.exit_count:
             self.executable.launcher.synchronize(self.stream)
             _, gone = kept.made.popitem(last=False)
             kept.last = {key: one for key, one in kept.last.items() if one[1] is not gone}
@@ -389,17 +460,33 @@ class _Recording:
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
 
-    def cells(self, count: int) -> torch.Tensor:
-        return self.host.executable.launcher.numbers([0] * count)
+    def count_cells(self, condition: Reg) -> CountCells | None:
+        counted = self.host.executable.counted
+        if condition.name not in counted:
+            return None
+        cells = self.host.graphs.counts[2 * counted.index(condition.name) :]
+        return CountCells(cells.data_ptr(), cells.data_ptr() + cells.itemsize)
+
+    def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
+        loops = self.host.graphs.loops
+        if id(loop) not in loops:
+            loops[id(loop)] = self.host.executable.launcher.numbers([0, 0])
+        cells = loops[id(loop)]
+        return cells.data_ptr(), cells.data_ptr() + cells.itemsize
+
+    @property
+    def exit_cells(self) -> ExitCells:
+        left = self.host.graphs.left
+        return ExitCells(left.data_ptr(), left.data_ptr() + left.itemsize)
 
 
 def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body for leaf in leaves if isinstance(leaf.body, Launch)]
 
 
 def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body.call for leaf in leaves if isinstance(leaf.body, Library)]
 
 
