@@ -65,17 +65,19 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A Guard that goes on when other units have published."""
+    """A Guard that goes on when other units have published. units: those that wait."""
 
     value: Term
     target: Term | None = None
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publishes what the unit has done."""
+    """Publishes what the unit has done. units: those that do so."""
 
     value: Term
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

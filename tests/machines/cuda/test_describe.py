@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -334,6 +335,33 @@ def test_a_model_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     found = resources.survey(["rae"], preset="small", units=4)
     assert found.models[0].problem == "BuildError: no | luck"
     assert "| rae | failed: BuildError: no / luck |" in resources.markdown(found)
+
+
+def test_a_survey_goes_on_where_it_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import resources
+
+    record = tmp_path / "record.json"
+    arguments = ["--preset", "small", "--units", "4", "--others", "gfx942", "--json", str(record)]
+    with pytest.raises(SystemExit, match="cannot go on: "):
+        resources.main(["rae", "nasrnn", "--go-on", *arguments])
+    resources.main(["rae", *arguments])
+    before = resources.models_of(record, "sm_90", "small")
+    compiled: list[str] = []
+
+    def fail(model: Any, *_: object) -> Stages:
+        compiled.append(model.name)
+        raise BuildError("no luck")
+
+    monkeypatch.setattr(resources, "compile_model", fail)
+    resources.main(["rae", "nasrnn", "--go-on", *arguments])
+    after = resources.models_of(record, "sm_90", "small")
+    assert compiled == ["nasrnn"]
+    assert after["rae"] == before["rae"] and after["rae"].launches
+    assert after["nasrnn"].problem == "BuildError: no luck"
+    with pytest.raises(SystemExit, match="is of target sm_90, not sm_80"):
+        resources.main(["rae", "--go-on", "--target", "sm_80", *arguments])
 
 
 def test_a_page_without_markers(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ threads share the work, the more registers are free; a call needs some, too."""
 MOST_WARPS = 8
 """Of a unit: all registers of a multiprocessor, since a thread has 255 at most."""
 PATIENCE = 30.0
-"""Seconds of compilations after which no other way is tried."""
+"""Seconds of a processor, for compilations, after which no other way is tried."""
 FAR_OFF = 256
 """Where so many bytes spill that no loop's constants take, other ways that keep some are not tried
 any more."""
