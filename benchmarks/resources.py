@@ -4,7 +4,8 @@
 
 compiles every model for one target, and for others to see that they do and how long it takes. The
 table goes between the markers of the page, everything else into a JSON record beside the results of
-the benchmark.
+the benchmark. The record is written after each model; where a run was cut short, `--go-on` takes
+the models from it that it has already.
 """
 
 import argparse
@@ -12,8 +13,8 @@ import datetime
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from stretto.errors import StrettoError
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.describe import LaunchRow, host_rows, launch_rows
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.styles import GpuProgram
-from stretto.machines.cuda.toolchain import require_triton
+from stretto.machines.cuda.styles import GpuProgram, compile_plan
+from stretto.machines.cuda.toolchain import Target, require_triton
 from stretto.machines.machine import HOST, Machine
 from stretto.options import Options
 from stretto.text import bytes_text
@@ -86,28 +87,54 @@ def survey(
     preset: str = "full",
     cache: Path | None = None,
     tell: Tell = lambda text: None,
+    known: Mapping[str, ModelResources] | None = None,
+    keep: Callable[[Survey], None] = lambda found: None,
 ) -> Survey:
-    """Compiles the models. cache: a folder that may have them; None compiles all anew."""
+    """Compiles the models. cache: a folder that may have them; None compiles all anew. known: those
+    that were compiled before. keep: is given what there is after each model."""
     machine = target_machine(target, units)
     count = machine.units(Options(), HOST)
     found: list[ModelResources] = []
     commit = git_commit()  # of the code that runs: the checkout may go on meanwhile
     with tempfile.TemporaryDirectory(prefix="stretto-") as fresh:
         options = Options(cache_dir=cache or fresh)
+        made = Survey(
+            datetime.date.today().isoformat(),
+            commit,
+            machine_line(1),
+            {**versions(), "triton": require_triton()},
+            target,
+            count,
+            preset,
+            (),
+        )
         for name in models:
+            if known is not None and name in known:
+                found.append(known[name])
+                continue
             tell(f"{name}: {target}")
             found.append(_model(name, machine, others, count, preset, options, tell))
-    known = {**versions(), "triton": require_triton()}
-    return Survey(
-        datetime.date.today().isoformat(),
-        commit,
-        machine_line(1),
-        known,
-        target,
-        count,
-        preset,
-        tuple(found),
-    )
+            keep(replace(made, models=tuple(found)))
+    return replace(made, models=tuple(found))
+
+
+def models_of(record: Path, target: str, preset: str) -> dict[str, ModelResources]:
+    """The models in a JSON record of a survey. Raises ValueError where it is of another commit, of
+    another target or of models of another size."""
+    found = json.loads(record.read_text())
+    for name, value in (("commit", git_commit()), ("target", target), ("preset", preset)):
+        if found[name] != value:
+            raise ValueError(f"{record} is of {name} {found[name]}, not {value}")
+    return {
+        model["model"]: ModelResources(
+            **{
+                **model,
+                "launches": tuple(LaunchRow(**row) for row in model["launches"]),
+                "host": tuple(model["host"]),
+            }
+        )
+        for model in found["models"]
+    }
 
 
 def _model(
@@ -143,7 +170,13 @@ def _model(
 
 
 def _seconds(made: GpuProgram, target: str, options: Options) -> float | str:
+    """What the compilation of the texts takes; of other ones for a target that has not as much
+    shared memory as they use."""
+    multiprocessor = Target.parse(target).multiprocessor
+    most = multiprocessor.most_shared_bytes if multiprocessor is not None else 0
     try:
+        if any(source.shared_bytes > most for source in made.sources):
+            return sum(kernel.seconds for kernel in compile_plan(made, target, options).compiled)
         return sum(compile_source(source, target, options).seconds for source in made.sources)
     except StrettoError as error:
         return f"{type(error).__name__}: {error.message}"
@@ -232,6 +265,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"error: {error}") from None
     if options.out and not (options.out.is_file() and BEGIN in options.out.read_text()):
         raise SystemExit(f"{options.out} is not a page with a line {BEGIN}")
+    path = options.json or RESULTS / f"{datetime.date.today()}-resources-{options.target}.json"
+    try:
+        known = models_of(path, options.target, options.preset) if options.go_on else None
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: cannot go on: {error}") from None
     found = survey(
         options.models or CORE,
         options.target,
@@ -240,10 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         preset=options.preset,
         cache=options.cache,
         tell=lambda text: print(text, flush=True),
+        known=known,
+        keep=lambda part: part.write_json(path),
     )
     table = markdown(found)
     print(table)
-    path = options.json or RESULTS / f"{found.date}-resources-{found.target}.json"
     found.write_json(path)
     print(f"wrote {path}")
     if options.out:
@@ -267,6 +306,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--preset", default="full", choices=("full", "small"))
     parser.add_argument("--out", type=Path, help="a page with markers that gets the table")
     parser.add_argument("--json", type=Path, help="default: a dated file in benchmarks/results")
+    parser.add_argument("--go-on", action="store_true", help="with the models the record lacks")
     parser.add_argument("--cache", type=Path, help="a folder of compiled programs to use")
     return parser
 

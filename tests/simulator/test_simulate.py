@@ -26,6 +26,7 @@ from stretto.simulator.devices import CPU, GPUS, Device, find_device
 from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import Simulator, simulate
+from stretto.simulator.work import KeptPart
 from stretto.tools.models import Model
 from stretto.tools.simulate import simulate_model
 from tests.schedule.programs import (
@@ -194,15 +195,25 @@ def test_units_share_what_the_memory_gives(total: int, each: int, alone: int, bo
     assert found.critical[Bound.BANDWIDTH] == pytest.approx(both)
 
 
-def test_what_a_unit_keeps_in_registers_moves_once() -> None:
+def test_what_a_unit_keeps_on_chip_moves_once() -> None:
     """16 bytes of the input, of which a part stays, and 16 of the result, in each of two tasks."""
     slow = replace(BARE, memory_bandwidth=32, unit_bandwidth=32, cache_bytes=0)
     for share, seconds in ((0.0, 2.0), (0.5, 1.75), (1.0, 1.5)):
-        kept = {"k": {"x": share}, "other": {"x": 1.0}}
+        kept = {"k": KeptPart({"x": share}), "other": KeptPart({"x": 1.0})}
         found = simulate(moving(1), slow, costs=EAGER, kept=kept)
         assert found.seconds == pytest.approx(seconds)
-    each = simulate(moving(2), slow, costs=EAGER, kept={"k": {"x": 1.0}})
+    each = simulate(moving(2), slow, costs=EAGER, kept={"k": KeptPart({"x": 1.0})})
     assert each.seconds == pytest.approx(2)  # both units read theirs
+
+
+def test_shared_memory_has_a_bandwidth_too() -> None:
+    """The second task reads 16 bytes of its input from shared memory, 8 a second; meanwhile its
+    result is stored."""
+    slow = replace(BARE, memory_bandwidth=32, unit_bandwidth=32, cache_bytes=0)
+    kept = {"k": KeptPart({"x": 1.0}, shared_bytes=16)}
+    assert simulate(moving(1), slow, costs=EAGER, kept=kept).seconds == pytest.approx(1.5)
+    found = simulate(moving(1), replace(slow, on_chip_bandwidth=8), costs=EAGER, kept=kept)
+    assert found.seconds == pytest.approx(1 + 2)
 
 
 def test_what_fits_into_the_cache_goes_at_its_rate() -> None:

@@ -38,6 +38,7 @@ from stretto.runtime.constants import CopiesAhead, Copy
 from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import Report
+from stretto.simulator.work import Kept
 
 HOST = torch.device("cpu")
 """Where tensors lie that Python itself can read."""
@@ -320,9 +321,9 @@ class Machine(ABC):
         BuildError on a machine that runs none; one whose stages select kernels defines this."""
         raise BuildError(f"the machine {self.name} runs no kernels")
 
-    def kept_constants(self, program: DeviceProgram) -> Mapping[str, Mapping[str, float]]:
-        """By kernel and constant, the part of what a task loads that its unit has in registers from
-        its second task on, for the simulator; an estimate where only a compilation can say."""
+    def kept_constants(self, program: DeviceProgram) -> Kept:
+        """By kernel, what of the constants that a task loads its unit has on chip from its second
+        task on, for the simulator; an estimate where only a compilation can say."""
         return {}
 
     def describe(self, stages: Stages) -> Description:

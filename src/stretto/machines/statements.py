@@ -25,8 +25,8 @@ class Assign:
     """`target` is a variable, or several with commas between them.
 
     kind: the type of a variable that is declared here, where the dialect wants one.
-    shape: of the block of lanes that the value is. expr: the value that a register is assigned,
-    where the program says it.
+    shape: of the block of lanes that the value is. alike: all lanes along the block's first axis
+    have the same value. expr: the value that a register is assigned, where the program says it.
     """
 
     target: Term
@@ -34,6 +34,7 @@ class Assign:
     kind: str = ""
     operator: str = "="
     shape: tuple[int, ...] = ()
+    alike: bool = False
     expr: Expr | None = field(default=None, compare=False)
 
 
@@ -64,17 +65,19 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A Guard that goes on when other units have published."""
+    """A Guard that goes on when other units have published. units: those that wait."""
 
     value: Term
     target: Term | None = None
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publishes what the unit has done."""
+    """Publishes what the unit has done. units: those that do so."""
 
     value: Term
+    units: int = field(default=EVERY, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from stretto.schedule.streams import arranged, opara_streams
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN
+from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
 from stretto.text import seconds_text
 
@@ -76,7 +77,8 @@ def graph_seconds(
     """A simulated replay of main as a captured graph, by Opara's algorithms. Raises ScheduleError
     for a run that is too long."""
     if plan.is_whole:
-        return simulate(plan.program, device, Assumed(costs.unknown_trips), costs).seconds
+        kept = kept_in_loops(plan.program, device, costs)
+        return simulate(plan.program, device, Assumed(costs.unknown_trips), costs, kept).seconds
     given = profiled(plan, device, costs, captured=True, frequencies=frequencies)
     before = given.graph.before
     order = Opara().order(before, given.profiles, device)

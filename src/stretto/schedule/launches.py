@@ -33,7 +33,9 @@ from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed, Choices, leaf_numbers
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN, launch_per_kernel, read_seconds
+from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import KeptPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,14 @@ def plan_seconds(
     plan: Plan, device: Device, costs: CostModel, choices: Choices | None = None
 ) -> float:
     """A simulated run of a plan: its launches one after the other, with what the host reads between
-    them. Raises ScheduleError for a run that is too long."""
+    them. Loops keep weights on chip as far as they are inside of a launch. Raises ScheduleError
+    for a run that is too long."""
     marks = Marks()
     program = as_program(plan, marks)
-    run = simulate(program, device, choices or Assumed(costs.unknown_trips), costs)
+    kept: dict[str, KeptPart] = {}
+    for _, launch in plan.launches:
+        kept |= kept_in_loops(launch.program, device, costs)
+    run = simulate(program, device, choices or Assumed(costs.unknown_trips), costs, kept)
     numbers, _ = leaf_numbers(program)
     begun = sum(run.runs[numbers[id(mark)]] for mark in marks.begins)
     read = sum(run.runs[numbers[id(mark)]] for mark in marks.reads)
@@ -137,7 +143,8 @@ def _cheapest(
     launches: str,
     control: str,
 ) -> Chosen:
-    whole = simulate(program, device, Assumed(costs.unknown_trips), costs)
+    kept = kept_in_loops(program, device, costs)
+    whole = simulate(program, device, Assumed(costs.unknown_trips), costs, kept)
     apart = launch_per_kernel(program, device, costs=costs)
     candidates: list[frozenset[int]] = []
     numbers, titles = leaf_numbers(program)

@@ -37,6 +37,12 @@ class Device:
     memory_bandwidth: float
     unit_bandwidth: float
     """What one unit alone can draw from memory or from the shared cache."""
+    on_chip_bandwidth: float = inf
+    """What one unit reads from its own shared memory."""
+    kept_registers: int = 0
+    """Bytes of a unit's registers that may hold weights over a loop, beside what the loop needs."""
+    kept_shared: int = 0
+    """The same of its shared memory."""
     cache_bytes: int
     """The last cache that all units share."""
     cache_bandwidth: float
@@ -76,8 +82,12 @@ class Device:
 # f32 products as three products of TF32, so `tensor_flops` is a third of the peak of TF32. A unit
 # alone draws about three times its share of the bandwidth. Scalar functions: 16 a cycle and
 # multiprocessor (CUDA C++ Programming Guide, throughput of native arithmetic instructions), and
-# several instructions beside. Launches follow each other no faster than the host enqueues them,
-# some 2 us each.
+# several instructions beside. Shared memory gives 128 bytes a cycle (CUDA C++ Programming Guide:
+# 32 banks of 4 bytes), of the clock that the peak of f32 has. Launches follow each other no faster
+# than the host enqueues them, some 2 us each. Weights: 136 of 256 KiB of registers are what ptxas
+# leaves to them in recurrent models; of shared memory all that a block may have (CUDA C++
+# Programming Guide, "Technical Specifications per Compute Capability") without 32 KiB that Triton
+# needs as a rule.
 
 H200 = Device(
     # NVIDIA H200 SXM data sheet: 67 TFLOPS f32, 34 f64, 989 TF32 and 1,979 f16 with sparsity
@@ -92,6 +102,9 @@ H200 = Device(
     functions=2e13,
     memory_bandwidth=4.8e12,
     unit_bandwidth=1.1e11,
+    on_chip_bandwidth=128 * 1.98e9,
+    kept_registers=136 << 10,
+    kept_shared=195 << 10,
     cache_bytes=50 << 20,
     cache_bandwidth=7e12,
     efficiency=0.6,
@@ -126,6 +139,9 @@ A100 = Device(
     functions=1.2e13,
     memory_bandwidth=2.039e12,
     unit_bandwidth=6e10,
+    on_chip_bandwidth=128 * 1.41e9,
+    kept_registers=136 << 10,
+    kept_shared=131 << 10,
     cache_bytes=40 << 20,
     cache_bandwidth=7.2e12,
     efficiency=0.6,
@@ -153,6 +169,9 @@ V100 = Device(
     functions=1e13,
     memory_bandwidth=9e11,
     unit_bandwidth=3.4e10,
+    on_chip_bandwidth=128 * 1.53e9,
+    kept_registers=136 << 10,
+    kept_shared=64 << 10,
     cache_bytes=6 << 20,
     cache_bandwidth=3.1e12,
     efficiency=0.6,
@@ -179,6 +198,9 @@ RTX4090 = Device(
     functions=2.5e13,
     memory_bandwidth=1.008e12,
     unit_bandwidth=2.4e10,
+    on_chip_bandwidth=128 * 2.52e9,
+    kept_registers=136 << 10,
+    kept_shared=67 << 10,
     cache_bytes=72 << 20,
     cache_bandwidth=5e12,
     efficiency=0.6,
@@ -204,6 +226,8 @@ MI300X = Device(
     functions=2.5e13,
     memory_bandwidth=5.3e12,
     unit_bandwidth=5e10,
+    on_chip_bandwidth=128 * 2.1e9,
+    kept_registers=136 << 10,
     cache_bytes=256 << 20,
     cache_bandwidth=17.2e12,
     efficiency=0.5,

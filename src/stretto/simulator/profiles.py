@@ -26,6 +26,7 @@ from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import Profile
 from stretto.simulator.library_work import LibraryWork, library_work
 from stretto.simulator.occupancy import BlockNeeds, limits_of
+from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.residency import Residency
 from stretto.simulator.simulate import simulate
 from stretto.simulator.work import TENSOR_TEMPLATE, Known, Works
@@ -105,7 +106,8 @@ class Profiler:
     def _alone(self, launch: Launch) -> float:
         """Seconds of a launch by itself, without the beginning."""
         trips = Assumed(self._costs.unknown_trips)
-        run = simulate(launch.program, self._device, trips, self._costs)
+        kept = kept_in_loops(launch.program, self._device, self._costs)
+        run = simulate(launch.program, self._device, trips, self._costs, kept)
         return max(run.seconds - self._device.launch_seconds, 0.0)
 
     def _kernel(self, kernel: Kernel, units: int, needs: BlockNeeds | None) -> Profile:

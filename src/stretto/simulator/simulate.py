@@ -8,7 +8,7 @@ time after the last one it waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -27,9 +27,9 @@ from stretto.simulator.lookups import Lookups
 from stretto.simulator.progress import START, Progress
 from stretto.simulator.residency import Residency
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
-from stretto.simulator.work import Known, TaskWork, Works
+from stretto.simulator.work import Kept, Known, TaskWork, Works
 
-NOTHING_KEPT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+NOTHING_KEPT: Kept = MappingProxyType({})
 MOST_TASKS = 5_000_000
 """Tasks of a simulated run, at most."""
 
@@ -39,13 +39,13 @@ def simulate(
     device: Device,
     choices: Choices | None = None,
     costs: CostModel = HOST_COSTS,
-    kept: Mapping[str, Mapping[str, float]] = NOTHING_KEPT,
+    kept: Kept = NOTHING_KEPT,
 ) -> Simulation:
     """One run of a verified program on a device.
 
     choices: decide what only values decide; by default loops run as often as `costs` assume. costs:
-    the sizes that are assumed. kept: by kernel and buffer, the part of what a task loads that its
-    unit has in registers from its second task of the kernel on. Raises ScheduleError for a run that
+    the sizes that are assumed. kept: by kernel, what of its loads a unit has on chip from its
+    second task of the kernel on. Raises ScheduleError for a run that
     is too long.
     """
     chosen = choices or Assumed(costs.unknown_trips)
@@ -93,7 +93,7 @@ class Simulator:
         choices: Choices,
         costs: CostModel,
         works: Works | None = None,
-        kept: Mapping[str, Mapping[str, float]] = NOTHING_KEPT,
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
         self.program, self.device, self.costs = program, device, costs
         self.works = works or Works(program.kernels, device, costs)
@@ -245,13 +245,13 @@ class Simulator:
         self.at(now + work.overhead, unit)
 
     def work_of_next(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
-        """The work of a task of a kernel of which the unit keeps something in registers."""
+        """The work of a task of a kernel of which the unit keeps something on chip."""
         if kernel not in unit.begun:
             unit.begun.add(kernel)
             return work
         key = kernel, work
         if key not in self.repeated:
-            self.repeated[key] = work.keeping(self.kept[kernel])
+            self.repeated[key] = work.keeping(self.kept[kernel], self.device)
         return self.repeated[key]
 
     def missing_of(self, unit: _Unit, kernel: Kernel, work: TaskWork) -> frozenset[str]:

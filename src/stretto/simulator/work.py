@@ -22,6 +22,19 @@ TENSOR_TEMPLATE = "dot"
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPart:
+    """What a unit keeps on chip of what a task of a kernel reads. shares: by buffer name, the part.
+    shared_bytes: what the task reads of it from shared memory; the rest is in registers."""
+
+    shares: Mapping[str, float]
+    shared_bytes: int = 0
+
+
+Kept = Mapping[str, KeptPart]
+"""By kernel."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskWork:
     """overhead: seconds before a task works. compute: seconds of arithmetic on one unit. moved:
     bytes by buffer name, without those that stay within the task."""
@@ -34,10 +47,13 @@ class TaskWork:
     def nbytes(self) -> float:
         return sum(count for _, count in self.moved)
 
-    def keeping(self, shares: Mapping[str, float]) -> TaskWork:
-        """The same where a unit has these parts of buffers in its registers."""
-        left = ((name, count * (1 - shares.get(name, 0.0))) for name, count in self.moved)
-        return replace(self, moved=tuple((name, count) for name, count in left if count > 0))
+    def keeping(self, kept: KeptPart, device: Device) -> TaskWork:
+        """The same where a unit has these parts of buffers on chip. Shared memory is read while
+        nothing is computed of what is read from there."""
+        left = ((name, count * (1 - kept.shares.get(name, 0.0))) for name, count in self.moved)
+        moved = tuple((name, count) for name, count in left if count > 0)
+        seconds = kept.shared_bytes / device.on_chip_bandwidth
+        return replace(self, compute=self.compute + seconds, moved=moved)
 
 
 class Known(dict[str, Number]):

@@ -204,7 +204,7 @@ def test_what_lies_where_a_traded_buffer_may_lie(trips: int) -> None:
     source = print_program(program)
     launch(source)
     assert len(barriers(source)) == 4, source.text[-3000:]
-    _, _, before_fill, _ = removals((source,), lambda made: launch(made[0]))
+    _, before_fill, _, _ = removals((source,), lambda made: launch(made[0]))
     assert before_fill.is_noticed is (trips == 1), before_fill
 
 

@@ -12,11 +12,13 @@ import stretto
 from stretto.errors import BuildError
 from stretto.machines.cuda import compile as triton_compile
 from stretto.machines.cuda import toolchain as triton_toolchain
+from stretto.machines.cuda import triton_stages
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.resources import Resources, units_per_multiprocessor
 from stretto.machines.cuda.toolchain import Target
+from stretto.machines.cuda.triton_stages import quick_stages
 from stretto.options import Options
 from stretto.tools.cache import CacheFolder
 from tests.machines.cuda.triton_text import control_block, number, pointer, program
@@ -92,6 +94,47 @@ def test_spills_and_the_stack_of_functions_are_counted(options: Options) -> None
     assert needs.registers == 255
     assert needs.spill_bytes > 0 and needs.stack_bytes > 0
     assert (needs.units_per_sm, needs.limit) == (8, "registers")
+
+
+def test_triton_is_as_before_behind_a_compilation(options: Options) -> None:
+    from triton import knobs
+    from triton.compiler import code_generator
+
+    before = vars(code_generator).copy()
+    with quick_stages() as assembled:
+        assert (vars(code_generator) == before) is (triton_stages.CLONE not in before)
+        assert knobs.compilation.disable_line_info
+    assert assembled.log == "" and vars(code_generator) == before
+    assert knobs.runtime.add_stages_inspection_hook is None
+    assert not knobs.compilation.disable_line_info
+    with pytest.raises(BuildError):
+        compile_source(program("x = nonsense"), "sm_90", options)
+    assert vars(code_generator) == before
+
+
+def test_copies_of_variables_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same program as Triton makes it by itself."""
+    texts: list[str] = []
+    for name in ("quick", "plain"):
+        if name == "plain":
+            monkeypatch.setattr(triton_stages, "CLONE", "_no_such_function")
+        with quick_stages():
+            texts.append(triton_compile._run_triton(SOURCE, Target.parse("sm_90")).asm["ptx"])
+    assert texts[0] == texts[1]
+
+
+def test_an_error_of_ptxas_is_told(options: Options) -> None:
+    source = program(
+        """
+        y = tl.inline_asm_elementwise(
+            "no.such.instruction $0, $1;", "=r,r", [unit], dtype=tl.int32, is_pure=False, pack=1
+        )
+        tl.store(x, y)
+        """,
+        pointer("x", "i32"),
+    )
+    with pytest.raises(BuildError, match=r"ptxas fails with 255: .*Unknown modifier '\.such'"):
+        compile_source(source, "sm_90", options)
 
 
 # ---- the cache -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.models import CORE
 from stretto.machines.cuda import compile as triton_compile
 from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.machine_code import VERIFIED, Checked, check, check_cubin, check_ptx
 from stretto.machines.cuda.machine_code import ptx as ptx_text
 from stretto.machines.cuda.machine_code import sass as sass_text
@@ -203,18 +204,24 @@ CASES = [(name, "small") for name in SMALL] + [(name, "full") for name in CORE]
 @pytest.mark.parametrize(("name", "size"), sampled(CASES, CASES[: len(SMALL)]))
 @pytest.mark.rotating(4)
 def test_zoo(name: str, size: str, assemblies: list[Assembly], options: Options) -> None:
-    compile_model(find_model(name, small=size == "small"), target_machine("sm_90"), options)
+    model = find_model(name, small=size == "small")
+    _, stages = compile_model(model, target_machine("sm_90"), options)
+    assert [one.resources.spill_bytes for one in gpu_program(stages).compiled] == [0]
     assert assemblies
     for one in assemblies:
         in_ptx = ptx_text.functions(one.ptx)
         in_sass = sass_text.functions(sass_text.disassemble(one.cubin, _nvdisasm()))
         ptx, sass = check(in_ptx), check(in_sass)
         assert [str(violation) for violation in (*ptx.violations, *sass.violations)] == []
-        assert ptx.polls == sass.polls and bool(ptx.polls) == ("= wait(control" in one.source.text)
+        assert ptx.polls == sass.polls and bool(ptx.polls) == waits(one.source)
         assert ptx.releases > 0 and sass.releases > 0
         for function in (*in_ptx, *in_sass):
             for removed in without_one(function):
                 assert check([removed]).violations, f"nothing is missing in {function.name}"
+
+
+def waits(source: TritonSource) -> bool:
+    return re.search(r"= wait(_for_each)?\(control", source.text) is not None
 
 
 def _nvdisasm() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,13 +116,19 @@ def test_explain_for_a_target(compiled: Stages) -> None:
 def test_what_loops_keep_on_chip(compiled: Stages) -> None:
     made = gpu_program(compiled)
 
-    def line(kept: int, lacking: int) -> str | None:
-        source = replace(made.sources[0], kept=kept, lacking=lacking)
+    def line(kept: int, lacking: int, shared: int = 0) -> str | None:
+        source = replace(made.sources[0], kept=kept, lacking=lacking, shared_bytes=shared)
         return dict(describe(compiled, replace(made, sources=(source,)), 132).lines).get("on chip")
 
     assert line(0, 4096) is None
-    assert line(150_528, 0) == "147.0 KiB of constants in a unit's registers"
-    assert line(2048, 512) == "2.0 KiB of constants in a unit's registers; 512 B more find no room"
+    assert line(150_528, 0) == "of constants 147.0 KiB in a unit's registers"
+    assert line(2048, 512) == (
+        "of constants 2.0 KiB in a unit's registers; 512 B more find no room"
+    )
+    assert line(2048, 0, 4096) == (
+        "of constants 2.0 KiB in a unit's registers, 4.0 KiB in its shared memory"
+    )
+    assert line(0, 0, 4096) == "of constants 4.0 KiB in its shared memory"
 
 
 def test_a_target_whose_resources_are_unknown(compiled: Stages) -> None:
@@ -328,6 +335,33 @@ def test_a_model_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     found = resources.survey(["rae"], preset="small", units=4)
     assert found.models[0].problem == "BuildError: no | luck"
     assert "| rae | failed: BuildError: no / luck |" in resources.markdown(found)
+
+
+def test_a_survey_goes_on_where_it_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import resources
+
+    record = tmp_path / "record.json"
+    arguments = ["--preset", "small", "--units", "4", "--others", "gfx942", "--json", str(record)]
+    with pytest.raises(SystemExit, match="cannot go on: "):
+        resources.main(["rae", "nasrnn", "--go-on", *arguments])
+    resources.main(["rae", *arguments])
+    before = resources.models_of(record, "sm_90", "small")
+    compiled: list[str] = []
+
+    def fail(model: Any, *_: object) -> Stages:
+        compiled.append(model.name)
+        raise BuildError("no luck")
+
+    monkeypatch.setattr(resources, "compile_model", fail)
+    resources.main(["rae", "nasrnn", "--go-on", *arguments])
+    after = resources.models_of(record, "sm_90", "small")
+    assert compiled == ["nasrnn"]
+    assert after["rae"] == before["rae"] and after["rae"].launches
+    assert after["nasrnn"].problem == "BuildError: no luck"
+    with pytest.raises(SystemExit, match="is of target sm_90, not sm_80"):
+        resources.main(["rae", "--go-on", "--target", "sm_80", *arguments])
 
 
 def test_a_page_without_markers(tmp_path: Path) -> None:

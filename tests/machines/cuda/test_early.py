@@ -13,9 +13,11 @@ import stretto
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.early import EarlyLoads, split_early
+from stretto.machines.cuda.printer.early import EarlyLoads
+from stretto.machines.cuda.printer.early_split import split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
 from stretto.machines.cuda.printer.scalar import BARRIER
+from stretto.machines.cuda.printer.shared_blocks import shared_bytes
 from stretto.machines.dialects import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.options import Options
@@ -99,13 +101,14 @@ def run(name: str, first: Term = UNIT) -> code.Run:
 WAIT = code.Wait(call("wait", UNIT), OK)
 
 
-def early(budget: int = 40_000, **kernels: TritonKernel) -> EarlyLoads:
+def early(budget: int = 40_000, shared: int = 0, **kernels: TritonKernel) -> EarlyLoads:
     names = iter(range(99))
     return EarlyLoads(
         kernels or {"one": kernel(), "two": kernel()},
         lambda hint, function, inline, kernel: hint,
         lambda hint: variable(f"{hint}_{next(names)}"),
         budget,
+        shared=shared,
     )
 
 
@@ -115,7 +118,7 @@ def text(loads: EarlyLoads, *block: code.Statement) -> list[str]:
 
 def calls(lines: list[str]) -> list[str]:
     """The functions that are called, a wait as `wait`, each with the indentation of its line."""
-    found = [re.match(r"( *)(?:.* = )?(wait|[ek]_\w+)\(", line) for line in lines]
+    found = [re.match(r"( *)(?:.* = )?(wait|[eks]_\w+)\(", line) for line in lines]
     return [match[1][4:] + match[2] for match in found if match]
 
 
@@ -200,6 +203,81 @@ def test_states_of_recursive_functions_keep_what_they_read() -> None:
 
     assert states(True) == ["e_one", "        wait", "            k_one"]
     assert states(False) == ["        e_one", "        wait", "            k_one"]
+
+
+# ---- shared memory ---------------------------------------------------------------------------
+def test_shared_memory_keeps_what_registers_have_no_room_for() -> None:
+    loads = early(5200, 9999, one=kernel(two_loads("one")))
+    lines = text(loads, code.Loop(OK, body=(run("one"),)))
+    assert calls(lines) == ["s_one", "e_one", "        k_one"]
+    assert lines[1].strip() == "tl.debug_barrier()"
+    assert (loads.kept, loads.lacking, loads.used) == (4096, 0, 4096 + 1024)
+    assert loads.shares == {"one": {"w": 1.0}}
+    assert loads.read == {"one": 4096 + 1024}
+    assert any("stretto_again" in line for line in lines)  # registers are as scarce as before
+
+
+def test_the_task_loads_from_shared_memory_before_the_first_use() -> None:
+    body = two_loads("one")
+    split = split_early(kernel(body), 4, [variable("v4")], {variable("v5"): 4096})
+    assert split is not None and split.fill is not None
+    assert split.values == (variable("v4"),) and split.shared == ((W, 4096),)
+    fill = python_function("s", split.fill)
+    assert "stretto_keep(end, 4096, v5, 128, 4, 2)" in fill and fill.count("v5 =") == 1
+    lines = python_function("k", split.body).splitlines()
+    assert not any("v5" in line for line in lines)  # nothing here uses it
+    used = code.Assign(variable("a1"), variable("a1") + variable("v5"))
+    kernels = kernel(tuple(s for one in body for s in ((used, one) if one == STORED else (one,))))
+    split = split_early(kernels, 4, [variable("v4")], {variable("v5"): 4096})
+    assert split is not None
+    lines = [line.strip() for line in python_function("k", split.body).splitlines()]
+    place = lines.index("v5 = stretto_kept(end, 4096, tl.float32, 128, 4, 2)")
+    assert lines[place + 1] == "a1 = a1 + v5"
+    assert lines.index("end = stretto_shared_end()") < place
+
+
+def test_no_more_in_shared_memory_than_there_is_room_for() -> None:
+    loads = early(5200, 4096, one=kernel(two_loads("one")))
+    text(loads, code.Loop(OK, body=(run("one"),)))
+    assert (loads.kept, loads.lacking, loads.used) == (4096, 1024, 4096)
+    assert loads.shares == {"one": {"w": (4096 + 4096) / (2 * 4096 + 1024)}}
+
+
+def test_shared_memory_is_filled_before_the_outermost_loop() -> None:
+    """At most once in a launch: nobody stores where others may still read."""
+    loads = early(0, 99_999)
+    inner = code.Loop(OK, body=(run("two"),))
+    loop = code.Loop(OK, body=(run("one"), code.For(variable("n"), literal(0), literal(2)), inner))
+    branch = code.If(variable("c"), (loop,))
+    assert calls(text(loads, branch)) == [
+        "    s_one", "    s_two", "            k_one", "                k_two",
+    ]  # fmt: skip
+    assert loads.used == 2 * 16 * 256 * 4 and not loads.lacking
+
+
+def test_inner_loops_have_shared_memory_first() -> None:
+    loads = early(0, 20_000)
+    inner = code.Loop(OK, body=(run("two"),))
+    lines = text(loads, code.Loop(OK, body=(run("one"), inner)))
+    assert [line for line in calls(lines) if "s_" in line] == ["s_two"]
+
+
+def test_tasks_that_are_not_known_before_the_loop_are_not_kept() -> None:
+    loads = early(0, 99_999)
+    other = run("one", variable("turn") + 1)
+    text(loads, code.Loop(OK, body=(other,)))
+    assert not loads.used and loads.lacking
+
+
+def test_what_cannot_be_in_shared_memory() -> None:
+    small = Buffer("w", DType.I8, (64, 256), "constant", 1)
+    assert not shared_bytes(load("v4", small, WEIGHTS.value))
+    assert not shared_bytes(load("v4", W, WEIGHTS.value, (2, 2, 2, 2)))
+    assert shared_bytes(load("v4", W, WEIGHTS.value)) == 16 * 256 * 4
+    assert shared_bytes(load("v4", W, WEIGHTS.value, ())) == 16
+    assert shared_bytes(replace(load("v4", W, WEIGHTS.value, (32, 4, 2)), alike=True)) == 32
+    wide = Buffer("w", DType.I64, (64, 256), "constant", 1)
+    assert shared_bytes(load("v4", wide, WEIGHTS.value, (64,))) == 512
 
 
 class Recurrence(nn.Module):

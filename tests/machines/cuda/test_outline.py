@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.outline import Outliner, outline
+from stretto.machines.cuda.printer.outline import Outliner, outline, outlined_sections
 from stretto.machines.dialects import python_function
 from stretto.machines.terms import call, infix, literal, separated, variable
 
@@ -102,3 +102,68 @@ def test_long_sections_become_calls() -> None:
         "    y = 2",
         "    pointer = pointer + 1",
     ]
+
+
+def printed(sections: Mapping[str, code.Block], addresses: Mapping[str, tuple[str, int]]) -> str:
+    """Sections as functions, and what calls them, in one text."""
+    defined: dict[code.Function, str] = {}
+
+    def define(hint: str, function: code.Function) -> str:
+        return defined.setdefault(function, f"{hint}_{len(defined)}")
+
+    block = tuple(code.Section(body, least=1) for body in sections.values())
+    main = outlined_sections(block, define, frozenset(), addresses)
+    functions = [python_function(name, function) for function, name in defined.items()]
+    return "\n".join([*functions, python_function("main", code.Function((), main))])
+
+
+def use(*names: str) -> code.Block:
+    return (code.Do(call("use", *map(variable, names))),)
+
+
+FOUR = {"b_1": ("arena", 0), "b_2": ("arena", 64), "b_3": ("arena", 512), "b_4": ("arena", 576)}
+
+
+def test_addresses_at_the_same_distances_are_one_parameter() -> None:
+    sections = {"first": use("b_1", "x_1", "b_2"), "second": use("b_3", "x_2", "b_4")}
+    lines = [line.strip() for line in printed(sections, FOUR).splitlines()]
+    assert [line for line in lines if line] == [
+        "def piece_main_0(b0, x1):",
+        "b2 = b0 + 64",
+        "use(b0, x1, b2)",
+        "return",
+        "def main():",
+        "piece_main_0(b_1, x_1)",
+        "piece_main_0(b_3, x_2)",
+    ]
+
+
+def test_addresses_at_other_distances_are_parameters_each() -> None:
+    text = printed({"first": use("b_1", "b_2"), "second": use("b_3", "b_2")}, FOUR)
+    assert text.count("def piece_main") == 1
+    assert "piece_main_0(b_1, b_2)" in text and "piece_main_0(b_3, b_2)" in text
+
+
+def test_addresses_of_several_types_and_those_that_change_have_no_distance() -> None:
+    addresses = {"b_1": ("arena_float32", 0), "b_2": ("arena_int64", 64)}
+    text = printed({"only": use("b_1", "b_2", "moving")}, addresses)
+    assert "piece_main_0(b_1, b_2, moving)" in text
+
+
+def test_a_section_in_a_section_takes_fewer_addresses_too() -> None:
+    def nested(first: str, second: str) -> code.Block:
+        inner = code.Section(use(first, second) * 3, least=2)
+        return (code.Section((*use(first), inner, *use("n"), *use(first)), least=3),)
+
+    defined: dict[code.Function, str] = {}
+
+    def define(hint: str, function: code.Function) -> str:
+        return defined.setdefault(function, f"{hint}_{len(defined)}")
+
+    block = (*nested("b_1", "b_2"), *nested("b_3", "b_4"))
+    main = outlined_sections(block, define, frozenset(), FOUR)
+    text = python_function("main", code.Function((), main))
+    assert len(defined) == 2
+    assert "piece_main_1(b_1, n)" in text and "piece_main_1(b_3, n)" in text
+    inner, outer = (python_function(name, function) for function, name in defined.items())
+    assert "b1 = b0 + 64" in inner and "64" not in outer

@@ -14,7 +14,7 @@ import stretto
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import ENTRY
-from stretto.machines.cuda.styles import WAYS
+from stretto.machines.cuda.styles import SHARED_KEPT, WAYS
 from stretto.options import Options
 
 torch.manual_seed(0)
@@ -63,8 +63,15 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-SCARCE = (Style(registers=20), Style(registers=20, warps=8))
+SCARCE = (
+    Style(registers=20),
+    Style(registers=20, warps=8),
+    Style(registers=20, warps=8, shared=9000),
+    Style(registers=20, shared=SHARED_KEPT),
+)
 """Ways in which registers hold a part of what loops read."""
+SHARED = tuple(style for style in WAYS if style.shared and not style.registers)
+"""Ways in which shared memory holds all of it."""
 
 
 @pytest.mark.parametrize("style", (*WAYS, *SCARCE), ids=str)
@@ -90,8 +97,10 @@ def test_every_style_computes_the_same(name: str, style: Style) -> None:
     if name == "loops":
         assert bool(source.kept) == bool(style.registers)
         again = "= stretto_again(" in source.text
-        assert again == bool(source.kept and source.lacking)
-        assert again or style not in SCARCE
+        # Nothing lacks where registers hold a part only and shared memory the rest.
+        assert again == bool(source.kept + source.shared_bytes and style in SCARCE + SHARED)
+        assert bool(source.shared_bytes) == (again and bool(style.shared))
+        assert bool(source.lacking) == (style in SCARCE[:3] or not style.registers + style.shared)
 
 
 def test_the_text_needs_nothing_but_triton() -> None:

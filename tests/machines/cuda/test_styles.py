@@ -13,7 +13,14 @@ from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.printer.program import WARP, Style
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.resources import Resources
-from stretto.machines.cuda.styles import LEAST_KEPT, PATIENCE, USUAL_KEPT, GpuProgram, compile_plan
+from stretto.machines.cuda.styles import (
+    LEAST_KEPT,
+    PATIENCE,
+    SHARED_KEPT,
+    USUAL_KEPT,
+    GpuProgram,
+    compile_plan,
+)
 from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from tests.schedule.programs import chain
@@ -22,32 +29,43 @@ from tests.schedule.programs import chain
 @dataclass
 class Ptxas:
     """A program whose loop would hold `wanted` bytes of weights, on a machine with `room` registers
-    of a thread for them. seconds: of a compilation. tried: warps and registers."""
+    of a thread for them. seconds: of a compilation. own: bytes of shared memory that Triton needs.
+    shared: bytes that a text would hold there. tried: warps and registers; shares: bytes of shared
+    memory that were asked for."""
 
     wanted: int
     room: int
     seconds: float = 1.0
+    own: int = 0
+    shared: int = 0
     tried: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    shares: list[int] = field(default_factory=list[int])
 
-    def print_program(self, program: Any, words: Any, style: Style, kept: Any) -> TritonSource:
+    def print_launch(self, launch: Any, words: Any, style: Style, kept: Any) -> TritonSource:
         held = min(self.wanted, style.registers * 4 * WARP * style.warps)
-        text = f"{style} {held}" if style.inline else f"{style.warps} {held}"
-        return TritonSource(text, (), (), 4, style.warps, kept=held, lacking=self.wanted - held)
+        shared = min(self.wanted - held, style.shared, self.shared)
+        text = f"{style} {held}" if style.inline else f"{style.warps} {held} {shared}"
+        return TritonSource(
+            text, (), (), 4, style.warps,
+            kept=held, lacking=self.wanted - held - shared, shared_bytes=shared,
+        )  # fmt: skip
 
     def compile_source(self, source: TritonSource, *_: Any) -> CompiledTriton:
         registers = source.kept // (4 * WARP * source.warps)
         self.tried.append((source.warps, registers))
+        self.shares.append(source.shared_bytes)
+        total = self.own + source.shared_bytes
         short = max(registers - self.room, 0) * 4
         needs = Resources(255, 0, 3 * short, short, source.warps, 1, "registers")
         return CompiledTriton(
-            b"", "sm_90", "k", (), 0, 0, 0, source.warps, needs, self.seconds, False
+            b"", "sm_90", "k", (), 0, 0, total, source.warps, needs, self.seconds, False
         )
 
-    def search(self, monkeypatch: pytest.MonkeyPatch) -> TritonSource:
-        monkeypatch.setattr(styles, "print_program", self.print_program)
+    def search(self, monkeypatch: pytest.MonkeyPatch, target: str = "sm_90") -> TritonSource:
+        monkeypatch.setattr(styles, "print_launch", self.print_launch)
         monkeypatch.setattr(styles, "compile_source", self.compile_source)
         plan: Plan = make_plan(chain())
-        made = compile_plan(GpuProgram(plan), "sm_90", Options())
+        made = compile_plan(GpuProgram(plan), target, Options())
         return made.sources[0]
 
 
@@ -72,13 +90,38 @@ def test_no_part_of_the_weights_with_fewer_warps_than_there_may_be(
     assert found.kept == USUAL_KEPT * 1024 and found.lacking
 
 
-@pytest.mark.parametrize("room", [140, 101, 40, 25])
+@pytest.mark.parametrize("room", [132, 101, 40, 25])
 def test_as_many_registers_as_ptxas_leaves(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says by its stack how many were too many."""
     ptxas = Ptxas(1000 * 512, room)
     found = ptxas.search(monkeypatch)
     assert [warps for warps, _ in ptxas.tried] == [8, 8]
     assert max(LEAST_KEPT, room - styles.STEP) <= found.kept / 1024 <= room
+
+
+def test_shared_memory_for_what_registers_have_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where registers spill, what they hold less of shared memory holds more of."""
+    ptxas = Ptxas(250 << 10, 100, shared=1 << 20)
+    found = ptxas.search(monkeypatch)
+    assert not found.lacking and found.kept <= 100 << 10
+    assert found.shared_bytes == (250 << 10) - found.kept
+    assert ptxas.shares == [(250 - USUAL_KEPT) << 10, found.shared_bytes]
+
+
+@pytest.mark.parametrize("own", [0, 32 << 10, 40 << 10, 100_000])
+def test_as_much_shared_memory_as_triton_leaves(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ptxas = Ptxas(1000 << 10, 250, own=own, shared=1 << 20)
+    found = ptxas.search(monkeypatch)
+    most = (227 << 10) - own
+    assert found.shared_bytes == min(SHARED_KEPT, most)
+    assert len(ptxas.tried) == (1 if most >= SHARED_KEPT else 2)
+
+
+def test_a_target_with_less_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptxas = Ptxas(1000 << 10, 250, own=1024, shared=1 << 20)
+    found = ptxas.search(monkeypatch, "sm_86")
+    assert found.shared_bytes == (99 << 10) - 1024
+    assert ptxas.search(monkeypatch, "gfx942").shared_bytes == 0
 
 
 def test_without_weights_where_there_is_hardly_a_register(monkeypatch: pytest.MonkeyPatch) -> None:

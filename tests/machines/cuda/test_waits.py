@@ -192,3 +192,30 @@ def test_what_is_waited_for_may_be_known_only_at_run_time() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     InterpretedKernel(source).launch([control_block(3), 1, out, PLENTY])
     assert out.item() == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_says_whom_each_unit_waits_for(seed: int) -> None:
+    """Unit 0 waits for units 1, 2 and 4, unit 1 for 3, and the others for nobody."""
+    body = """
+        if unit > 1:
+            tl.store(x + unit, 1.0)
+        signal_by(control, unit, base + 1, 2, 4)
+        ok = wait_for_each(control, unit, tables, 1, base, polls, ok, 8)
+        if ok & (unit == 1):
+            tl.store(x + 1, tl.load(x + 3) + 1)
+        signal_by(control, unit, base + 2, 1, 1)
+        ok = wait_for_each(control, unit, tables, 10, base, polls, ok, 8)
+        if ok & (unit == 0):
+            tl.store(x, tl.load(x + 1) + tl.load(x + 2) + tl.load(x + 4))
+    """
+    first = [7, 7, 10, 10, 10, 10, 3, 1, 1]  # where the rows of each unit begin, and the rows
+    second = [16, 25, 25, 25, 25, 25, 1, 1, 2, 2, 1, 1, 4, 1, 1]
+    tables = [-1, *first, *second]
+    table = torch.tensor(tables, dtype=torch.int32)
+    units = 5
+    source = program(body, pointer("x"), pointer("tables", "i32"), units=units)
+    control, x = control_block(units), torch.zeros(units)
+    InterpretedKernel(source, seed).launch([control, x, table, PLENTY])
+    assert x.tolist() == [4.0, 2.0, 1.0, 1.0, 1.0]
+    assert progress(control) == [0, 2, 1, 1, 1] and control[ERROR] == 0

@@ -20,13 +20,17 @@ from stretto.errors import BuildError, SourceLocation
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
 from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
+from stretto.machines.cuda.triton_stages import quick_stages
 from stretto.machines.cuda.user_source import rejected
+from stretto.machines.cuda.vector_layouts import vectors_are_neighbours
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 
 _SUFFIX = ".triton"
-_FORMAT = "1"
+_FORMAT = "2"
 """Of the cache entries; another one, other keys."""
+SHARED_ALIGNMENT = 16
+"""Where the program's own part of shared memory ends, of which vectors of 16 bytes are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,9 @@ class CompiledTriton:
     binary: a cubin or hsaco. entry: the kernel's name in it. parameters: those of the source, in
     order, after which the binary has `scratch_parameters` more pointers, null unless
     `scratch_bytes` is more than 0 (by launch and unit). shared_bytes: dynamic shared memory of a
-    unit. seconds: what the compilation took, whenever that was.
+    unit, that of Triton and behind it that of the source. seconds: of a processor that the
+    compilation took, whenever that was; so that what is tried next does not depend on what else the
+    machine does.
     """
 
     binary: bytes
@@ -62,7 +68,8 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
     version = require_triton()
     signature = json.dumps([(parameter.name, parameter.type) for parameter in source.parameters])
     text = without_names(source.text, NAMES)
-    key = content_key(_FORMAT, text, signature, str(source.warps), machine.name, version)
+    sizes = str(source.warps), str(source.shared_bytes)
+    key = content_key(_FORMAT, text, signature, *sizes, machine.name, version)
 
     def build(product: Path) -> None:
         binary, facts = _compile(source, machine)
@@ -84,27 +91,40 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
 
 def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any]]:
     """The binary and the fields of CompiledTriton that come from the compiler."""
-    start = time.perf_counter()
-    with TRITON_LOCK:
+    start = _processor_seconds()
+    with TRITON_LOCK, quick_stages() as assembled:
         compiled = _run_triton(source, target)
+        if not vectors_are_neighbours(compiled.asm["ttgir"]):
+            compiled = _run_triton(source, target, vectors=False)
     metadata = compiled.metadata
     binary: bytes = compiled.asm[target.binary]
     usage: dict[str, tuple[int, int]] = {}
     spills = 0
     scratch = 0
     if target.backend == "cuda":
-        usage, spills = _nvidia_usage(binary, compiled.asm["ptx"], target)
+        if not assembled.log:
+            raise BuildError("ptxas has not said what the kernel needs")
+        usage = function_usage(binary, _cuobjdump())
+        spills = spilled_bytes(assembled.log)
         scratch = 2
-    needs = resources(usage, spills, metadata.shared, source.warps, target.multiprocessor)
+    own = _up(metadata.shared, SHARED_ALIGNMENT) if source.shared_bytes else metadata.shared
+    shared = own + source.shared_bytes
+    needs = resources(usage, spills, shared, source.warps, target.multiprocessor)
     facts = {
         "entry": metadata.name,
         "scratch_parameters": scratch,
         "scratch_bytes": getattr(metadata, "global_scratch_size", 0),
-        "shared_bytes": metadata.shared,
+        "shared_bytes": shared,
         "resources": asdict(needs),
-        "seconds": time.perf_counter() - start,
+        "seconds": _processor_seconds() - start,
     }
     return binary, facts
+
+
+def _processor_seconds() -> float:
+    """Of this thread, and of the tools that were run."""
+    tools = os.times()
+    return time.thread_time() + tools.children_user + tools.children_system
 
 
 @contextmanager
@@ -123,7 +143,8 @@ def _no_tensor_memory(target: Target) -> Generator[None]:
             os.environ[name] = before
 
 
-def _run_triton(source: TritonSource, target: Target) -> Any:
+def _run_triton(source: TritonSource, target: Target, *, vectors: bool = True) -> Any:
+    """vectors: whether blocks in shared memory are read by fours, where they are deep enough."""
     import triton.language as tl
     from triton import knobs
     from triton.backends.compiler import GPUTarget
@@ -139,6 +160,7 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
     exec(compile(source.text, file_name(source.text), "exec"), module)
     if "PORTABLE" in module:
         module["PORTABLE"] = tl.constexpr(target.backend != "cuda")
+        module["VECTORS"] = tl.constexpr(vectors)
     program = ASTSource(
         fn=module[ENTRY],
         signature={parameter.name: parameter.type for parameter in source.parameters},
@@ -159,6 +181,8 @@ def _run_triton(source: TritonSource, target: Target) -> Any:
             return triton_compile(program, target=machine, options={"num_warps": source.warps})
     except CompilationError as error:
         raise _rejected(error, source) from error
+    except BuildError:
+        raise
     except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
         raise BuildError(
             f"Triton cannot compile the program for {target.name}: {error}",
@@ -197,16 +221,11 @@ def _place(error: BaseException, text: str) -> SourceLocation | None:
     return SourceLocation(file_name(text), text.count("\n", 0, place) + line, function=name)
 
 
-def _nvidia_usage(cubin: bytes, ptx: str, target: Target) -> tuple[dict[str, tuple[int, int]], int]:
-    """Registers and stack by function, and the spilled bytes of all.
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
 
-    Only a stack can hold spilled registers, so ptxas is asked once more only where there is one.
-    """
+
+def _cuobjdump() -> str:
     from triton import knobs
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
-    usage = function_usage(cubin, knobs.nvidia.cuobjdump.path)
-    if not any(stack for _, stack in usage.values()):
-        return usage, 0
-    arch = int(target.arch)
-    return usage, spilled_bytes(ptx, get_ptxas(arch).path, sm_arch_from_capability(arch))
+    return knobs.nvidia.cuobjdump.path

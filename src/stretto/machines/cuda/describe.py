@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import Any
 
 from stretto.device.costs import CostModel
@@ -37,7 +36,7 @@ from stretto.machines.cuda.graphs.counting import BranchCount
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
-from stretto.machines.cuda.styles import GpuProgram
+from stretto.machines.cuda.styles import GpuProgram, kept_of
 from stretto.machines.machine import Description, Stages, Table
 from stretto.schedule.launches import ChosenBranch, choose_launches, placements
 from stretto.simulator.devices import device_for
@@ -62,7 +61,7 @@ def describe(
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
         lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
-    if kept := max(made.sources, key=lambda source: source.kept, default=None):
+    if kept := max(made.sources, key=_kept_bytes, default=None):
         lines += _kept_lines(kept)
     if made.compiled:
         cached = all(compiled.from_cache for compiled in made.compiled)
@@ -97,12 +96,18 @@ def describe(
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 
 
+def _kept_bytes(source: TritonSource) -> int:
+    return source.kept + source.shared_bytes
+
+
 def _kept_lines(source: TritonSource) -> list[tuple[str, str]]:
-    """What the launch that keeps most holds in registers over its loops."""
-    if not source.kept:
+    """What the launch that keeps most holds on chip over its loops."""
+    places = ((source.kept, "a unit's registers"), (source.shared_bytes, "its shared memory"))
+    found = [f"{bytes_text(nbytes)} in {place}" for nbytes, place in places if nbytes]
+    if not found:
         return []
     more = f"; {bytes_text(source.lacking)} more find no room" if source.lacking else ""
-    return [("on chip", f"{bytes_text(source.kept)} of constants in a unit's registers{more}")]
+    return [("on chip", f"of constants {', '.join(found)}{more}")]
 
 
 def graph_text(executable: GraphExecutable) -> str:
@@ -137,8 +142,7 @@ def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> s
     """What a launch per kernel would take beside one launch, as the simulator says."""
     device = device_for(costs, program.units)
     try:
-        shares = (source.shares.items() for source in made.sources)
-        whole = simulate(program, device, costs=costs, kept=dict(chain.from_iterable(shares)))
+        whole = simulate(program, device, costs=costs, kept=kept_of(made.sources))
         apart = launch_per_kernel(program, device, costs=costs)
     except ScheduleError as error:
         return f"not simulated: {error.message}"

@@ -30,9 +30,13 @@ from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
-from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select
-from stretto.machines.cuda.styles import GpuProgram, compile_plan, kept_constants
+from stretto.machines.cuda.styles import (
+    GpuProgram,
+    compile_plan,
+    kept_constants,
+    usual_sources,
+)
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.machines.forms import device_form
@@ -57,6 +61,7 @@ from stretto.schedule.launches import ChosenBranch, choose_launches, plan_second
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
 from stretto.simulator.devices import costs_on, device_for, gpu_like
+from stretto.simulator.work import Kept
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -163,7 +168,7 @@ class TritonMachine(Machine):
         choose = chooser(options.kernels, units, POLICIES.get(options.policy))
         return select(lowered, units, options.fuse, self.costs, choose, remarks)
 
-    def kept_constants(self, program: DeviceProgram) -> Mapping[str, Mapping[str, float]]:
+    def kept_constants(self, program: DeviceProgram) -> Kept:
         return kept_constants(program)
 
 
@@ -274,7 +279,7 @@ class EmulatedCudaMachine(TritonMachine):
 
     def print(self, stages: Stages) -> None:
         made = gpu_program(stages)
-        stages.product = replace(made, sources=print_plan(made.plan))
+        stages.product = replace(made, sources=usual_sources(made.plan))
 
     def load(self, stages: Stages) -> None:
         made, (_, interface) = gpu_program(stages), stages.runnable()

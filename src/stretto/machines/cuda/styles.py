@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -14,17 +14,25 @@ from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.program import WARP, Style, print_launch
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
+from stretto.machines.cuda.toolchain import Target
 from stretto.options import Options
 from stretto.schedule.launches import ChosenBranch
 from stretto.schedule.plan import make_plan
+from stretto.simulator.work import Kept, KeptPart
 
-USUAL_KEPT = 144
-"""Registers of a thread that ptxas leaves for constants where a loop wants all: what it leaves ten
-layers of an LSTM. A search begins there."""
+USUAL_KEPT = 136
+"""Registers of a thread that ptxas leaves for constants where a loop wants all: what it leaves the
+recurrent models of the zoo (144 in an LSTM of ten layers, 134 to 142 in DeepSpeech2). A search
+begins there."""
+SHARED_KEPT = 195 << 10
+"""Bytes of a unit's shared memory for constants that registers have no room for: of 227 KiB that a
+block of an sm_90 may have, without what Triton needs as a rule. Where the target has less, or
+Triton needs more, it is less (`_Search`)."""
 WAYS = (
     Style(),
-    Style(warps=8, registers=USUAL_KEPT),
+    Style(warps=8, registers=USUAL_KEPT, shared=SHARED_KEPT),
     Style(registers=48),
+    Style(registers=0, warps=8, shared=SHARED_KEPT),
     Style(registers=0, warps=8),
     Style(registers=0),
     Style(registers=0, inline=True),
@@ -34,7 +42,7 @@ threads share the work, the more registers are free; a call needs some, too."""
 MOST_WARPS = 8
 """Of a unit: all registers of a multiprocessor, since a thread has 255 at most."""
 PATIENCE = 30.0
-"""Seconds of compilations after which no other way is tried."""
+"""Seconds of a processor, for compilations, after which no other way is tried."""
 FAR_OFF = 256
 """Where so many bytes spill that no loop's constants take, other ways that keep some are not tried
 any more."""
@@ -68,20 +76,35 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
     templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
     products = [template for template in templates if isinstance(template, Dot)]
     if any(product.rows * product.columns > WIDE for product in products):
-        return (WAYS[1], Style(registers=0, warps=8), *WAYS)
+        return (WAYS[1], *WAYS[3:5], *WAYS)
     return WAYS
 
 
-def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
-    """By kernel and constant, the part of what a task loads that loops keep in registers, as far as
-    can be said without a compilation: in `USUAL_KEPT` registers where there are too few."""
-    plan = make_plan(program)
+def usual_sources(plan: Plan) -> tuple[TritonSource, ...]:
+    """The texts of a plan's launches as most compilations choose them, without one: in the first
+    way, or in the second where four warps have no registers for what loops would keep."""
     buffers = handed_over(plan)
-    found: dict[str, Mapping[str, float]] = {}
+    found: list[TritonSource] = []
     for name, launch in plan.launches:
-        most, some = (print_launch(launch, plan.words[name], style, buffers) for style in WAYS[:2])
-        found |= some.shares if most.lacking else most.shares
-    return found
+        source = print_launch(launch, plan.words[name], WAYS[0], buffers)
+        if source.lacking:
+            source = print_launch(launch, plan.words[name], WAYS[1], buffers)
+        found.append(source)
+    return tuple(found)
+
+
+def kept_constants(program: DeviceProgram) -> Kept:
+    """What loops keep on chip, as far as can be said without a compilation."""
+    return kept_of(usual_sources(make_plan(program)))
+
+
+def kept_of(sources: Iterable[TritonSource]) -> Kept:
+    """What the loops of launches keep on chip."""
+    return {
+        kernel: KeptPart(shares, source.shared_reads.get(kernel, 0))
+        for source in sources
+        for kernel, shares in source.shares.items()
+    }
 
 
 def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgram:
@@ -127,12 +150,19 @@ class _Search:
         default_factory=dict[tuple[str, int], tuple[TritonSource, CompiledTriton]]
     )
     spent: float = 0.0
+    most_shared: int = field(init=False)
     is_far_off: bool = False
+
+    def __post_init__(self) -> None:
+        machine = Target.parse(self.target).multiprocessor
+        self.most_shared = machine.most_shared_bytes if machine is not None else 0
 
     def fits(self, style: Style) -> bool:
         """Whether nothing spills in a style, or where it keeps less over loops: by as many
-        registers as ptxas had no room for, until they suffice. With fewer warps than there may be,
-        a style that keeps a part only is not tried."""
+        registers as ptxas had no room for, until they suffice; and less in shared memory, where
+        Triton needs more of it. With fewer warps than there may be, a style that keeps a part only
+        is not tried."""
+        style = replace(style, shared=min(style.shared, self.most_shared))
         while True:
             source = print_launch(self.launch, self.words, style, self.kept)
             if style.registers and source.lacking and style.warps < MOST_WARPS:
@@ -140,8 +170,12 @@ class _Search:
             if (source.text, style.warps) in self.tried:
                 return False
             kernel = compile_source(source, self.target, self.options)
-            self.tried[source.text, style.warps] = source, kernel
             self.spent += kernel.seconds
+            if source.shared_bytes and kernel.shared_bytes > self.most_shared:
+                own = kernel.shared_bytes - source.shared_bytes
+                style = replace(style, shared=max(self.most_shared - own, 0))
+                continue
+            self.tried[source.text, style.warps] = source, kernel
             if kernel.resources.spill_bytes == 0:
                 return True
             held = source.kept // (style.warps * WARP * REGISTER_BYTES)

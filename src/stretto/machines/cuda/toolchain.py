@@ -48,6 +48,11 @@ class Multiprocessor:
     reserved_shared_bytes: int = 1024
     """What the system keeps of shared memory for each block."""
 
+    @property
+    def most_shared_bytes(self) -> int:
+        """What one block may have, where it is alone."""
+        return self.shared_bytes - self.reserved_shared_bytes
+
 
 _CUDA = {
     80: Multiprocessor(64, 32, 164 * 1024),

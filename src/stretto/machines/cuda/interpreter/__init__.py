@@ -34,6 +34,7 @@ from stretto.runtime.stops import DeadlockError
 
 if TYPE_CHECKING:
     from stretto.machines.cuda.interpreter.builder import Builder
+    from stretto.machines.cuda.interpreter.shared import SharedLanguage
 
 _SWITCH_AFTER_WAIT = 0.5
 """How likely another unit goes on first where a wait is over."""
@@ -103,7 +104,9 @@ class InterpretedKernel:
             before, builder.memory = builder.memory, Memory(buffers)
             builder.grid_dim = (self.source.blocks, 1, 1)
             try:
-                launch = _Launch(builder, self._module, self._watches(), values, control, order)
+                launch = _Launch(
+                    builder, self._module, self._watches(), values, control, order, self._shared()
+                )
                 launch.run(self._greenlet)
             except _UnitFailed as failed:
                 raise self._explained(failed) from failed.__cause__
@@ -118,6 +121,13 @@ class InterpretedKernel:
         return [
             UnitAccesses(self._file, threads, self._dependences) for _ in range(self.source.blocks)
         ]
+
+    def _shared(self) -> SharedLanguage:
+        from stretto.machines.cuda.interpreter.shared import SharedLanguage, SharedMemory
+
+        size = self.source.shared_bytes
+        memories = [SharedMemory(size) for _ in range(self.source.blocks)]
+        return SharedLanguage(self._language.BUILDER, memories)
 
     def _is_constant(self, parameter: Parameter) -> bool:
         """Whether nothing writes to it in a launch."""
@@ -163,6 +173,7 @@ class _Launch:
         values: list[Any],
         control: Array,
         order: random.Random,
+        shared: SharedLanguage,
     ) -> None:
         self.builder = builder
         self.entry: Callable[..., None] = module[ENTRY]
@@ -174,6 +185,8 @@ class _Launch:
         self.units: dict[int, Any] = {}
         self.current = 0
         self.hand_over: Callable[[], object] = lambda: None
+        self.shared = shared
+        shared.put(module)
         module["pause"] = self._pause
         module["fence"] = self._fence
 
@@ -194,6 +207,7 @@ class _Launch:
         self.current = unit
         self.builder.grid_idx = (unit, 0, 0)
         self.builder.memory.watch = self.watches[unit]
+        self.shared.unit = unit
         try:
             self.units[unit].switch()
         except Exception as error:  # whatever the program's text raises; it is the cause

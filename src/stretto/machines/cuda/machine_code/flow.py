@@ -12,7 +12,8 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """What an instruction does to global memory, or to the order of what is done to it."""
+    """What an instruction does to memory, or to the order of what is done to it. Of shared memory
+    it is the part that the program addresses itself, where it keeps constants."""
 
     LOOK = "a relaxed strong load of a word that other units write"
     ACQUIRE = "an acquire load of such a word"
@@ -29,6 +30,8 @@ class Effect(Enum):
     INVALIDATE = "what makes the thread read nothing older from its L1 cache"
     BARRIER = "a barrier of all threads of the unit"
     PUBLISH = "an exchange or a strong store, which others look at"
+    KEEP = "a store of a constant in shared memory"
+    KEPT = "a load of such a constant"
     CALL = "a call of another function"
     RETURN = "the end of the function"
 

@@ -1,4 +1,8 @@
-"""Reads PTX, what Triton hands to ptxas (PTX ISA 8.7)."""
+"""Reads PTX, what Triton hands to ptxas (PTX ISA 8.7).
+
+Constants in shared memory are loaded and stored as `.shared::cta`, which means what `.shared` does;
+Triton and LLVM write the latter.
+"""
 
 from __future__ import annotations
 
@@ -118,6 +122,8 @@ class _Reader:
         )
 
     def _effects(self, parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+        if parts[1:2] == ("shared::cta",) and parts[0] in ("ld", "st"):
+            return (Effect.KEPT,) if parts[0] == "ld" else (Effect.KEEP,)
         if parts[0] in ("ld", "st", "atom", "red") and not _is_global(parts):
             return ()
         match parts[0]:

@@ -32,6 +32,9 @@ class State(Enum):
     # Of copies to shared memory.
     COPYING = auto()
     COMMITTED = auto()
+    # Of constants in shared memory.
+    KEEPING = auto()  # stored, with no barrier since
+    READING = auto()  # loaded, with no barrier since
 
 
 Moves = Mapping[tuple[State, Effect], State]
@@ -161,6 +164,23 @@ def _copies() -> Rule:
     return Rule("copies", moves, wrong)
 
 
+def _kept() -> Rule:
+    moves = {
+        **{(state, Effect.KEEP): State.KEEPING for state in (State.START, State.READING)},
+        (State.START, Effect.KEPT): State.READING,
+        (State.KEEPING, Effect.BARRIER): State.START,
+        (State.READING, Effect.BARRIER): State.START,
+    }
+    wrong = {
+        **{
+            (State.KEEPING, effect): "no barrier since constants were stored in shared memory"
+            for effect in (Effect.KEPT, Effect.CALL, Effect.RETURN)
+        },
+        (State.READING, Effect.KEEP): "another thread may still read what is stored over",
+    }
+    return Rule("kept", moves, wrong)
+
+
 def _coherence() -> Rule:
     return Rule(
         "coherence",
@@ -172,4 +192,4 @@ def _coherence() -> Rule:
     )
 
 
-RULES: Sequence[Rule] = (_waits(), _signals(), _copies(), _coherence())
+RULES: Sequence[Rule] = (_waits(), _signals(), _copies(), _kept(), _coherence())

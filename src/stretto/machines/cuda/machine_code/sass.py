@@ -3,7 +3,9 @@
 What its instructions do is nowhere documented. What is assumed here is what ptxas makes of each
 operation of PTX: of fence.acq_rel.gpu `MEMBAR.ALL.GPU; ERRBAR; CGAERRBAR; CCTL.IVALL`, of
 ld.acquire.gpu `LDG.E.STRONG.GPU; CCTL.IVALL`, of a release exchange `MEMBAR.ALL.GPU; ERRBAR;
-CGAERRBAR; ATOMG.E.EXCH.STRONG.GPU`, of ld.volatile `LDG.E.STRONG.SYS`.
+CGAERRBAR; ATOMG.E.EXCH.STRONG.GPU`, of ld.volatile `LDG.E.STRONG.SYS`. Constants in shared memory
+are loaded and stored at an offset below zero, from its end; whatever else lies there, from its
+beginning.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ _SCHEDULING = re.compile(r"\s+[&?]\w")
 _TARGET = re.compile(r"\.L\w+")
 _EXCLUSIVE_OR = re.compile(r"^R\d+, R\d+, R\d+, RZ, 0x3c,")
 _ADDRESS = re.compile(r"(?<!desc)\[(U?R\d+)(?:\.64)?\]")
+_FROM_END = re.compile(r"\[[^]]*\+-0x[0-9a-f]+\]")
 _COPIES = ("MOV", "UMOV", "IMAD", "LDC", "ULDC", "R2UR")
 _ELSEWHERE = frozenset(
     ("LDC", "LDCU", "LDL", "LDS", "LDSM", "LDTM", "STL", "STS", "STSM", "STTM", "ATOMS", "REDUX")
@@ -115,6 +118,8 @@ def _effects(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
             return (next((kind[part] for part in parts if part in kind), Effect.UPDATE),)
         case "TEX" | "TLD" | "TLD4" | "SULD":
             return (Effect.NON_COHERENT,)
+        case "LDS" | "STS" if _FROM_END.search(operands):
+            return (Effect.KEPT,) if parts[0] == "LDS" else (Effect.KEEP,)
         case "LDGSTS":
             return (Effect.COPY,)
         case "LDGDEPBAR":

@@ -128,8 +128,8 @@ class Barriers:
     ) -> tuple[code.Statement, Touched]:
         before = before.plus(map(before.seen, self.loaded(statement)), units)
         match statement:
-            case code.Wait() | code.Signal():
-                return statement, before.without(units)
+            case code.Wait(units=meeting) | code.Signal(units=meeting):
+                return statement, before.without(units & meeting)
             case code.Run():
                 return statement, self.run(statement, before, units)
             case code.Call():

@@ -76,13 +76,15 @@ class LanePrinter(ExpressionPrinter):
     """One name for each subexpression.
 
     shape: the sizes of the block's axes, none for scalars. warps: the rows, axis 0, are dealt to so
-    many warps, and axis 1 to the lanes of each (blocks.py); 0 leaves it to Triton. masks: by axis,
+    many warps, and axis 1 to the lanes of each (blocks.py); 0 leaves it to Triton. alike: the lanes
+    of a warp compute the same. masks: by axis,
     which lanes count; an axis without one has no others. conditions: those of the `where` arms
     around.
     """
 
     shape: tuple[int, ...] = ()
     warps: int = 0
+    alike: bool = False
     variables: dict[int, Coordinate] = field(default_factory=dict[int, Coordinate])
     masks: dict[int, Term] = field(default_factory=dict[int, Term])
     conditions: Conditions = ()
@@ -106,7 +108,7 @@ class LanePrinter(ExpressionPrinter):
     def name(self, value: Term, prefix: str = "v") -> Term:
         """Gives a value a name."""
         name = self.fresh(prefix, value.axes)
-        self.out.add(Assign(name, value, shape=self.sizes(value.axes)))
+        self.out.add(Assign(name, value, shape=self.sizes(value.axes), alike=self.alike))
         return name
 
     def sizes(self, axes: int) -> tuple[int, ...]:

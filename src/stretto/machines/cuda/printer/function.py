@@ -18,7 +18,17 @@ from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule
 from stretto.device.runs import called
-from stretto.device.tree import Check, For, If, Let, Loop, TreeFunction, is_parallel, rotating
+from stretto.device.tree import (
+    Check,
+    For,
+    If,
+    Let,
+    Loop,
+    TreeFunction,
+    While,
+    is_parallel,
+    rotating,
+)
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -48,11 +58,9 @@ from stretto.schedule.merge import (
     merge,
 )
 
-LEAST_LINES = 24
-"""A leaf or branch of so many lines is a function of its own."""
-FEW_COUNTERS = 64
-"""So many counters take a block of their own size; more take one for all units, so that pieces of
-the program that wait for other units are one function."""
+LEAST_LINES, LEAST_REPEATED = 10, 24
+"""A leaf or branch of so many lines is a function of its own; in a loop, which pays for the call
+in each iteration, one of more."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
@@ -71,7 +79,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     registers: by the variable that holds each; numbers of loops are registers, too. kept: the
     variables that hold registers, and addresses that change, by name. places: the addresses of
-    buffers that stay where they are. moving: the first ones of those that trade places.
+    buffers that stay where they are. moving: the first ones of those that trade places. loops: how
+    many are around what is printed.
     """
 
     ok = OK
@@ -86,6 +95,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.kept: dict[str, Kept] = {}
         self.places: dict[Term, Term] = {}
         self.moving: dict[Term, Term] = {}
+        self.loops = int(parts.recursive)
 
     # ---- names -------------------------------------------------------------------------------
     def buffer(self, buffer: Buffer) -> Term:
@@ -168,8 +178,21 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     # ---- control -----------------------------------------------------------------------------
     def branch(self, node: If[Schedule]) -> None:
-        with self.out.within(code.Section(least=LEAST_LINES)):
+        with self.out.within(self.section()):
             super().branch(node)
+
+    def for_loop(self, node: For[Schedule]) -> None:
+        self.loops += 1
+        super().for_loop(node)
+        self.loops -= 1
+
+    def while_loop(self, node: While[Schedule]) -> None:
+        self.loops += 1
+        super().while_loop(node)
+        self.loops -= 1
+
+    def section(self) -> code.Section:
+        return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)
 
     def invoke(self, function: str, arguments: tuple[Term, ...], results: tuple[Term, ...]) -> None:
         self.out.add(code.Call(function, arguments, results))
@@ -200,7 +223,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     # ---- leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
-        with self.out.within(code.Section(least=LEAST_LINES)):
+        with self.out.within(self.section()):
             steps = merge(schedule)
             for step in steps:
                 self.step(step)
@@ -212,8 +235,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         if steps:
             self.out.assign(BASE, literal(steps), operator="+=")
         if awaited:
-            with self.only(dict.fromkeys(awaited)):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE)))
+            self.signal_by(dict.fromkeys(awaited), BASE)
 
     def step(self, step: Step) -> None:
         match step:
@@ -273,36 +295,51 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             (waits,) = different
             with self.only(step.waits):
                 for wait in waits:
-                    first, count = literal(wait.unit), literal(wait.count)
+                    # A loop would hold a variable in a register of its own.
+                    number = literal if self.loops else self.parts.number
+                    first, count = number(wait.unit), number(wait.count)
                     target = BASE + wait.step if wait.step else BASE
-                    self.wait_for(first, count, target, wait.count)
+                    self.wait_for(first, count, target)
         else:
             rows = {
                 unit: tuple((wait.unit, wait.count, wait.step) for wait in waits)
                 for unit, waits in step.waits.items()
             }
-            widest = max(w.count for waits in step.waits.values() for w in waits)
-            with self.rows(rows, ("first", "count", "step")) as (first, count, ahead):
-                self.wait_for(first, count, BASE + ahead, widest)
+            start, units = self.table(rows)
+            rest = TABLES, start, BASE, POLLS, OK, self.counters()
+            value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
+            self.out.add(code.Wait(value, OK, units))
 
-    def wait_for(self, first: Term, count: Term, target: Term, widest: int) -> None:
-        """Waits for `count` units from `first` on; `widest`: the largest that `count` may be."""
-        units = self.parts.program.units
-        block = FEW_COUNTERS if widest <= FEW_COUNTERS else 1 << (units - 1).bit_length()
-        value = call("wait", CONTROL, UNIT, first, count, target, POLLS, OK, block)
-        self.out.add(code.Wait(value, OK))
+    def wait_for(self, first: Term, count: Term, target: Term) -> None:
+        """Waits for `count` units from `first` on."""
+        rest = first, count, target, POLLS, OK, self.counters()
+        self.out.add(code.Wait(call("wait", CONTROL, UNIT, *rest), OK))
+
+    def counters(self) -> int:
+        """The size of a block of the counters of all units: one size, so that pieces of the program
+        that differ by whom they wait for are one function."""
+        return 1 << (self.parts.program.units - 1).bit_length()
 
     def signal(self, step: SignalStep) -> None:
         if not self.parts.has_waits:  # a piece of a schedule, whose waits are between launches
             return
         values = set(step.steps.values())
         if len(values) == 1:
-            with self.only(step.steps):
-                self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + values.pop())))
+            self.signal_by(step.steps, BASE + values.pop())
         else:
             rows = {unit: ((value,),) for unit, value in step.steps.items()}
             with self.rows(rows, ("step",)) as (ahead,):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
+
+    def signal_by(self, units: Mapping[int, object], value: Term) -> None:
+        """Those units publish `value`."""
+        first, last = min(units), max(units)
+        if last - first + 1 > len(units) or len(units) == self.parts.program.units:
+            with self.only(units):
+                self.out.add(code.Signal(call("signal", CONTROL, UNIT, value)))
+        else:
+            published = call("signal_by", CONTROL, UNIT, value, first, last)
+            self.out.add(code.Signal(published, bits(units)))
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
@@ -328,6 +365,20 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
         """A loop over what a table holds for each unit; gives the columns, called `names`."""
+        start, units = self.table(rows)
+        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
+        columns = tuple(variable(name) for name in names)
+        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
+        with self.out.within(loop):
+            for number, column in enumerate(columns):
+                self.out.add(
+                    code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
+                )
+            yield columns
+
+    def table(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> tuple[Term, int]:
+        """A table with rows for each unit: where it begins, and the units that have any. Where the
+        rows of each unit begin comes first."""
         tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
@@ -336,16 +387,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             for row in rows.get(unit, ()):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
-        begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
-        columns = tuple(variable(name) for name in names)
-        units = bits(unit for unit, found in rows.items() if found)
-        loop = code.For(ROW, begin, end, literal(len(names)), units=units)
-        with self.out.within(loop):
-            for number, column in enumerate(columns):
-                self.out.add(
-                    code.Assign(column, call("tl.load", TABLES + ROW + number, effect=True))
-                )
-            yield columns
+        return start, bits(unit for unit, found in rows.items() if found)
 
 
 def bits(units: Iterable[int]) -> int:

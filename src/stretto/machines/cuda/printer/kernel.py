@@ -22,7 +22,7 @@ from stretto.machines.dialects import python_function
 from stretto.machines.parameters import Parameters
 from stretto.machines.statements import Builder, Function, Return
 
-FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py")
+FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
 """Files of machines/cuda/printer/parts with what printed kernels call, in order."""
 WARPS = 4
 """Of a unit, unless a style says otherwise."""

@@ -9,8 +9,8 @@ have registers for stays where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from stretto.machines import statements as code
 from stretto.machines.terms import call, separated, variable
@@ -20,7 +20,7 @@ KEPT = (
     *("row", "first", "last", "stride", "count", "step"),
 )
 """Names that are the same in every function."""
-MOST_TAKEN = 24
+MOST_TAKEN = 48
 """Variables that a function takes at most: addresses are two registers each."""
 
 
@@ -51,12 +51,71 @@ def _short(name: str, place: int) -> str:
     return f"{name.split('_')[0].rstrip('0123456789')}{place}"
 
 
+Address = tuple[str, int]
+"""What an address is counted from, and how many elements behind it."""
+Distance = tuple[int, int, int]
+"""Of a parameter that is an address: its place, that of an earlier one which is counted from the
+same, and how many elements lie between the two."""
+
+
+def distances(takes: tuple[str, ...], addresses: Mapping[str, Address]) -> tuple[Distance, ...]:
+    """How the addresses among what a function takes follow from the first of them."""
+    first: dict[str, int] = {}
+    found: list[Distance] = []
+    for place, name in enumerate(takes):
+        if name in addresses:
+            origin, offset = addresses[name]
+            base = first.setdefault(origin, place)
+            if base != place:
+                found.append((place, base, offset - addresses[takes[base]][1]))
+    return tuple(found)
+
+
+def with_distances(piece: Outlined, known: tuple[Distance, ...]) -> Outlined:
+    """A function that is given fewer addresses, and computes the others from them."""
+    parameters, body = piece.function.parameters, piece.function.body
+    dropped = {place for place, _, _ in known}
+    computed = (code.Assign(parameters[p], parameters[base] + by) for p, base, by in known)
+    left = [place for place in range(len(parameters)) if place not in dropped]
+    function = code.Function(tuple(parameters[p] for p in left), (*computed, *body))
+    return Outlined(function, tuple(piece.takes[p] for p in left), piece.gives)
+
+
+def outlined_sections(
+    block: code.Block,
+    define: Callable[[str, code.Function], str],
+    aligned: frozenset[str],
+    addresses: Mapping[str, Address],
+) -> code.Block:
+    """`block` with calls in the place of its long sections. Where the addresses that a function
+    takes have the same distances in all of its calls, it takes one of them.
+
+    define: names a function of the module. aligned: pointers that are multiples of 16. addresses:
+    those that do not change.
+    """
+    names: dict[code.Function, str] = {}
+    first = Outliner(lambda hint, made: names.setdefault(made, f"{hint}{len(names)}"), aligned)
+    first.outlined(block, frozenset())
+    calls: dict[code.Function, set[tuple[Distance, ...]]] = {}
+    for piece in first.visited:
+        if piece is not None:
+            calls.setdefault(piece.function, set()).add(distances(piece.takes, addresses))
+    kinds = [None if piece is None else len(calls[piece.function]) == 1 for piece in first.visited]
+    return Outliner(define, aligned, addresses, kinds).outlined(block, frozenset())
+
+
 @dataclass(slots=True)
 class Outliner:
-    """define: names a function of the module. aligned: pointers that are multiples of 16."""
+    """define: names a function of the module. aligned: pointers that are multiples of 16.
+    addresses: those that do not change. kinds: for each section None where it is no function, else
+    whether its addresses have the same distances in all calls; where it is not given, the length of
+    a section decides, and distances are not used. visited: what the sections are as functions."""
 
     define: Callable[[str, code.Function], str]
     aligned: frozenset[str] = frozenset()
+    addresses: Mapping[str, Address] = field(default_factory=dict[str, Address])
+    kinds: Sequence[bool | None] | None = None
+    visited: list[Outlined | None] = field(default_factory=list[Outlined | None])
 
     def outlined(self, block: code.Block, after: frozenset[str]) -> code.Block:
         """`block` with calls in the place of its long sections; `after` is live behind it."""
@@ -67,14 +126,8 @@ class Outliner:
                     # Functions take numbers and addresses only, so what is inside of a section
                     # that holds weights (least is 1) stays there.
                     body = body if least == 1 else self.outlined(body, following)
-                    long = (
-                        0 < least <= sum(not isinstance(s, code.Section) for s in code.walk(body))
-                    )
-                    piece = outline(body, following) if long else None
-                    if piece is not None and (least == 1 or len(piece.takes) <= MOST_TAKEN):
-                        found += self.piece(piece)
-                    else:
-                        found += body
+                    piece = self.piece(body, least, following)
+                    found += body if piece is None else self.called(piece)
                 case code.If(_, then, orelse):
                     arms = self.outlined(then, following), self.outlined(orelse, following)
                     found.append(replace(statement, then=arms[0], orelse=arms[1]))
@@ -87,7 +140,22 @@ class Outliner:
                     found.append(statement)
         return tuple(found)
 
-    def piece(self, piece: Outlined) -> list[code.Statement]:
+    def piece(self, body: code.Block, least: int, after: frozenset[str]) -> Outlined | None:
+        """A section as a function, where it is long enough and does not take too much."""
+        if self.kinds is not None:
+            kind = self.kinds[len(self.visited)]
+            piece = None if kind is None else outline(body, after)
+            if piece is not None and kind:
+                piece = with_distances(piece, distances(piece.takes, self.addresses))
+        else:
+            lines = sum(not isinstance(inner, code.Section) for inner in code.walk(body))
+            piece = outline(body, after) if 0 < least <= lines else None
+            if piece is not None and least > 1 and len(piece.takes) > MOST_TAKEN:
+                piece = None
+        self.visited.append(piece)
+        return piece
+
+    def called(self, piece: Outlined) -> list[code.Statement]:
         """A call of a function of the module."""
         name = self.define("piece_main", piece.function)
         gives = [variable(name) for name in piece.gives]

@@ -27,11 +27,11 @@ class ModuleParts(ProgramParts):
     inline: all functions are inlined where they are called. warps: of a unit. moving: the
     variables of main's tensors. defined: the names of the module's functions, and whether they are
     inlined where they are called. users: by such a name, the kernel it was made for. tables:
-    numbers that units look up. starts: the variables that say where a table begins, so that pieces
-    of the program that differ by their tables alone are one function. counter: numbers the names of
-    parts of scalars. kept: buffers that others than this program read. awaited: the units that are
-    waited for at the ends of leaves. has_waits: whether units wait for each other; else nobody
-    publishes anything. accessed: what kernels touch, for `barriers.py`.
+    numbers that units look up. starts: variables that are numbers, such as where a table begins, so
+    that pieces of the program that differ by them alone are one function. counter: numbers the
+    names of parts of scalars. kept: buffers that others than this program read. awaited: the units
+    that are waited for at the ends of leaves. has_waits: whether units wait for each other; else
+    nobody publishes anything. accessed: what kernels touch, for `barriers.py`.
     """
 
     def __init__(
@@ -69,6 +69,13 @@ class ModuleParts(ProgramParts):
         start = self.fresh("table")
         self.starts[start] = len(self.tables)
         return start
+
+    def number(self, value: int) -> Term:
+        """A variable that is a number, so that pieces of the program that differ by it alone are
+        one function."""
+        name = self.variable(("number", value), f"n{value}")
+        self.starts[name] = value
+        return name
 
     def variable(self, key: object, hint: str) -> Term:
         """The variable of a key."""

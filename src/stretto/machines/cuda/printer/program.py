@@ -21,9 +21,9 @@ from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
-from stretto.machines.cuda.printer.function import BASE, TeamPrinter, pointer_type
+from stretto.machines.cuda.printer.function import BASE, TeamPrinter, arena, pointer_type
 from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, WARPS
-from stretto.machines.cuda.printer.outline import Outliner
+from stretto.machines.cuda.printer.outline import Address, outlined_sections
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -34,6 +34,7 @@ from stretto.machines.cuda.printer.scalar import (
     UNIT,
     VALUE_TYPES,
 )
+from stretto.machines.cuda.printer.sink import sunk
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.cuda.user_source import definitions, user_kernels
@@ -76,12 +77,14 @@ class Style:
 
     warps: of a unit. registers: of a thread, for constants that are loaded before their task may
     begin (early.py). inline: the text of a kernel stands wherever it runs; without it kernels
-    are functions, which compiles faster.
+    are functions, which compiles faster. shared: bytes of shared memory for constants that a loop
+    has no registers for.
     """
 
     warps: int = WARPS
     registers: int = KEPT_REGISTERS
     inline: bool = False
+    shared: int = 0
 
 
 def print_program(
@@ -137,7 +140,9 @@ class _ProgramPrinter:
         thread = style.registers, min(style.registers, AHEAD_REGISTERS)
         budget, ahead = (registers * 4 * WARP * style.warps for registers in thread)
         define, fresh = self.parts.define, self.parts.fresh
-        self.early = EarlyLoads(self.parts.texts, define, fresh, budget, ahead, style.warps)
+        self.early = EarlyLoads(
+            self.parts.texts, define, fresh, budget, ahead, style.warps, shared=style.shared
+        )
         self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
@@ -194,30 +199,44 @@ class _ProgramPrinter:
             self.early.kept,
             self.early.lacking,
             self.early.shares,
+            self.early.used,
+            self.early.read,
         )
 
     def _with_starts(self, body: code.Block) -> code.Block:
-        """The statements behind those that say where their tables begin."""
-        names = set(code.mentioned(body))
+        """The statements, with those that say where their tables begin."""
         starts = self.parts.starts.items()
-        used = (code.Assign(s, literal(place)) for s, place in starts if s.text in names)
-        return (*used, *body)
+        return sunk([code.Assign(start, literal(place)) for start, place in starts], body)
 
     # ---- main --------------------------------------------------------------------------------
     def _main(self) -> code.Block:
         main = self.main
         main.whole()
         body = (*main.finished(), *self._results())
-        places = main.places | main.moving
-        first, needed = self._first(), code.live(body, frozenset()) - {name.text for name in places}
-        places |= {
+        first, needed = self._first(), code.live(body, frozenset())
+        moving = main.moving | {
             variable(name): first.get(name, kept.first)
             for name, kept in sorted(main.kept.items())
-            if name in needed and variable(name) not in self.parts.externals.values()
+            if name in needed
+            and variable(name) not in self.parts.externals.values()
+            and variable(name) not in main.moving
         }
-        body = (*(code.Assign(name, value) for name, value in places.items()), *body)
-        outliner = Outliner(self.parts.define, frozenset(name.text for name in places))
-        return outliner.outlined(self.early.placed(body), frozenset())
+        body = (*(code.Assign(name, value) for name, value in moving.items()), *body)
+        aligned = frozenset(name.text for name in main.places | main.moving)
+        define, addresses = self.parts.define, self._addresses()
+        body = outlined_sections(self.early.placed(body), define, aligned, addresses)
+        return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
+
+    def _addresses(self) -> dict[str, Address]:
+        """Of main's buffers, as far as it is known: the arena that each lies in, and where."""
+        found: dict[str, Address] = {}
+        frame = self.program.frame("main")
+        for buffer, pointer in self.main.pointers.items():
+            if pointer in self.main.places and not frame.stride(buffer.name):
+                place = frame.offset(buffer.name) // buffer.dtype.itemsize
+                if isinstance(place, int):
+                    found[pointer.text] = arena(buffer).text, place
+        return found
 
     def _first(self) -> dict[str, Term]:
         """What the registers hold at first that come from the block of words."""
@@ -260,7 +279,7 @@ class _ProgramPrinter:
         printer = TeamPrinter(self.parts, self.main.function)
         printer.publish(1, range(self.program.units))
         with printer.out.within(code.If(infix(UNIT, "==", 0), ())):
-            printer.wait_for(literal(0), literal(self.program.units), BASE, self.program.units)
+            printer.wait_for(literal(0), literal(self.program.units), BASE)
         return tuple(printer.out.statements)
 
     # ---- parameters --------------------------------------------------------------------------

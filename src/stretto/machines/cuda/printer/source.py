@@ -63,8 +63,11 @@ class TritonSource:
     them. recursive: it needs a stack. user_kernels: those whose functions the text has. joint:
     units wait for each other, so all of them must be resident at once. busy: where they do not,
     only so many have tasks. kept: bytes of constants that loops hold in the registers of a unit.
-    lacking: bytes that they would hold besides if there were registers for them. shares: by kernel
-    and constant, the part of what a task loads that loops hold.
+    lacking: bytes that they would hold besides if there were room for them. shares: by kernel
+    and constant, the part of what a task loads that loops hold, in registers or shared memory.
+    shared_bytes: of a unit's shared memory, at its end, for constants that loops keep there; a
+    launch has to ask for them in addition to what Triton needs. shared_reads: by kernel, the bytes
+    that a task reads from there.
     """
 
     text: str
@@ -83,6 +86,8 @@ class TritonSource:
     shares: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict[str, Mapping[str, float]], hash=False
     )
+    shared_bytes: int = 0
+    shared_reads: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
 
     @property
     def blocks(self) -> int:

@@ -325,7 +325,7 @@ class NestPrinter(ABC):
         self, dims: list[BoxDim], rows: int, warps: int, start: Term | None = None
     ) -> LanePrinter:
         """A printer for rows that are dealt to warps, of which each lane computes the same."""
-        printer = self.block(rows, LANES, warps=warps)
+        printer = replace(self.block(rows, LANES, warps=warps), alike=True)
         self.place(printer, dims, 0, start, call("stretto_filled", warps, rows // warps).along(3))
         return printer
 

@@ -74,6 +74,19 @@ def signal(control, unit, value):
 
 
 @triton.jit
+def signal_by(control, unit, value, first, last):
+    """The same by the units first ... last alone."""
+    signal_within(control, unit, value, tl.cast(first, tl.int32), tl.cast(last, tl.int32))
+
+
+# Not inlined: without branches in it, the text around it compiles faster, and is smaller.
+@triton.jit(noinline=True)
+def signal_within(control, unit, value, first, last):
+    if (unit >= first) & (unit <= last):
+        signal(control, unit, value)
+
+
+@triton.jit
 def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
     """Until the units first ... first + count - 1 have come to `target`; gives the new `ok`.
 
@@ -87,6 +100,31 @@ def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
     first = tl.cast(first, tl.int32)
     count = tl.cast(count, tl.int32)
     return poll(control, unit, first, count, tl.cast(target, tl.int64), polls, ok, LANES)
+
+
+@triton.jit
+def wait_for_each(control, unit, tables, start, base, polls, ok, BLOCK: tl.constexpr):
+    """Waits one after the other, as a table says for each unit; gives the new `ok`.
+
+    start: where in `tables` it is said for each unit where its rows begin, which end where those of
+    the next unit begin. A row is the first unit to wait for, how many, and their step from `base`
+    on. The rest as in `wait`.
+    """
+    NARROW: tl.constexpr = 128 if PORTABLE else 64
+    LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
+    return poll_each(control, unit, tables, start, base, polls, ok, LANES)
+
+
+# Not inlined, as `signal_within`.
+@triton.jit(noinline=True)
+def poll_each(control, unit, tables, start, base, polls, ok, LANES: tl.constexpr):
+    rows = tables + start + unit
+    for row in range(tl.load(rows), tl.load(rows + 1), 3):
+        first = tl.load(tables + row)
+        count = tl.load(tables + row + 1)
+        target = base + tl.load(tables + row + 2)
+        ok = poll(control, unit, first, count, target, polls, ok, LANES)
+    return ok
 
 
 # What each thread of a block does in a wait. It looks at every counter that is its own, one after

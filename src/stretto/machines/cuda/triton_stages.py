@@ -1,0 +1,104 @@
+"""How Triton compiles a printed program: what is done otherwise than by default, to save time.
+
+A printed program is one kernel with hundreds of calls, branches and variables, for which Triton was
+not made. Machine code is what it would be without this.
+
+- Before each arm of a branch Triton's code generator makes a copy of every variable, and of the
+  type of each: half of the seconds of a large program. A copy of the object is as good.
+- No lines of the text are recorded: of a third of the program nobody would read them, since the
+  text is no file.
+- ptxas says what spills when it compiles. Triton drops that, and ptxas would have to run again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.errors import BuildError
+
+Stage = Callable[[Any, dict[str, Any]], Any]
+"""A stage of Triton: from what the one before it has made, and what is known of the kernel."""
+CLONE = "_clone_triton_value"
+"""Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
+
+
+@dataclass(slots=True)
+class Assembled:
+    """log: what ptxas has said about the functions of the program."""
+
+    log: str = ""
+
+    def assemble(self, ptx: str, options: Any, architecture: int) -> bytes:
+        """The binary of a program in PTX. Raises BuildError, with what ptxas said."""
+        from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+        with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
+            source, binary = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+            source.write_text(ptx)
+            command = [get_ptxas(architecture).path, "-v"]
+            command += [] if options.enable_fp_fusion else ["--fmad=false"]
+            command += options.ptx_options.split() if options.ptx_options else []
+            command += [f"--gpu-name={sm_arch_from_capability(architecture)}", str(source)]
+            command += ["-o", str(binary)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.log = done.stdout + done.stderr
+            if done.returncode:
+                raise BuildError(
+                    f"ptxas fails with {done.returncode}: {self.log.strip()}",
+                    remedy="please report it, with the program's text (Options(dump_dir=...))",
+                )
+            return binary.read_bytes()
+
+
+@contextmanager
+def quick_stages() -> Generator[Assembled]:
+    """While it is open, Triton compiles as this module says. One thread at a time."""
+    from triton import knobs
+    from triton.compiler import code_generator
+    from triton.language import tensor
+
+    assembled = Assembled()
+    names: dict[str, Any] = code_generator.__dict__
+    clone: Callable[[Any], Any] | None = names.get(CLONE)
+
+    def copied(value: Any) -> Any:
+        assert clone is not None
+        if type(value) is not tensor:
+            return clone(value)
+        copy = object.__new__(tensor)
+        copy.__dict__.update(value.__dict__)
+        return copy
+
+    def inspect(*given: Any) -> tuple[str, str]:
+        """Called with a backend, its stages and its options; by Triton 3.7 first without, for a
+        part of the key of its cache, and for its hash."""
+        if given:
+            backend, stages, options, *_ = given
+            _assemble_here(backend, stages, options, assembled)
+        return "stretto", "stretto"
+
+    hook: Any = inspect  # its declared type is that of neither version
+    with knobs.runtime.scope(), knobs.compilation.scope():
+        knobs.runtime.add_stages_inspection_hook = hook
+        knobs.compilation.disable_line_info = True
+        if clone is not None:
+            names[CLONE] = copied
+        try:
+            yield assembled
+        finally:
+            if clone is not None:
+                names[CLONE] = clone
+
+
+def _assemble_here(
+    backend: Any, stages: dict[str, Stage], options: Any, assembled: Assembled
+) -> None:
+    if "cubin" in stages:
+        arch = backend.target.arch
+        stages["cubin"] = lambda ptx, _: assembled.assemble(ptx, options, arch)
