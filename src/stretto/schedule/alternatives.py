@@ -151,6 +151,12 @@ def best_order(given: Profiled) -> Alternative | None:
     )
 
 
+def alone_seconds(profile: Profile, device: Device) -> float:
+    """What a node takes that has the device to itself, without what comes before it."""
+    costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
+    return run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
+
+
 class _Profiles:
     """Profiles of the actions of a plan, and of control nodes, which the host executes, or the
     graph itself. Then what decides is a node before each iteration (**an estimate**: a launch with
@@ -202,8 +208,5 @@ class _Profiles:
 
     def _body(self, body: Node[Action]) -> float:
         """A stretch of a control node, as launches on one stream."""
-        return sum(self._alone(self.node(part)) + self._gap for part in stretch(body))
-
-    def _alone(self, profile: Profile) -> float:
-        costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
-        return run_graph((profile,), Arrangement((0,), (0,)), self._device, costs).seconds
+        parts = (alone_seconds(self.node(part), self._device) for part in stretch(body))
+        return sum(seconds + self._gap for seconds in parts)

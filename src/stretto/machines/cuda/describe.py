@@ -35,6 +35,7 @@ from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
+from stretto.machines.library_report import PRODUCT_HEADERS
 from stretto.machines.machine import Description, Stages, Table
 from stretto.schedule.launches import choose_launches, placements
 from stretto.simulator.devices import device_for
@@ -59,6 +60,8 @@ def describe(
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
         lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
+    if stages.library is not None:
+        lines.append(("library by cost", stages.library.text()))
     if kept := max(made.sources, key=lambda source: source.kept, default=None):
         lines += _kept_lines(kept)
     if made.compiled:
@@ -84,6 +87,9 @@ def describe(
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
     if stages.device is not None:
         tables.append(_placement_table(stages.device, stages))
+    if stages.library is not None and stages.library.looked_at:
+        title = "products, by our kernels or by the library (estimated, each by itself)"
+        tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
     tables += graph_tables(made, stages.machine.costs)
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
