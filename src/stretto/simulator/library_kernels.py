@@ -3,10 +3,10 @@
 A call takes as long as its arithmetic, at a part of the peak of the units that it uses, or as its
 bytes, whichever is more. **All figures of `KERNELS` are estimates; nothing was measured here.**
 They follow what is published of large problems: cuBLAS reaches 0.7 to 0.85 of the peak of tensor
-cores with f16 and bf16 and 0.85 to 0.9 of that of f32 arithmetic, cuDNN's implicit products about 0.6
-where there are many channels, and FlashAttention-2, which torch calls, 0.35 (H100) to 0.7 (A100)
-of the peak (Dao 2023, section 4; Shah et al. 2024, section 4). What small problems lose follows
-from three things: there are fewer tiles than units, a tile that is not full is computed in full,
+cores with f16 and bf16 and 0.85 to 0.9 of that of f32 arithmetic, cuDNN's implicit products about
+0.6 where there are many channels, and FlashAttention-2, which torch calls, 0.35 (H100) to 0.7
+(A100) of the peak (Dao 2023; Shah et al. 2024). What small problems lose follows from three things:
+there are fewer tiles than units, a tile that is not full is computed in full,
 and a short sum has no time to fill the pipeline (`ramp`).
 
 f32 numbers are multiplied as torch is set: products in f32 and convolutions in TF32 unless

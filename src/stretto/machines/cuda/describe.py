@@ -112,6 +112,7 @@ def graph_text(executable: GraphExecutable) -> str:
     if again:
         text += f", {100 * counts.as_they_were // again} % of the later ones with all arguments as "
         text += f"they were, {counts.patched} arguments of launches patched"
+    text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
     refused = counted(len(executable.refused), "library call")
     return f"{text}; {refused} cannot be captured" if executable.refused else text
 

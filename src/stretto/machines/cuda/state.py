@@ -109,6 +109,11 @@ class ParameterPlaces:
     arenas: tuple[int, ...]
     words: tuple[int, ...]
 
+    @property
+    def changing(self) -> tuple[int, ...]:
+        """The parameters that change from call to call, on one state."""
+        return tuple(sorted(n for _, n in (*self.buffers, *self.limits, *self.sizes)))
+
     @staticmethod
     def of(source: TritonSource) -> ParameterPlaces:
         def where(kind: str) -> list[tuple[int, int]]:

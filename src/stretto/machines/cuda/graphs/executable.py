@@ -3,13 +3,16 @@
 A graph is made in the first call, and used by later ones. Where these come with other addresses or
 sizes, the arguments of its launches are *patched*: launches have as many blocks for any size, so a
 further shape takes no further memory. What cannot be patched, the tensors of library calls and
-launches in bodies of conditional nodes, takes a graph of its own; a state keeps `MOST_GRAPHS`.
+launches in bodies of conditional nodes, takes a graph of its own; a state keeps `MOST_GRAPHS`, and
+all programs together as many bytes as `store.py` says.
 
 What cannot be captured is executed by the host between two graphs, as in plans without graphs.
 """
 
 from __future__ import annotations
 
+import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +25,17 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, Plan, address_name
 from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
+from stretto.machines.cuda.graphs.store import (
+    GraphStore,
+    StoredGraph,
+    is_out_of_memory,
+    no_memory_for_graph,
+    store_of,
+)
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
@@ -73,21 +84,33 @@ class Stretch:
 
 @dataclass(slots=True)
 class Made:
-    """A graph of a stretch. nodes: its launches that can be patched; keys: what arguments each of
-    them has."""
+    """A graph of a stretch. nodes: its launches that can be patched. words: the arguments that
+    they have now, one launch after the other, but only those that change from call to call: which
+    these are, and all others, is known once for each kernel. stored: what the process's store
+    knows of it."""
 
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
-    keys: list[object]
+    words: array[int]
     keep: list[torch.Tensor]
+    stored: StoredGraph | None = None
+
+    @property
+    def nbytes(self) -> int:
+        cells = sum(tensor.nbytes for tensor in self.keep)
+        return self.replay.nbytes + cells + len(self.words) * self.words.itemsize
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Graphs:
-    """The graphs of a state. arena: what they were made for. words: registers and addresses;
-    initial: what these are before a run, with its values; reached: what these point to. last: of
-    each stretch, the call's memory and sizes, and the graph that had them."""
+    """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
+    and addresses; initial: what these are before a run, with its values; reached: what these point
+    to. last: of each stretch, the call's memory and sizes, and the graph that had them."""
 
+    launcher: Launcher
+    store: GraphStore
+    stream: int
+    lock: threading.Lock
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
@@ -97,6 +120,14 @@ class Graphs:
     last: dict[Hashable, tuple[Hashable, Made]] = field(
         default_factory=dict[Hashable, tuple[Hashable, Made]]
     )
+
+    def drop(self, key: Hashable) -> None:
+        """Lets go of a graph, when its replays have ended."""
+        self.launcher.synchronize(self.stream)
+        gone = self.made.pop(key)
+        self.last = {place: one for place, one in self.last.items() if one[1] is not gone}
+        if gone.stored is not None:
+            self.store.remove(gone.stored)
 
 
 class GraphExecutable(PlanExecutable):
@@ -121,14 +152,12 @@ class GraphExecutable(PlanExecutable):
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
         self.counts = Counts()
+        self.store = store_of(launcher.device, launcher.memory())
+        self.changing = [places.changing for places in self.places]
         self.refused: set[int] = set()
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
         launches = [launch for _, launch in plan.launches]
         self.moves = frozenset(rotating(plan.tree.main.body)).union(*(x.rotated for x in launches))
-        self.stays = {
-            number: not (places.buffers or places.limits or places.sizes)
-            for number, places in enumerate(self.places)
-        }
         self.waits = self.is_read or self._host_decides()
 
     @property
@@ -136,6 +165,13 @@ class GraphExecutable(PlanExecutable):
         """Graphs that are kept now, of all states."""
         kept = (state.graphs for state in list(self.states.values()))
         return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
+
+    @property
+    def graph_bytes(self) -> int:
+        """What these take, without the memory of library calls."""
+        kept = (state.graphs for state in list(self.states.values()))
+        all_made = (g.made.values() for g in kept if isinstance(g, Graphs))
+        return sum(made.nbytes for found in all_made for made in list(found))
 
     def host(
         self,
@@ -158,7 +194,9 @@ class GraphExecutable(PlanExecutable):
                 self.launcher.synchronize(state.stream)
             nothing = [0] * max(len(self.plan.words["main"]), 1)
             words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
-            kept = state.graphs = Graphs(arena, words, initial)
+            kept = state.graphs = Graphs(
+                self.launcher, self.store, state.stream, state.lock, arena, words, initial
+            )
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -294,6 +332,7 @@ class GraphHost(Host):
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
             self.executable.counts.as_they_were += 1
+            self.use(known[1])
             return known[1]
         rigid = key, self.rigid(stretch, at)
         made = self.graphs.made.get(rigid)
@@ -301,8 +340,11 @@ class GraphHost(Host):
             made = self.made(stretch, at)
             self.graphs.made[rigid] = made
             self.evict()
+            store = self.executable.store
+            made.stored = store.add(self.graphs, rigid, made.nbytes, made.replay.pools)
         else:
             self.graphs.made.move_to_end(rigid)
+            self.use(made)
             self.patch(made, at)
         self.graphs.last[key] = self.signature, made
         return made
@@ -315,25 +357,54 @@ class GraphHost(Host):
         return (
             tuple(self.sizes) if stretch.sized else (),
             tuple(self.memory[slot].data_ptr() for slot in sorted(used) if slot in self.memory),
-            tuple(self.invocation(launch, at).key for launch in fixed),
+            tuple(self.changing_words(launch, at) for launch in fixed),
         )
+
+    def use(self, made: Made) -> None:
+        if made.stored is not None:
+            self.executable.store.use(made.stored)
+
+    def changing_words(self, launch: Launch, at: Activation) -> tuple[int, ...]:
+        """The arguments of a launch that change from call to call, as this call has them."""
+        changing = self.executable.changing[self.executable.numbers[id(launch)]]
+        return self.invocation(launch, at).words_at(changing)
 
     def patch(self, made: Made, at: Activation) -> None:
         """Gives launches the arguments of this call."""
         executable = self.executable
-        unchanged = True
-        for place, (launch, node) in enumerate(made.nodes):
-            if executable.stays[executable.numbers[id(launch)]]:
+        unchanged, place = True, 0
+        for launch, node in made.nodes:
+            changing = executable.changing[executable.numbers[id(launch)]]
+            if not changing:
                 continue
             invocation = self.invocation(launch, at)
-            if invocation.key != made.keys[place]:
+            words, end = array("Q", invocation.words_at(changing)), place + len(changing)
+            if words != made.words[place:end]:
                 made.replay.patch(node, invocation)
-                made.keys[place] = invocation.key
+                made.words[place:end] = words
                 executable.counts.patched += 1
                 unchanged = False
+            place = end
         executable.counts.as_they_were += unchanged
 
     def made(self, stretch: Stretch, at: Activation) -> Made:
+        """A new graph. Where there is no memory for it, graphs that are not in use go, of all
+        programs, and it is tried once more. Raises RunError where there is none then."""
+        try:
+            return self.tried(stretch, at)
+        except (RunError, torch.OutOfMemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not self.executable.store.make_room(self.graphs):
+                raise no_memory_for_graph(self.executable.store.memory(), error) from error
+        try:
+            return self.tried(stretch, at)
+        except (RunError, torch.OutOfMemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise no_memory_for_graph(self.executable.store.memory(), error) from error
+
+    def tried(self, stretch: Stretch, at: Activation) -> Made:
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
@@ -343,17 +414,18 @@ class GraphHost(Host):
         recorder = Recorder(recording, executable.arrangements, self.state.stream, head)
         recorder.parts(graph, stretch.sequence, stretch.numbers)
         nodes = recorder.made.launches
-        keys = [self.invocation(launch, at).key for launch, _ in nodes]
+        words = array("Q")
+        for launch, _ in nodes:
+            words.extend(self.changing_words(launch, at))
+        replay = graph.instantiate()
         executable.counts.made += 1
-        return Made(graph.instantiate(), nodes, keys, recorder.made.cells)
+        return Made(replay, nodes, words, recorder.made.cells)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest, when it has ended."""
+        """Lets go of what was not used for longest."""
         kept = self.graphs
         while len(kept.made) > MOST_GRAPHS:
-            self.executable.launcher.synchronize(self.stream)
-            _, gone = kept.made.popitem(last=False)
-            kept.last = {key: one for key, one in kept.last.items() if one[1] is not gone}
+            kept.drop(next(iter(kept.made)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ registers and addresses, counts, and decides (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -111,6 +111,7 @@ class Recorder:
         self.head = head
         self.made = Recorded()
         self._depth = 0
+        self._lane: tuple[int, ...] = ()
 
     def parts(self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int]) -> Ends:
         """Some children of a sequence, in the order in which it is arranged."""
@@ -122,11 +123,13 @@ class Recorder:
             # What is of another graph has ended before this one begins.
             before = _all(ends[other] for other in after[number] if other in ends)
             followed.update(before)
-            lane = id(node), lanes[number]
-            ends[number] = self.node(graph, node.children[number], before or self.head, lane)
+            # Nodes of a lane are in an order; what is in a body runs while its node does.
+            outer, self._lane = self._lane, (*self._lane, lanes[number])
+            ends[number] = self.node(graph, node.children[number], before or self.head)
+            self._lane = outer
         return tuple(one for one in _all(ends.values()) if one not in followed) or self.head
 
-    def node(self, graph: GraphBuilder, node: Node[Action], after: Ends, lane: Hashable) -> Ends:
+    def node(self, graph: GraphBuilder, node: Node[Action], after: Ends) -> Ends:
         """One node, behind others."""
         match node:
             case Leaf(Launch() as launch):
@@ -134,7 +137,7 @@ class Recorder:
             case Leaf(Library(call)):
                 try:
                     run = self.host.library_call(call)
-                    return (graph.library(run, after, (self.stream, lane)),)
+                    return (graph.library(run, after, (self.stream, *self._lane)),)
                 except CaptureError as error:
                     raise RefusedCall(call) from error
             case Seq(items):
@@ -196,12 +199,12 @@ class Recorder:
             Operation(Code.TEST, self.host.address_of_word(condition)),
             Operation(Code.DECIDE, handle),
         ]
-        tested = self._operations(graph, test, self.node(graph, head, after, id(head)))
+        tested = self._operations(graph, test, self.node(graph, head, after))
         node, inner = graph.conditional(handle, tested, loop=True)
         ends = self._body(inner, body)
         self._depth += 1
         ends = self._operations(inner, self._turned(rotate), ends)
-        ends = self.node(inner, head, ends, id(head))
+        ends = self.node(inner, head, ends)
         self._operations(inner, test, ends)
         self._depth -= 1
         return (node,)
@@ -239,7 +242,7 @@ class Recorder:
     def _body(self, graph: GraphBuilder, node: Node[Action]) -> Ends:
         outer, self.head = self.head, ()
         self._depth += 1
-        ends = self.node(graph, node, (), id(node))
+        ends = self.node(graph, node, ())
         self._depth -= 1
         self.head = outer
         return ends
