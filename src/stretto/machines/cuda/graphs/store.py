@@ -47,7 +47,7 @@ class Owner(Protocol):
     @property
     def lock(self) -> threading.Lock: ...
     def drop(self, key: Hashable) -> None:
-        """Lets go of one, once it has ended. The lock is held."""
+        """Lets go of one, once it has ended, and has the store remove it. The lock is held."""
         ...
 
 
@@ -192,11 +192,11 @@ class GraphStore:
         if owner is not caller and not owner.lock.acquire(blocking=False):
             return
         try:
-            owner.drop(graph.key)
             with self._lock:
-                if graph in self.graphs:
-                    self._remove(graph)
-                    self.evicted += 1
+                is_here = graph in self.graphs  # else its owner was faster
+            if is_here:
+                owner.drop(graph.key)
+                self.evicted += 1
         finally:
             if owner is not caller:
                 owner.lock.release()
