@@ -35,10 +35,11 @@ class LibraryKernel:
     """Kernels of one kind for one kind of numbers.
 
     efficiency: of the peak, for problems that are large in every dim. ramp: the length of a sum at
-    which half of that is reached. tile: results of a block along either dim; blocks of a quarter
-    (half of the tile along either dim) are taken where larger ones would leave units without work.
-    needs: of a block. passes: how often the largest operand and the result are moved beyond the
-    once that is counted for all, since the library brings images into another layout and back.
+    which half of that is reached. tile: results along either dim that are computed together, on a
+    multiprocessor or on several that hand over what they load; smaller ones are taken where there
+    would be fewer of them than units. needs: of a block. passes: how often the largest operand and
+    the result are moved beyond the once that is counted for all, since the library brings images
+    into another layout and back.
     """
 
     efficiency: float
@@ -53,12 +54,12 @@ _USUAL = BlockNeeds(128, 168, 48 << 10)
 _OTHER = BlockNeeds(128, 64, 2 << 10)
 
 KERNELS = {
-    (Kind.PRODUCT, "half"): LibraryKernel(0.75, 96, 128, _LARGE),
-    (Kind.PRODUCT, "tf32"): LibraryKernel(0.7, 96, 128, _LARGE),
+    (Kind.PRODUCT, "half"): LibraryKernel(0.75, 96, 256, _LARGE),
+    (Kind.PRODUCT, "tf32"): LibraryKernel(0.7, 96, 256, _LARGE),
     (Kind.PRODUCT, "single"): LibraryKernel(0.85, 32, 128, _USUAL),
     (Kind.PRODUCT, "double"): LibraryKernel(0.85, 32, 64, _USUAL),
-    (Kind.CONVOLUTION, "half"): LibraryKernel(0.6, 96, 128, _LARGE, 1),
-    (Kind.CONVOLUTION, "tf32"): LibraryKernel(0.6, 96, 128, _LARGE, 1),
+    (Kind.CONVOLUTION, "half"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
+    (Kind.CONVOLUTION, "tf32"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
     (Kind.CONVOLUTION, "single"): LibraryKernel(0.65, 64, 128, _USUAL),
     (Kind.CONVOLUTION, "double"): LibraryKernel(0.5, 64, 64, _USUAL),
     (Kind.ATTENTION, "half"): LibraryKernel(0.4, 32, 128, _LARGE),
@@ -68,9 +69,11 @@ KERNELS = {
 }
 """By what they compute, and on which numbers; `numbers_of` says which of them a call is."""
 
+LEAST_TILE = 64
+"""The smallest tile along either dim."""
 ELEMENTS = 1024
 """Results of a block of any other kernel, which computes at `Device.functions`."""
-LEAST_DEPTH = 256
+LEAST_DEPTH = 128
 """Products whose sums are as long are cut along them, too, where there are fewer tiles than
 units; a second kernel then adds the parts."""
 
@@ -115,7 +118,7 @@ def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> Lib
     if work.kind is Kind.PRODUCT:
         parts = max(min(device.units // tiles.count, work.depth // LEAST_DEPTH), 1)
     rate = _peak(numbers, device) * kernel.efficiency / device.units
-    rate *= tiles.length / (tiles.length + kernel.ramp)
+    rate *= max(tiles.length, 1) / (max(tiles.length, 1) + kernel.ramp)
     near = max(tiles.nbytes - sum(moved.values()), 0.0)
     for name in _images(call) if kernel.passes else ():
         moved[name] *= 1 + 2 * kernel.passes
@@ -143,11 +146,11 @@ class _Tiles:
 
 
 def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles:
-    """Tiles of half the side, where there would be fewer large ones than units. A tile of an
-    attention is so many rows of queries, which are all multiplied with all keys and values."""
-    rows = work.kind is Kind.ATTENTION
-    across = work.depth if rows else tile
-    side = tile if work.results >= tile * across * device.units else max(tile // 2, 32)
+    """Tiles as large as there are enough of for all units. A tile of an attention is so many rows
+    of queries, which are all multiplied with all keys and values."""
+    rows, side = work.kind is Kind.ATTENTION, tile
+    while side > LEAST_TILE and work.results < side * (work.depth if rows else side) * device.units:
+        side //= 2
     across = work.depth if rows else side
     count = max(-(-work.results // (side * across)), 1)
     length = max(int(work.operations / (4 * max(work.results, 1))), 1) if rows else work.depth
