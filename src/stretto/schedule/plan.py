@@ -30,9 +30,10 @@ from stretto.device.expr import (
     constant,
     depends_on_sizes,
     limit_register,
+    size_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, formula_name
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
@@ -83,9 +84,10 @@ def make_plan(
     by_address: bool = False,
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
-    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches
-    read from the block of words where the inputs and outputs lie that loops and branches of the
-    host use, so that their arguments are the same for all calls."""
+    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches in
+    loops and branches of the host read from the block of words where the inputs and outputs lie
+    that they use, and the sizes of the program, so that their arguments are the same for all
+    calls."""
     return _LaunchPlanner(program, most_kernels, cuts, by_address).plan()
 
 
@@ -152,6 +154,7 @@ class _FunctionCutter:
         self.source = function
         self.words: dict[str, int] = {}
         self.made = 0
+        self.inside = 0
         self.moving: tuple[Buffer, ...] = ()
         for reg in (*function.results, *function.params):
             self.word(reg.name)
@@ -314,12 +317,18 @@ class _FunctionCutter:
             self.word(reg.name)
         if isinstance(node, Call):
             return cast("Call[Action]", node)
-        return rebuilt(node, [self.node(child) for child in children(node)])
+        self.inside += 1
+        made = rebuilt(node, [self.node(child) for child in children(node)])
+        self.inside -= 1
+        return made
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
         """A number, a size that the host knows, or a register that a launch computes for it."""
-        is_size = isinstance(expr, Position) and depends_on_sizes(expr.index)
-        if is_size or constant(expr) is not None:
+        if isinstance(expr, Position) and depends_on_sizes(expr.index):
+            if self.planner.by_address:
+                self.word(formula_name(expr.index))
+            return expr
+        if constant(expr) is not None:
             return expr
         self.made += 1
         reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
@@ -339,6 +348,8 @@ class _FunctionCutter:
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
+        if self.inside and self.planner.by_address and self.source.name == "main":
+            sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
         gives = tuple(sorted(assigned, key=lambda reg: reg.name))
         for reg in (*takes, *gives):

@@ -130,7 +130,7 @@ class FakeMemory:
         made = torch.empty(shape, dtype=dtype)
         if made.nbytes > self.limit // 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        made.view(torch.uint8).fill_(0xAB)
+        made.view(-1).view(torch.uint8).fill_(0xAB)
         self.allocated.append((self.stream(), made.nbytes))
         self.know(made)
         return made

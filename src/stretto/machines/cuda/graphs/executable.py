@@ -2,9 +2,10 @@
 
 A graph is made in the first call, and used by later ones. Where these come with other addresses or
 sizes, the arguments of its launches are *patched*: launches have as many blocks for any size, so a
-further shape takes no further memory. What cannot be patched, the tensors of library calls and
-launches in bodies of conditional nodes, takes a graph of its own; a state keeps `MOST_GRAPHS`, and
-all programs together as many bytes as `store.py` says.
+further shape takes no further memory. Launches in bodies of conditional nodes cannot be patched:
+they read addresses and sizes from a block of words, as the graph reads bounds of loops there. What
+else cannot be patched, the tensors of library calls, takes a graph of its own; a state keeps
+`MOST_GRAPHS`, and all programs together as many bytes as `store.py` says.
 
 What cannot be captured is executed by the host between two graphs, as in plans without graphs.
 """
@@ -20,10 +21,18 @@ from itertools import groupby
 
 import torch
 
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.evaluate import resolve
+from stretto.device.expr import (
+    Buffer,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    depends_on_sizes,
+)
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, formula_name
 from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
@@ -151,6 +160,7 @@ class GraphExecutable(PlanExecutable):
             arrangements = {**arrangements, id(whole): ONE_NODE}
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
+        self.formulas = _formulas(plan.tree.main.body, plan.words["main"])
         self.counts = Counts()
         self.store = store_of(launcher.device, launcher.memory())
         self.changing = [places.changing for places in self.places]
@@ -253,7 +263,7 @@ class GraphExecutable(PlanExecutable):
                 tuple(_launches(nodes)),
                 tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
-                bool(calls) or any(isinstance(node, For) for node in inside),
+                bool(calls),
                 frozenset(b for node in inside for pair in rotation(node) for b in pair),
             )
         ]
@@ -275,6 +285,11 @@ class GraphHost(Host):
         for buffer in executable.moving["main"]:
             at.moving[buffer] = self.fixed(at, buffer)
             values[places[address_name(buffer)]] = at.moving[buffer].data_ptr()
+        for name, value in sizes.items():
+            if name in places:
+                values[places[name]] = value
+        for place, index in executable.formulas:
+            values[place] = resolve(index, sizes)
         if self.graphs.values != tuple(values):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
@@ -458,11 +473,22 @@ class _Recording:
         return self.host.address(self.at, buffer).data_ptr()
 
     def number_or_register(self, expr: Expr) -> int | Reg:
+        if isinstance(expr, Position) and depends_on_sizes(expr.index):
+            return Reg(formula_name(expr.index))  # the host writes that word before a replay
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
 
     def cells(self, count: int) -> torch.Tensor:
         return self.host.executable.launcher.numbers([0] * count)
+
+
+def _formulas(node: Node[Action], places: Mapping[str, int]) -> list[tuple[int, Index]]:
+    """The bounds of loops that follow from sizes, each with the place of its word."""
+    loops = [inner for inner in walk(node) if isinstance(inner, For)]
+    bounds = (bound for loop in loops for bound in (loop.start, loop.stop))
+    indices = (bound.index for bound in bounds if isinstance(bound, Position))
+    named = {formula_name(index): index for index in indices if depends_on_sizes(index)}
+    return [(places[name], index) for name, index in named.items()]
 
 
 def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:
