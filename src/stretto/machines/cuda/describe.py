@@ -112,6 +112,9 @@ def graph_text(executable: GraphExecutable) -> str:
     if again:
         text += f", {100 * counts.as_they_were // again} % of the later ones with all arguments as "
         text += f"they were, {counts.patched} arguments of launches patched"
+    for name, hits in (("inputs", counts.inputs), ("results", counts.results)):
+        if hits.seen:
+            text += f", {100 * hits.hit // hits.seen} % of the {name} where they were"
     text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
     refused = counted(len(executable.refused), "library call")
     return f"{text}; {refused} cannot be captured" if executable.refused else text

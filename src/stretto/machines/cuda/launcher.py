@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from stretto.machines.cuda.blocks import ReusedBlocks
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
 from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
 from stretto.machines.cuda.graphs.driver_graph import DriverGraph
@@ -55,6 +56,18 @@ class Launcher(Protocol):
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the current stream, or of the capture's graph."""
+        ...
+
+    def begin_results(self) -> None:
+        """A call begins to ask for memory of results."""
+        ...
+
+    def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """As `empty`, for a result: where the last call had it, if nobody has that any more."""
+        ...
+
+    def hand_out(self, result: torch.Tensor) -> torch.Tensor:
+        """What the caller gets of such memory."""
         ...
 
     def relaxed(self) -> AbstractContextManager[object]:
@@ -234,7 +247,14 @@ class GpuLauncher:
         self.torch = memory
         self.order = order_of(device.index, driver)
         self.empty = memory.empty
+        self.result = memory.empty  # torch's allocator has habits of its own
         self.stream = memory.stream
+
+    def begin_results(self) -> None:
+        """Nothing to be done."""
+
+    def hand_out(self, result: torch.Tensor) -> torch.Tensor:
+        return result
 
     def active(self) -> AbstractContextManager[object]:
         try:
@@ -346,6 +366,10 @@ class InterpretedLauncher:
         self.polls = POLLS
         self.synchronous = True
         self.kernels = tuple(kernels)
+        self.blocks = ReusedBlocks()
+        self.begin_results = self.blocks.begin
+        self.result = self.blocks.take
+        self.hand_out = self.blocks.hand_out
 
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()

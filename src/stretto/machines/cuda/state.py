@@ -225,7 +225,7 @@ class Filler:
         """Memory for a result, of the stream or of the capture's graph. Raises RunError where
         there is none left."""
         try:
-            return self.launcher.empty(shape, dtype)
+            return self.launcher.result(shape, dtype)
         except torch.OutOfMemoryError as error:
             raise _no_memory(prod(shape) * dtype.itemsize, "a result", _FREE_SOME) from error
 

@@ -60,14 +60,30 @@ MOST_GRAPHS = 16
 
 
 @dataclass(slots=True)
+class Hits:
+    """Tensors of calls after the first one, and how many of them lay where they had lain in the
+    call before: what Grape (section 4.1) predicts of placeholders."""
+
+    seen: int = 0
+    hit: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        return self.hit / self.seen if self.seen else None
+
+
+@dataclass(slots=True)
 class Counts:
     """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
-    the ones whose graph had all arguments already; patched: launches whose arguments changed."""
+    the ones whose graph had all arguments already; patched: launches whose arguments changed.
+    inputs, results: of calls, the tensors that lay where they had lain."""
 
     made: int = 0
     replayed: int = 0
     as_they_were: int = 0
     patched: int = 0
+    inputs: Hits = field(default_factory=lambda: Hits())
+    results: Hits = field(default_factory=lambda: Hits())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,8 @@ class Made:
 class Graphs:
     """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
     and addresses; initial: what these are before a run, with its values; reached: what these point
-    to. last: of each stretch, the call's memory and sizes, and the graph that had them."""
+    to. addresses: of inputs and results of the last call, by slot. last: of each stretch, the
+    call's memory and sizes, and the graph that had them."""
 
     launcher: Launcher
     store: GraphStore
@@ -124,6 +141,7 @@ class Graphs:
     words: torch.Tensor
     initial: torch.Tensor
     values: tuple[int, ...] = ()
+    addresses: dict[int, int] = field(default_factory=dict[int, int])
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
     last: dict[Hashable, tuple[Hashable, Made]] = field(
@@ -295,13 +313,28 @@ class GraphHost(Host):
             executable.launcher.write(self.graphs.initial, values)
         self.graphs.reached[:] = at.moving.values()
         self.begun = False
+        addresses = {slot: tensor.data_ptr() for slot, tensor in self.memory.items()}
+        self.count(addresses)
         self.signature = (
-            tuple(tensor.data_ptr() for tensor in self.memory.values()),
+            tuple(addresses.values()),
             tuple(self.sizes),
             tuple(self.capacities.items()),
         )
         self.node(function.body, at)
         return at
+
+    def count(self, addresses: dict[int, int]) -> None:
+        """Counts the tensors that lie where they lay in the call before on this stream."""
+        before, self.graphs.addresses = self.graphs.addresses, addresses
+        if not before:
+            return
+        inputs = set(self.executable.inputs)
+        for slot, address in addresses.items():
+            hits = self.executable.counts.inputs
+            if slot not in inputs:
+                hits = self.executable.counts.results
+            hits.seen += 1
+            hits.hit += before.get(slot) == address
 
     def reached(self, at: Activation) -> list[torch.Tensor]:
         return list(at.moving.values()) if at.depth else self.graphs.reached
