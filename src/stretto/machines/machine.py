@@ -234,12 +234,15 @@ class Trial:
     """How `stretto fuzz` tries random functions on a machine.
 
     units: how many it asks for. spread: work is cut finely and dealt over all units, however small
-    it is. every: one function in this many is tried, since the machine is slow.
+    it is. every: one function in this many is tried, since the machine is slow. options: what else
+    is asked for. label: tells it from other trials of the machine where units do not.
     """
 
     units: int = 1
     spread: bool = False
     every: int = 1
+    options: Options = field(default_factory=Options)
+    label: str | None = None
 
 
 @dataclass(frozen=True)

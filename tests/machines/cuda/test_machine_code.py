@@ -168,6 +168,32 @@ def test_sass_is_read() -> None:
     assert poll.instructions[2].conditional and not poll.instructions[3].conditional
 
 
+SWAPPED = """
+        .type           $stretto_run$triton_program_$_poll__Pi64_,@function
+$stretto_run$triton_program_$_poll__Pi64_:
+        /*0000*/                   LOP3.LUT R39, R39, R38, RZ, 0x3c, !PT ;
+        /*0010*/                   LOP3.LUT R38, R39, R38, RZ, 0x3c, !PT ;
+        /*0020*/                   LOP3.LUT R39, R39, R38, RZ, 0x3c, !PT ;
+        /*0030*/                   LDG.E.64.STRONG.GPU R48, desc[UR4][R38.64] ;
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "effects"),
+    [
+        ("NOP", ()),  # two halves of an argument trade places by three exclusive ors
+        ("S2R R38, SR_TID.X", (LOOK,)),
+        ("IADD3 R39, R39, 0x10, RZ", (LOOK,)),
+    ],
+)
+def test_the_error_word_by_registers_that_trade_places(
+    before: str, effects: tuple[Effect, ...]
+) -> None:
+    body = SWAPPED.replace("Pi64_:\n", f"Pi64_:\n        /*fff0*/                   {before} ;\n")
+    (poll,) = sass_text.functions(body)
+    assert poll.instructions[-1].effects == effects
+
+
 @pytest.mark.parametrize(
     ("text", "effects"),
     [

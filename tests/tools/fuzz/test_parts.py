@@ -178,7 +178,14 @@ def test_the_command_knows_all_names():
 
 
 def test_the_machines_that_functions_are_tried_on() -> None:
-    assert tuple(MACHINES) == ("interpreter", "cuda-emulated", "emulator", "cpu-1", "cpu-2")
+    assert tuple(MACHINES) == (
+        "interpreter",
+        "cuda-emulated",
+        "cuda-emulated-graphs",
+        "emulator",
+        "cpu-1",
+        "cpu-2",
+    )
     assert STANDARD == ("interpreter", "emulator", "cpu-1", "cpu-2")
     assert machines_of(40, ()) == tuple(MACHINES)
     assert machines_of(41, ()) == STANDARD

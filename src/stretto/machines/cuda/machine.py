@@ -240,13 +240,20 @@ class CudaMachine(TritonMachine):
         return diagnoses()
 
 
+AS_GRAPHS = Options(enqueue="graph", launches="per_kernel", control="host")
+"""Captured graphs of small launches, with branches and loops as nodes."""
+
+
 @dataclass(frozen=True)
 class EmulatedCudaMachine(TritonMachine):
     """The same kernels on CPU tensors; their text is interpreted."""
 
     summary: ClassVar[str] = "the kernels of a GPU, interpreted on this host"
     is_emulated: ClassVar[bool] = True
-    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, every=20),)
+    trials: ClassVar[tuple[Trial, ...]] = (
+        Trial(units=3, every=20),
+        Trial(units=3, every=20, options=AS_GRAPHS, label="graphs"),
+    )
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:

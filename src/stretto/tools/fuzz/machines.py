@@ -10,7 +10,6 @@ from typing import Any
 import stretto
 from stretto.machines.machine import Trial
 from stretto.machines.registry import default_machine, known_machines, registered
-from stretto.options import Options
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.recursion_levels import RecursionLevels
@@ -43,7 +42,8 @@ class TrialMachine:
         dynamic: bool | None = None,
         compiler: Callable[..., Any] = stretto.compile,
     ) -> Callable[..., Any]:
-        options = Options(
+        options = replace(
+            self.trial.options,
             threads=self.trial.units,
             units=self.trial.units,
             unroll=seed % 4,
@@ -61,7 +61,9 @@ def _trial_machines() -> dict[str, TrialMachine]:
     machines = known_machines().values()
     for machine in sorted(machines, key=lambda m: (not m.is_oracle, not m.is_emulated)):
         for trial in machine.trials:
-            name = machine.name if len(machine.trials) == 1 else f"{machine.name}-{trial.units}"
+            plain = [other for other in machine.trials if other.label is None]
+            label = trial.label or (f"{trial.units}" if len(plain) > 1 else None)
+            name = machine.name if label is None else f"{machine.name}-{label}"
             found[name] = TrialMachine(name, machine.name, trial)
     return found
 

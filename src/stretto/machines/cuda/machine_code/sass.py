@@ -26,6 +26,7 @@ _INSTRUCTION = re.compile(
 _SCHEDULING = re.compile(r"\s+[&?]\w")
 """Where what compute capability 12.0 says of the pipeline begins."""
 _TARGET = re.compile(r"\.L\w+")
+_EXCLUSIVE_OR = re.compile(r"^R\d+, R\d+, R\d+, RZ, 0x3c,")
 _ADDRESS = re.compile(r"(?<!desc)\[(U?R\d+)(?:\.64)?\]")
 _COPIES = ("MOV", "UMOV", "IMAD", "LDC", "ULDC", "R2UR")
 _ELSEWHERE = frozenset(
@@ -185,14 +186,24 @@ def _is_copied(function: Function, index: int, register: str, seen: Sequence[int
     for at in found or ():
         if at in seen:
             continue
-        name, operands = _parted(function.instructions[at].text)
-        sources = re.findall(r"\bU?R\d+\b", operands)[1:]
-        is_number = "0x" in operands.partition("c[")[0]
-        if name.split(".")[0] not in _COPIES or "HI" in name or is_number or len(sources) > 1:
+        sources = _copied_from(function.instructions[at].text)
+        if sources is None:
             return False
-        if sources and not _is_copied(function, at, sources[0], (*seen, at)):
+        if not all(_is_copied(function, at, source, (*seen, at)) for source in sources):
             return False
     return True
+
+
+def _copied_from(text: str) -> list[str] | None:
+    """The registers of which an instruction gives a copy; None where it does anything else."""
+    name, operands = _parted(text)
+    sources = re.findall(r"\bU?R\d+\b", operands)[1:]
+    if name == "LOP3.LUT" and _EXCLUSIVE_OR.search(operands):
+        return sources  # three of them let two registers trade places
+    is_number = "0x" in operands.partition("c[")[0]
+    if name.split(".")[0] not in _COPIES or "HI" in name or is_number or len(sources) > 1:
+        return None
+    return sources
 
 
 def _defined(text: str) -> list[str]:
