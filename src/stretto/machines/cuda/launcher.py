@@ -247,11 +247,13 @@ class GpuLauncher:
         self.torch = memory
         self.order = order_of(device.index, driver)
         self.empty = memory.empty
-        self.result = memory.empty  # torch's allocator has habits of its own
         self.stream = memory.stream
 
     def begin_results(self) -> None:
-        """Nothing to be done."""
+        """Nothing to be done: torch's allocator gives dropped memory out again by itself."""
+
+    def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self.empty(shape, dtype)
 
     def hand_out(self, result: torch.Tensor) -> torch.Tensor:
         return result
