@@ -18,6 +18,8 @@ LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
 ENQUEUE = ("auto", "stream", "streams", "graph")
 """What `Options.enqueue` can be."""
+BRANCHES = ("auto", "conditional", "predicated", "unlikely")
+"""What `Options.branches` can be."""
 CALLS = ("auto", "one_by_one", "side_by_side")
 """What `Options.calls` can be."""
 CONTROL = ("auto", "units", "host")
@@ -72,6 +74,14 @@ class Options:
         "streams", so that independent launches run beside each other; as a captured CUDA "graph",
         in which they do so too, and which decides by itself (docs/graphs.md); or "auto", the faster
         one of "stream" and "graph" in simulation. The CPU machine ignores it.
+    branches: on a GPU, how branches are executed that are not the units' own: "conditional", one
+        arm is begun when the condition is known; "predicated", both arms are enqueued, and the
+        launches of the one that is not taken return at once; "unlikely", the graph does without the
+        arm that is taken less often, which the host executes; each as far as a branch allows it
+        (docs/graphs.md). "auto" chooses for each branch of a graph, by simulation, by how often it
+        went which way so far, and by what can be captured; without a graph it is "conditional".
+        With "predicated" and "auto" a graph may take branches outside of loops from the units, if
+        `control` is "auto". The CPU machine ignores it.
     search_steps: moves that the policy "search" tries for each leaf.
     search_seconds: after which it tries no further ones, for each function of the program; None
         sets no limit. Which plan it finds then depends on `seed` alone.
@@ -111,6 +121,7 @@ class Options:
     launches: str = "auto"
     control: str = "auto"
     enqueue: str = "stream"
+    branches: str = "auto"
     search_steps: int = 200
     search_seconds: float | None = None
     seed: int = 0
@@ -145,6 +156,7 @@ class Options:
         _require_one_of("calls", self.calls, CALLS)
         _require_one_of("control", self.control, CONTROL)
         _require_one_of("enqueue", self.enqueue, ENQUEUE)
+        _require_one_of("branches", self.branches, BRANCHES)
         for name in ("fuse", "verify", "check", "remarks", "profile"):
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)

@@ -16,8 +16,8 @@ from stretto.device.verifier import verify_plan
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.machine import choose_plan, gpu_program
 from stretto.options import Options
+from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_graph, graph_seconds
 from stretto.schedule.plan import make_plan
 from stretto.simulator.devices import H200
 from tests.e2e.machines import CUDA, spread
@@ -94,7 +94,7 @@ def test_a_plan_for_a_graph_is_no_slower_than_either_of_its_parts() -> None:
 @pytest.mark.parametrize("function", [two_ways, looped])
 def test_auto_takes_the_faster_one(function: Callable[..., Any]) -> None:
     program = program_of(function).stages.runnable()[0]
-    plan, as_graph = choose_plan(program, CUDA_COSTS, Options(enqueue="auto"))
+    plan, as_graph, _ = choose_plan(program, CUDA_COSTS, Options(enqueue="auto"))
     verify_plan(plan)
     assert as_graph == (not plan.is_whole and plan.program.frames != program.frames)
     stream, graph = (

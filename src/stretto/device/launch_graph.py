@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from stretto.device.plan import Guard, excludes
 from stretto.device.regions import Region, overlap
 
 STACK = "#stack"
@@ -51,7 +52,8 @@ class Dependence(StrEnum):
 class GraphNode:
     """regions: the memory that it touches. reads, writes: names of registers, of words with
     addresses, and of what only one launch at a time may use. stops: it may stop the run. bodies:
-    of a control node.
+    of a control node. guards: it does nothing unless all of them hold; their registers are among
+    those that it reads.
     """
 
     kind: NodeKind
@@ -61,6 +63,7 @@ class GraphNode:
     writes: tuple[str, ...] = ()
     stops: bool = False
     bodies: tuple[LaunchGraph, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,12 @@ class Arrangement:
 def dependences(
     nodes: Sequence[GraphNode], shares: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Edge]:
-    """All pairs of nodes whose order matters, each once, with the first reason that is found."""
+    """All pairs of nodes whose order matters, each once, with the first reason that is found.
+
+    Of two nodes of which only one does anything in a run, since a register guards both in opposite
+    ways, the order does not matter. If a node between them changed the register, the order of both
+    and that node would.
+    """
     near = _neighbours(shares)
     touched: dict[str, list[tuple[int, Region]]] = {}
     readers: dict[str, list[int]] = {}
@@ -151,7 +159,11 @@ def dependences(
         for names, known in ((node.reads, readers), (node.writes, writers)):
             for name in names:
                 known.setdefault(name, []).append(number)
-        yield from (Edge(other, number, found[other]) for other in sorted(found))
+        yield from (
+            Edge(other, number, found[other])
+            for other in sorted(found)
+            if not excludes(nodes[other].guards, node.guards)
+        )
 
 
 def ancestors(before: Sequence[Iterable[int]], order: Iterable[int]) -> list[int]:

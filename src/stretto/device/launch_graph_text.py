@@ -26,7 +26,7 @@ from stretto.device.launch_graph import Dependence, Edge, GraphNode, LaunchGraph
 from stretto.device.operator import Piece
 from stretto.device.printer import ExprPrinter
 from stretto.device.regions import Part, Region
-from stretto.device.syntax import TILE_DIM
+from stretto.device.syntax import GUARD, TILE_DIM
 
 
 def print_graph(graph: LaunchGraph) -> str:
@@ -76,9 +76,10 @@ REGION = record(
 _GRAPHS: Syntax[Any] = block(later(lambda: GRAPH))
 NODE = record(
     GraphNode,
-    "node {kind} {name}[ reads {reads}][ writes {writes}]{stops}[ bodies {bodies}]"
-    "[ regions {regions}]",
+    "node {kind} {name}[ guards {guards}][ reads {reads}][ writes {writes}]{stops}"
+    "[ bodies {bodies}][ regions {regions}]",
     kind=member(NodeKind),
+    guards=items(GUARD),
     stops=flag("stops"),
     bodies=_GRAPHS,
     regions=block(REGION),

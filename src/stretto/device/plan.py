@@ -10,12 +10,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from stretto.device.awaited import has_waits
 from stretto.device.expr import Buffer, Index, Reg
-from stretto.device.operator import LibraryCall
+from stretto.device.operator import DRAWS, LibraryCall
 from stretto.device.program import DeviceProgram, Run
-from stretto.device.tree import Call, Leaf, Tree, is_parallel, reads, walk
+from stretto.device.tree import (
+    Branching,
+    Call,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    Tree,
+    is_parallel,
+    is_predicated,
+    reads,
+    walk,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A register that has to be true, or false where `negated`, for a launch to do anything."""
+
+    register: Reg
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +44,14 @@ class Launch:
     """A device program: `main` takes registers as params, buffers by address as tensors, and hands
     registers back as results; `main`'s frame is that of the function it was cut from.
 
-    rotated: the tensors that its own loops let trade places.
+    rotated: the tensors that its own loops let trade places. guards: of the predicated branches
+    that it is in, the outermost one first. Every unit looks at them before anything else, and does
+    nothing unless all hold; so no progress counter changes in a launch of an arm that is not taken.
     """
 
     program: DeviceProgram
     rotated: tuple[Buffer, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
     @property
     def units_wait(self) -> bool:
@@ -41,6 +65,12 @@ class Library:
 
     call: LibraryCall
     kernel: str
+
+
+def needs_host(call: LibraryCall) -> bool:
+    """Whether no graph can have a call: it draws random numbers, whose place in their sequence is
+    another one each time, or it needs a number that only the device knows."""
+    return DRAWS in dict(call.kwargs) or any(isinstance(one, Reg) for one in call.operands)
 
 
 Action = Launch | Library
@@ -86,11 +116,46 @@ class Plan:
         nodes = [node for function in self.tree.functions for node in walk(function.body)]
         libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
         return (
-            any(isinstance(n, Call) or reads(n) for n in nodes)
+            any(isinstance(n, Call) or (reads(n) and not is_predicated(n)) for n in nodes)
             or any(isinstance(o, Reg) for library in libraries for o in library.call.operands)
             # It asks where a loop has left a buffer.
             or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
         )
+
+
+def excludes(one: Collection[Guard], other: Collection[Guard]) -> bool:
+    """Whether never both of two launches with these guards do anything."""
+    opposite = {Guard(guard.register, not guard.negated) for guard in one}
+    return not opposite.isdisjoint(other)
+
+
+def arms(branch: If[Action]) -> tuple[tuple[Guard, Node[Action]], ...]:
+    """The arms of a branch, each with what has to hold for it."""
+    condition = branch.condition
+    return (Guard(condition), branch.then), (Guard(condition, True), branch.orelse)
+
+
+def is_unlikely(node: Node[Action]) -> TypeGuard[If[Action]]:
+    """Whether the node is a branch with an arm that is hardly ever taken."""
+    unlikely = (Branching.UNLIKELY_THEN, Branching.UNLIKELY_ELSE)
+    return isinstance(node, If) and node.branching in unlikely
+
+
+def unlikely_guard(branch: If[Action]) -> Guard:
+    """What holds for the arm that is hardly ever taken."""
+    return Guard(branch.condition, branch.branching is Branching.UNLIKELY_ELSE)
+
+
+def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:
+    """The nodes that are enqueued for a node, in the plan's order: the parts of a sequence, and for
+    a predicated branch those of both arms."""
+    match body:
+        case Seq(items):
+            return tuple(node for item in items for node in stretch(item))
+        case If() if is_predicated(body):
+            return stretch(body.then) + stretch(body.orelse)
+        case _:
+            return (body,)
 
 
 def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:

@@ -48,6 +48,7 @@ from stretto.device.operator import (
     Stage,
     TileDim,
 )
+from stretto.device.plan import Guard
 from stretto.device.printer import ExprPrinter, number_text
 from stretto.device.program import (
     FrameLayout,
@@ -237,7 +238,12 @@ def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
                 head=node,
                 body=node,
             ),
-            If: record(If, "if {condition} {{\n{then}\n{orelse}\n}}", then=node, orelse=node),
+            If: record(
+                If,
+                "if {condition}[ as {branching}] {{\n{then}\n{orelse}\n}}",
+                then=node,
+                orelse=node,
+            ),
             Call: record(Call, "call {function} {registers} {tensors} {results}"),
         }
     )
@@ -285,6 +291,7 @@ class LaunchText:
     kernels: tuple[str, ...]
     calls: tuple[str, ...]
     rotated: tuple[Buffer, ...]
+    guards: tuple[Guard, ...]
     main: TreeFunction[Schedule]
 
 
@@ -295,15 +302,17 @@ class LibraryText:
     kernel: str
 
 
+GUARD = record(Guard, "{register}{negated}", negated=flag("negated"))
 ActionText = LaunchText | LibraryText
 ACTION: Syntax[ActionText] = choice(
     {
         LibraryText: record(LibraryText, "library {kernel}"),
         LaunchText: record(
             LaunchText,
-            "launch frame {frame} kernels {kernels}[ calls {calls}][ rotated {rotated}] "
-            "{{\n{main}\n}}",
-            defaults={"calls": (), "rotated": ()},
+            "launch frame {frame} kernels {kernels}[ calls {calls}][ rotated {rotated}]"
+            "[ guards {guards}] {{\n{main}\n}}",
+            defaults={"calls": (), "rotated": (), "guards": ()},
+            guards=items(GUARD),
             main=tree_function(SCHEDULE),
         ),
     }

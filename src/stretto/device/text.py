@@ -209,6 +209,7 @@ def _action_text(program: DeviceProgram, action: Action) -> ActionText:
         tuple(kernel.name for kernel in action.program.kernels),
         tuple(function.name for function in others),
         action.rotated,
+        action.guards,
         main,
     )
 
@@ -230,7 +231,7 @@ def _action(program: DeviceProgram, text: ActionText) -> Action:
         ((text.main.name, frames[text.frame]), *((name, frames[name]) for name in text.calls)),
         program.lists,
     )
-    return Launch(part, text.rotated)
+    return Launch(part, text.rotated, text.guards)
 
 
 def _plan_text(form: Planned) -> _ProgramText:

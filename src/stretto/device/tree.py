@@ -104,11 +104,27 @@ class While(Generic[L]):
     rotate: Rotation = ()
 
 
+class Branching(StrEnum):
+    """How a plan executes a branch. In all other forms branches are conditional."""
+
+    CONDITIONAL = "conditional"
+    """One arm is begun when the condition is known."""
+    PREDICATED = "predicated"
+    """The launches of both arms are enqueued like those around them; those of the arm that is not
+    taken return at once."""
+    UNLIKELY_THEN = "unlikely_then"
+    """The first arm is hardly ever taken: a captured graph does without it, and the host executes
+    it, and the rest behind it."""
+    UNLIKELY_ELSE = "unlikely_else"
+    """The same for the second arm."""
+
+
 @dataclass(frozen=True, slots=True)
 class If(Generic[L]):
     condition: Reg
     then: Node[L]
     orelse: Node[L]
+    branching: Branching = Branching.CONDITIONAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +207,8 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
             return For(index, start, stop, step, parts[0], rotate, independent, parallel)
         case While(_, condition, _, rotate):
             return While(parts[0], condition, parts[1], rotate)
-        case If(condition):
-            return If(condition, parts[0], parts[1])
+        case If(condition, branching=branching):
+            return If(condition, parts[0], parts[1], branching)
         case Leaf() | Call():
             raise TypeError(f"a {type(node).__name__} has nothing below it")
 
@@ -308,6 +324,11 @@ def is_parallel(node: Node[L]) -> TypeGuard[For[L]]:
 
 def is_loop(node: Node[L]) -> TypeGuard[Loop[L]]:
     return isinstance(node, For | While)
+
+
+def is_predicated(node: Node[L]) -> TypeGuard[If[L]]:
+    """Whether the node is a branch whose arms are both enqueued."""
+    return isinstance(node, If) and node.branching is Branching.PREDICATED
 
 
 def title(node: Node[L]) -> str:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
-from stretto.device.plan import Action, Launch, Library, Plan
-from stretto.device.tree import Call, If, Leaf, Node, children, is_loop, iterations, reads
+from stretto.device.plan import Action, Launch, Library, Plan, arms, is_unlikely
+from stretto.device.tree import (
+    Branching,
+    Call,
+    If,
+    Leaf,
+    Node,
+    Seq,
+    children,
+    is_loop,
+    is_predicated,
+    iterations,
+    reads,
+)
 from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
-from stretto.schedule.launch_graph import plan_graph, stretch
+from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import (
     MOST_NODES,
     Opara,
@@ -33,10 +45,14 @@ from stretto.simulator.graph_run import (
 )
 from stretto.simulator.launches import read_seconds
 from stretto.simulator.occupancy import BlockNeeds
-from stretto.simulator.profiles import Profiler
+from stretto.simulator.profiles import Profiler, guarded
 
 MOST_ORDERS = 20_000
 """Orders of a small graph that are tried; a graph of more has no best one here."""
+
+
+Frequencies = Mapping[str, float]
+"""How often branches take their first arm, from 0 to 1, by the name of the condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +92,15 @@ def profiled(
     needs: dict[int, BlockNeeds] | None = None,
     *,
     captured: bool = False,
+    frequencies: Frequencies | None = None,
 ) -> Profiled:
     """The graph of main, verified. needs: of compiled launches, by the `id` of the launch.
-    captured: loops and branches are conditional nodes, not the host's."""
+    captured: loops and branches are conditional nodes, not the host's. frequencies: how often
+    branches take their first arm; of others the slower arm counts."""
     graph = plan_graph(plan)
     verify_graph(graph)
-    made = profiles_of(plan, plan.tree.main.body, device, costs, needs, captured=captured)
+    body = plan.tree.main.body
+    made = profiles_of(plan, body, device, costs, needs, captured=captured, frequencies=frequencies)
     return Profiled(graph, made, device)
 
 
@@ -93,11 +112,12 @@ def profiles_of(
     needs: dict[int, BlockNeeds] | None = None,
     *,
     captured: bool = False,
+    frequencies: Frequencies | None = None,
 ) -> tuple[Profile, ...]:
-    """The profiles of the nodes of one stretch of a plan. needs, captured: as for `profiled`.
+    """The profiles of the nodes of one stretch of a plan. The rest is as for `profiled`.
     Raises ScheduleError for a run that is too long to be simulated."""
-    found = _Profiles(plan, device, costs, needs, captured)
-    return tuple(map(found.node, stretch(body)))
+    found = _Profiles(plan, device, costs, needs, captured, frequencies)
+    return tuple(found.stretch(body))
 
 
 def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:
@@ -169,13 +189,39 @@ class _Profiles:
         costs: CostModel,
         needs: dict[int, BlockNeeds] | None,
         captured: bool,
+        frequencies: Frequencies | None = None,
     ) -> None:
+        self._frequencies = frequencies or {}
         self._plan, self._device, self._costs = plan, device, costs
         apart = captured_costs(device) if captured else launched_costs(device)
         self._gap = apart.gap
         self._read = device.next_launch_seconds if captured else read_seconds(device)
         self._profiler = Profiler(plan.program, device, costs, needs)
         self._running: set[str] = set()
+
+    def stretch(self, body: Node[Action], taken: float = 1.0) -> Iterator[Profile]:
+        """The profiles of the nodes of a stretch, in its order. taken: how often it is come to."""
+        match body:
+            case Seq(items):
+                for item in items:
+                    yield from self.stretch(item, taken)
+            case If() if is_predicated(body):
+                for (_, arm), share in zip(arms(body), self._shares(body), strict=True):
+                    yield from self.stretch(arm, taken * share)
+            case Leaf(Launch(guards=guards)) if guards:
+                yield guarded(self.node(body), taken, self._device)
+            case _:
+                yield self.node(body)
+
+    def _shares(self, branch: If[Action]) -> tuple[float, float]:
+        """How often each arm is taken. Where that is not known it is the one that takes longer."""
+        first, second = (self._body(arm) for _, arm in arms(branch))
+        return self._share(branch, first, second)
+
+    def _share(self, branch: If[Action], first: float, second: float) -> tuple[float, float]:
+        """As `_shares`, of arms that take so long."""
+        share = self._frequencies.get(branch.condition.name, float(first >= second))
+        return share, 1.0 - share
 
     def node(self, node: Node[Action]) -> Profile:
         match node:
@@ -197,7 +243,12 @@ class _Profiles:
                 tests = trips + 1 if heads else 1
                 return tests * (read + sum(map(self._body, heads))) + trips * self._body(body)
             case If(then=then, orelse=orelse):
-                return read + max(self._body(then), self._body(orelse))
+                first, second = self._body(then), self._body(orelse)
+                share, other = self._share(node, first, second)
+                if is_unlikely(node):
+                    rare = share if node.branching is Branching.UNLIKELY_THEN else other
+                    read += read_seconds(self._device) * (1 + 2 * rare)
+                return read + share * first + other * second
             case Call(function=name) if name not in self._running:
                 self._running.add(name)
                 found = self._body(self._plan.tree.function(name).body)
@@ -208,5 +259,5 @@ class _Profiles:
 
     def _body(self, body: Node[Action]) -> float:
         """A stretch of a control node, as launches on one stream."""
-        parts = (alone_seconds(self.node(part), self._device) for part in stretch(body))
-        return sum(seconds + self._gap for seconds in parts)
+        seconds = (alone_seconds(part, self._device) for part in self.stretch(body))
+        return sum(one + self._gap for one in seconds)

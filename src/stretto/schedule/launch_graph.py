@@ -19,7 +19,7 @@ from stretto.device.launch_graph import (
     NodeKind,
     dependences,
 )
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Launch, Library, Plan, address_name, stretch
 from stretto.device.program import DeviceProgram, FrameLayout, Placement, Schedule, aligned
 from stretto.device.regions import Region, item_regions, merged, whole
 from stretto.device.runs import called, reached
@@ -28,7 +28,6 @@ from stretto.device.tree import (
     Check,
     Leaf,
     Node,
-    Seq,
     Tree,
     TreeFunction,
     assigns,
@@ -43,17 +42,10 @@ from stretto.device.tree import (
 OWN = ("local", "items", "param")
 """Kinds of buffers that belong to one activation of a function."""
 
-Actions = tuple[Node[Action], ...]
-
 
 def plan_graph(plan: Plan, function: str = "main") -> LaunchGraph:
     """The graph of a function that the host executes."""
     return _Grapher(plan, function).graph(plan.tree.function(function).body, function)
-
-
-def stretch(body: Node[Action]) -> Actions:
-    """The nodes of a plan's tree that the nodes of its graph stand for, in their order."""
-    return body.children if isinstance(body, Seq) else (body,)
 
 
 def with_own_memory(program: DeviceProgram) -> DeviceProgram:
@@ -117,8 +109,9 @@ class _Grapher:
 
     def _node(self, node: Node[Action], touched: _Touched) -> GraphNode:
         match node:
-            case Leaf(Launch(program)):
-                return touched.node(NodeKind.LAUNCH, _launch_name(program))
+            case Leaf(Launch(program, guards=guards)):
+                made = touched.node(NodeKind.LAUNCH, _launch_name(program))
+                return replace(made, guards=guards)
             case Leaf(Library(_, kernel)):
                 return touched.node(NodeKind.LIBRARY, kernel)
             case _:
@@ -170,6 +163,7 @@ class _Grapher:
             alone.add(COUNTERS)
         found |= _Touched(tuple(regions))
         taken = _names(main.params) | self._moving(found.regions)
+        taken |= _names(guard.register for guard in launch.guards)
         return found | _Touched((), taken, _names(main.results) | alone)
 
     def _body(self, function: TreeFunction[Schedule]) -> _Touched:

@@ -9,19 +9,27 @@ and simulated, and it is taken where it is at least `LEAST_GAIN` faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.tree import Call, Leaf, Node, Seq, children, is_parallel, leaves, title, walk
+from stretto.device.tree import (
+    Branching,
+    Call,
+    Leaf,
+    Node,
+    Seq,
+    children,
+    is_parallel,
+    leaves,
+    title,
+    walk,
+)
 from stretto.device.verifier.plans import Marks, as_program
 from stretto.errors import ScheduleError
-from stretto.schedule.alternatives import profiled
-from stretto.schedule.launch_order import Opara
 from stretto.schedule.plan import make_plan
-from stretto.schedule.streams import arranged, opara_streams
 from stretto.simulator.control import Assumed, Choices, leaf_numbers
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN, launch_per_kernel, read_seconds
@@ -29,11 +37,24 @@ from stretto.simulator.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenBranch:
+    """A branch of main, by the name of its condition; what executes it, and the reason."""
+
+    condition: str
+    way: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
-    """cuts: of `make_plan`. seconds: of the plan in simulation, where it was simulated."""
+    """cuts, predicated, unlikely: of `make_plan`. seconds: of the plan in simulation, where it was
+    simulated. branches: what was chosen for branches that were looked at one by one, and why."""
 
     cuts: frozenset[int] = frozenset()
     seconds: float | None = None
+    predicated: frozenset[int] = frozenset()
+    unlikely: Mapping[int, Branching] = field(default_factory=dict[int, Branching])
+    branches: tuple[ChosenBranch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +80,9 @@ def choose_launches(
     main = program.tree.main.body
     forced: set[int] = set()
     if control == "host":
-        forced |= _hosted(main)
+        forced |= hosted(main)
     if launches == "per_kernel":
-        forced |= {id(leaf) for leaf in _outer(main, forced)}
+        forced |= {id(leaf) for leaf in outer_leaves(main, forced)}
     if "auto" not in (launches, control):
         return Chosen(frozenset(forced))
     device = device or device_for(costs, program.units)
@@ -69,49 +90,6 @@ def choose_launches(
         return _cheapest(program, costs, device, frozenset(forced), launches, control)
     except ScheduleError:  # a run too long to be simulated; one launch is the usual case
         return Chosen(frozenset(forced))
-
-
-def choose_graph(
-    program: DeviceProgram,
-    costs: CostModel,
-    launches: str = "auto",
-    control: str = "auto",
-    device: Device | None = None,
-) -> Chosen:
-    """As `choose_launches`, for a plan that is enqueued as a captured graph: which leaves of main
-    become a launch per kernel, so that these run beside each other. program: verified, with memory
-    of its own for each buffer (`launch_graph.with_own_memory`)."""
-    main = program.tree.main.body
-    forced = _hosted(main) if control == "host" else set[int]()
-    outer = [leaf for leaf in _outer(main, forced) if len(leaf.body.kernels) > 1]
-    if launches == "per_kernel":
-        forced |= {id(leaf) for leaf in _outer(main, forced)}
-    cuts = frozenset(forced)
-    if launches != "auto":
-        return Chosen(cuts)
-    device = device or device_for(costs, program.units)
-    try:
-        best = graph_seconds(make_plan(program, cuts=cuts, by_address=True), device, costs)
-        for leaf in outer:
-            candidate = cuts | {id(leaf)}
-            plan = make_plan(program, cuts=candidate, by_address=True)
-            seconds = graph_seconds(plan, device, costs)
-            if seconds < (1 - LEAST_GAIN) * best:
-                cuts, best = candidate, seconds
-    except ScheduleError:  # a run too long to be simulated
-        return Chosen(cuts)
-    return Chosen(cuts, best)
-
-
-def graph_seconds(plan: Plan, device: Device, costs: CostModel) -> float:
-    """A simulated replay of main as a captured graph, by Opara's algorithms. Raises ScheduleError
-    for a run that is too long."""
-    if plan.is_whole:
-        return simulate(plan.program, device, Assumed(costs.unknown_trips), costs).seconds
-    given = profiled(plan, device, costs, captured=True)
-    before = given.graph.before
-    order = Opara().order(before, given.profiles, device)
-    return given.simulated("Opara", arranged(before, order, opara_streams(before))).run.seconds
 
 
 def plan_seconds(
@@ -166,7 +144,7 @@ def _cheapest(
     main = program.tree.main.body
     if launches == "auto":
         faster = apart.faster(whole, device)
-        outer = [leaf for leaf in _outer(main, cuts) if titles[numbers[id(leaf)]] in faster]
+        outer = [leaf for leaf in outer_leaves(main, cuts) if titles[numbers[id(leaf)]] in faster]
         candidates += [frozenset({id(leaf)}) for leaf in outer]
     if control == "auto" and launches != "one":
         seconds = {stretch.title: stretch.seconds for stretch in whole.stretches}
@@ -194,19 +172,21 @@ def _cheapest(
     return Chosen(cuts, best)
 
 
-def _hosted(main: Node[Schedule]) -> set[int]:
+def hosted(main: Node[Schedule]) -> set[int]:
     """All loops and branches that the host could execute."""
     apart = {id(node) for loop in walk(main) if is_parallel(loop) for node in walk(loop)}
     return {id(node) for node in walk(main) if _decides(node) and id(node) not in apart}
 
 
-def _outer(node: Node[Schedule], hosted: set[int] | frozenset[int]) -> Iterator[Leaf[Schedule]]:
+def outer_leaves(
+    node: Node[Schedule], hosted: set[int] | frozenset[int]
+) -> Iterator[Leaf[Schedule]]:
     """The leaves of main that are in no control node but those of the host."""
     if isinstance(node, Leaf):
         yield node
     elif isinstance(node, Seq) or id(node) in hosted:
         for child in children(node):
-            yield from _outer(child, hosted)
+            yield from outer_leaves(child, hosted)
 
 
 def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:

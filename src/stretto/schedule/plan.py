@@ -15,7 +15,7 @@ host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -33,12 +33,24 @@ from stretto.device.expr import (
     size_register,
 )
 from stretto.device.operator import Kernel
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, formula_name
+from stretto.device.plan import (
+    Action,
+    Guard,
+    Launch,
+    Library,
+    Plan,
+    address_name,
+    formula_name,
+    is_unlikely,
+    needs_host,
+)
 from stretto.device.program import DeviceProgram, Item, Run, Schedule
 from stretto.device.regions import item_regions
 from stretto.device.runs import called, reached
 from stretto.device.tree import (
+    Branching,
     Call,
+    If,
     Leaf,
     Let,
     Node,
@@ -47,7 +59,9 @@ from stretto.device.tree import (
     TreeFunction,
     assigns,
     children,
+    is_loop,
     is_parallel,
+    is_predicated,
     joined,
     leaves,
     reads,
@@ -58,6 +72,7 @@ from stretto.device.tree import (
 )
 from stretto.schedule.merge import RunStep, StatementStep, Step, merge
 from stretto.schedule.pieces import piece, piece_registers
+from stretto.schedule.predication import why_not_predicated
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
@@ -82,13 +97,55 @@ def make_plan(
     cuts: frozenset[int] = frozenset(),
     *,
     by_address: bool = False,
+    predicated: frozenset[int] = frozenset(),
+    unlikely: Mapping[int, Branching] | None = None,
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
     launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches in
     loops and branches of the host read from the block of words where the inputs and outputs lie
     that they use, and the sizes of the program, so that their arguments are the same for all
-    calls."""
-    return _LaunchPlanner(program, most_kernels, cuts, by_address).plan()
+    calls. predicated: `id`s of branches of main among the cuts that are predicated, as far as
+    `schedule/predication.py` says that they can be. unlikely: of others, with the arm that is
+    hardly ever taken; not those in heads of loops.
+    With such branches all launches read from the block of words where inputs and
+    outputs lie, if any do."""
+    planner = _LaunchPlanner(program, most_kernels, cuts, by_address, predicated, unlikely)
+    return planner.plan()
+
+
+def branches_apart(
+    program: DeviceProgram, cuts: frozenset[int]
+) -> tuple[tuple[If[Schedule], str | None], ...]:
+    """The branches of main that a plan with these cuts takes apart, each with the reason for which
+    it cannot be predicated, if there is one."""
+    planner = _LaunchPlanner(program, MOST_KERNELS, cuts)
+    apart = [
+        node
+        for node in walk(program.tree.main.body)
+        if isinstance(node, If) and planner.on_host(node)
+    ]
+    return tuple((branch, planner.why_not_predicated(branch)) for branch in apart)
+
+
+def cannot_be_captured(
+    program: DeviceProgram, node: Node[Schedule], without: Collection[int] = ()
+) -> bool:
+    """Whether no captured graph can have a node of main: a library call in it draws random numbers,
+    or needs a size that only the device knows, or the host calls a function. without: `id`s of
+    nodes that are not looked at."""
+    planner = _LaunchPlanner(program, MOST_KERNELS)
+
+    def asks(part: Node[Schedule]) -> bool:
+        if id(part) in without:
+            return False
+        if isinstance(part, Call):
+            return part.function in planner.hosted
+        if isinstance(part, Leaf):
+            calls = (planner.kernels[name].call for name in part.body.kernels)
+            return any(call is not None and needs_host(call) for call in calls)
+        return any(map(asks, children(part)))
+
+    return asks(node)
 
 
 class _LaunchPlanner:
@@ -98,8 +155,12 @@ class _LaunchPlanner:
         most_kernels: int,
         cuts: frozenset[int] = frozenset(),
         by_address: bool = False,
+        predicated: frozenset[int] = frozenset(),
+        unlikely: Mapping[int, Branching] | None = None,
     ) -> None:
         self.program = program
+        self.unlikely = unlikely or {}
+        self.predicated = predicated
         self.cuts = cuts
         self.by_address = by_address
         self.most = most_kernels
@@ -137,6 +198,17 @@ class _LaunchPlanner:
             or (not isinstance(node, Leaf | Call) and self.size(node) > self.most)
         )
 
+    def is_predicated(self, node: Node[Schedule]) -> bool:
+        """Whether a branch that is executed by the host is one whose launches are guarded."""
+        return (
+            isinstance(node, If)
+            and id(node) in self.predicated
+            and self.why_not_predicated(node) is None
+        )
+
+    def why_not_predicated(self, branch: If[Schedule]) -> str | None:
+        return why_not_predicated(branch, self.on_host, self._has_library_call)
+
     def _has_cut(self, node: Node[Schedule]) -> bool:
         return bool(self.cuts) and any(id(inner) in self.cuts for inner in walk(node))
 
@@ -156,6 +228,8 @@ class _FunctionCutter:
         self.made = 0
         self.inside = 0
         self.moving: tuple[Buffer, ...] = ()
+        self.guards: tuple[Guard, ...] = ()
+        self.stays = function.name != "main"  # no branch here may leave a graph
         for reg in (*function.results, *function.params):
             self.word(reg.name)
 
@@ -180,7 +254,8 @@ class _FunctionCutter:
             return set()
         found, called = set[Buffer](), set[Buffer]()
         for node in walk(body):
-            if isinstance(node, Leaf | Seq) or not planner.on_host(node):
+            everywhere = bool(planner.unlikely) and node is body
+            if not everywhere and (isinstance(node, Leaf | Seq) or not planner.on_host(node)):
                 continue
             for schedule in leaves(node):
                 kernels = [planner.kernels[name] for name in schedule.kernels]
@@ -221,7 +296,9 @@ class _FunctionCutter:
                 gathered.append(item)
                 size += more
         flush()
-        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
+        # Only in a sequence a branch may be predicated, or leave a graph.
+        alone = len(parts) == 1 and not (is_predicated(parts[0]) or is_unlikely(parts[0]))
+        return parts[0] if alone else Seq(tuple(parts))
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
         """Sequences and leaves taken apart where the host has to come in."""
@@ -308,6 +385,7 @@ class _FunctionCutter:
     # ---- control on the host -----------------------------------------------------------------
     def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
         """A node as the host executes it; what the device computes for it is added to `ahead`."""
+        given = node
         for reg in assigns(node):
             self.word(reg.name)
         node = with_inputs(
@@ -317,10 +395,39 @@ class _FunctionCutter:
             self.word(reg.name)
         if isinstance(node, Call):
             return cast("Call[Action]", node)
+        if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
+            return self.predicated(node)
         self.inside += 1
-        made = rebuilt(node, [self.node(child) for child in children(node)])
+        made = self.body_of(node, given)
         self.inside -= 1
         return made
+
+    def body_of(self, node: Node[Schedule], given: Node[Schedule]) -> Node[Action]:
+        """A control node with what is done in it. given: as it is in the program."""
+        if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
+            then, orelse = self.node(node.then), self.node(node.orelse)
+            return If(node.condition, then, orelse, self.planner.unlikely[id(given)])
+        if is_loop(node):
+            *heads, body = children(node)
+            return rebuilt(node, [*map(self.staying, heads), self.node(body)])
+        return rebuilt(node, [self.node(child) for child in children(node)])
+
+    def staying(self, node: Node[Schedule]) -> Node[Action]:
+        """A node in which no branch leaves a graph."""
+        outer, self.stays = self.stays, True
+        made = self.node(node)
+        self.stays = outer
+        return made
+
+    def predicated(self, branch: If[Schedule]) -> Node[Action]:
+        """A branch whose launches are guarded by its condition."""
+        outer = self.guards
+        arms: list[Node[Action]] = []
+        for negated, arm in enumerate((branch.then, branch.orelse)):
+            self.guards = (*outer, Guard(branch.condition, bool(negated)))
+            arms.append(self.node(arm))
+        self.guards = outer
+        return If(branch.condition, arms[0], arms[1], Branching.PREDICATED)
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
         """A number, a size that the host knows, or a register that a launch computes for it."""
@@ -348,7 +455,8 @@ class _FunctionCutter:
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
-        if self.inside and self.planner.by_address and self.source.name == "main":
+        in_body = self.inside or self.planner.unlikely  # what is behind an exit is in bodies, too
+        if in_body and self.planner.by_address and self.source.name == "main":
             sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
         gives = tuple(sorted(assigned, key=lambda reg: reg.name))
@@ -374,7 +482,7 @@ class _FunctionCutter:
             frames=frames,
         )
         turned = rotating(body)
-        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned)))
+        return Leaf(Launch(launched, tuple(b for b in self.moving if b in turned), self.guards))
 
 
 def _has_statements(steps: list[Step]) -> bool:

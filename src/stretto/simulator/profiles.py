@@ -114,3 +114,17 @@ class Profiler:
         far = sum(nbytes for name, nbytes in moved if name in missing) * tasks
         near = sum(nbytes for name, nbytes in moved if name not in missing) * tasks
         return replace(profile, memory_bytes=far, cache_bytes=near)
+
+
+def guarded(profile: Profile, taken: float, device: Device) -> Profile:
+    """A launch that returns at once where its guards do not hold, as it is on average. taken: how
+    often they hold, from 0 to 1. What each block takes to look at them is **an estimate**: as long
+    as the first load of a task."""
+    return replace(
+        profile,
+        overhead=device.latency_seconds + taken * profile.overhead,
+        compute=taken * profile.compute,
+        memory_bytes=taken * profile.memory_bytes,
+        cache_bytes=taken * profile.cache_bytes,
+        operations=taken * profile.operations,
+    )

@@ -17,7 +17,7 @@ from stretto.build import begin, run_stages
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
-from stretto.device.tree import Leaf, Seq, walk
+from stretto.device.tree import If, Leaf, Seq, walk
 from stretto.frontends.python import capture
 from stretto.ir.core import Program
 from stretto.machines.cuda.machine import LIBRARY
@@ -26,8 +26,9 @@ from stretto.machines.machine import HOST
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
+from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_graph, choose_launches, graph_seconds
+from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
@@ -39,6 +40,7 @@ from stretto.tools.simulate import device_machine
 
 PERSISTENT = "one persistent kernel"
 CONDITIONAL = "a launch per kernel, conditional nodes"
+PREDICATED = "a launch per kernel, predicated branches"
 MIXED = "the plan of a graph that is chosen"
 BY_COST = "the same, library calls by cost"
 
@@ -49,7 +51,8 @@ class Graphed:
     as one launch. mixed: of what `Options(enqueue="graph")` makes, as a captured graph: for each
     stretch of the program one launch, or one for each kernel. by_cost: of what it makes with
     `library="auto"`, and which products torch computes there. conditional: with a launch per kernel
-    and conditional nodes, where there are loops or branches. frame_bytes: of main's frame as it is
+    and conditional nodes, where there are loops or branches; predicated: with branches predicated
+    instead, where they can be. frame_bytes: of main's frame as it is
     planned, and with own memory."""
 
     model: str
@@ -59,6 +62,7 @@ class Graphed:
     persistent: float | None
     mixed: float
     conditional: float | None
+    predicated: float | None
     frame_bytes: tuple[int, int]
     by_cost: tuple[float, LibraryChoice] | None = None
 
@@ -87,10 +91,14 @@ def graph_model(
     given = profiled(plan, device, machine.costs)
     frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)
     persistent = persistent_seconds(program, device, machine.costs)
-    mixed = captured_seconds(program, device, machine.costs, "auto", "units")
-    conditional = None
-    if any(not isinstance(node, Leaf | Seq) for node in walk(program.tree.main.body)):
-        conditional = captured_seconds(program, device, machine.costs, "per_kernel", "host")
+    mixed = captured_seconds(program, device, machine.costs, "auto", "auto", "auto")
+    conditional = predicated = None
+    nodes = list(walk(program.tree.main.body))
+    asked = (program, device, machine.costs, "per_kernel", "host")
+    if any(not isinstance(node, Leaf | Seq) for node in nodes):
+        conditional = captured_seconds(*asked, "conditional")
+    if any(isinstance(node, If) for node in nodes):
+        predicated = captured_seconds(*asked, "predicated")
     ways = tuple(alternatives(given))
     by_cost = None
     if not options.library:
@@ -98,8 +106,13 @@ def graph_model(
         LIBRARY.run(stages)
         assert stages.library is not None
         chosen, _ = stages.runnable()
-        by_cost = captured_seconds(chosen, device, machine.costs, "auto", "units"), stages.library
-    return Graphed(model.name, plan, given, ways, persistent, mixed, conditional, frames, by_cost)
+        by_cost = (
+            captured_seconds(chosen, device, machine.costs, "auto", "auto", "auto"),
+            stages.library,
+        )
+    return Graphed(
+        model.name, plan, given, ways, persistent, mixed, conditional, predicated, frames, by_cost
+    )
 
 
 def _captured(model: Model, options: Options) -> Program:
@@ -123,12 +136,23 @@ def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel)
 
 
 def captured_seconds(
-    program: DeviceProgram, device: Device, costs: CostModel, launches: str, control: str
+    program: DeviceProgram,
+    device: Device,
+    costs: CostModel,
+    launches: str,
+    control: str,
+    branches: str,
 ) -> float:
-    """Of the captured graph that options make; `launches` "auto": by cost."""
+    """Of the captured graph that options make; "auto": by cost."""
     apart = with_own_memory(program)
-    chosen = choose_graph(apart, costs, launches, control, device)
-    plan = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    chosen = choose_graph(apart, costs, launches, control, device, branches)
+    plan = make_plan(
+        apart,
+        cuts=chosen.cuts,
+        by_address=True,
+        predicated=chosen.predicated,
+        unlikely=chosen.unlikely,
+    )
     return graph_seconds(plan, device, costs)
 
 
@@ -146,6 +170,8 @@ def graph_table(found: Graphed) -> Table:
         table.add_row(PERSISTENT, seconds_text(found.persistent))
     if found.conditional is not None:
         table.add_row(CONDITIONAL, seconds_text(found.conditional))
+    if found.predicated is not None:
+        table.add_row(PREDICATED, seconds_text(found.predicated))
     table.add_row(MIXED, seconds_text(found.mixed))
     if found.by_cost is not None:
         seconds, choice = found.by_cost
@@ -187,6 +213,7 @@ def graph_data(found: Graphed) -> dict[str, Any]:
         "mixed_seconds": found.mixed,
         "conditional_seconds": found.conditional,
         "by_cost": None if found.by_cost is None else _choice_data(*found.by_cost),
+        "predicated_seconds": found.predicated,
         "ways": {
             way.name: {
                 "seconds": way.run.seconds,

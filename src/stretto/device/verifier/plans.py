@@ -14,10 +14,11 @@ from typing import cast
 
 from stretto.device.expr import Access, Expr, Index, Position, Reg, limit_register
 from stretto.device.flow import Facts, Loop
-from stretto.device.plan import Action, Launch, Library, Plan, address_name
+from stretto.device.plan import Action, Guard, Launch, Library, Plan, address_name, arms
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.regions import kernel_reads
 from stretto.device.tree import (
+    Branching,
     Call,
     For,
     If,
@@ -30,10 +31,12 @@ from stretto.device.tree import (
     assigns,
     children,
     is_loop,
+    is_predicated,
     leaves,
     reads,
     rebuilt,
     rotating,
+    title,
     walk,
     with_inputs,
 )
@@ -54,6 +57,7 @@ def check_words(plan: Plan) -> None:
         for name, launch in plan.launches:
             if name == function.name:
                 _check_launch(launch, function, plan)
+        _check_predicated(function, plan)
         passing = _Passing(function.name, frozenset(words), frozenset(limits))
         start = frozenset(register.name for register in function.params)
         end = passing.end(function.body, start)
@@ -89,6 +93,41 @@ def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) ->
     for register in (*main.params, *main.results):
         if register.name not in words:
             raise VerifyError(f"register {register.name} of function {function.name} has no word")
+
+
+def _check_predicated(function: TreeFunction[Action], plan: Plan) -> None:
+    """A launch is guarded by the predicated branches that it is in. Their arms have nothing but
+    launches, and no launch writes what guards it: another one behind it would look at that."""
+
+    def check(node: Node[Action], guards: tuple[Guard, ...]) -> None:
+        match node:
+            case Leaf(Launch() as launch):
+                if launch.guards != guards:
+                    raise VerifyError(
+                        f"a launch of function {function.name} has other guards than the "
+                        "predicated branches that it is in"
+                    )
+                written = {*launch.program.tree.main.results} & {g.register for g in guards}
+                for register in sorted(written, key=lambda register: register.name):
+                    raise VerifyError(f"a launch writes register {register.name}, which guards it")
+                for guard in guards:
+                    if guard.register.name not in plan.words[function.name]:
+                        raise VerifyError(f"register {guard.register.name} has no word")
+            case If() if is_predicated(node):
+                for guard, arm in arms(node):
+                    check(arm, (*guards, guard))
+            case Seq(parts):
+                for part in parts:
+                    check(part, guards)
+            case _ if guards:
+                raise VerifyError(
+                    f"{title(node)} of function {function.name} is in an arm of a predicated branch"
+                )
+            case _:
+                for child in children(node):
+                    check(child, ())
+
+    check(function.body, ())
 
 
 class _Passing(Facts[Action, Written]):
@@ -227,14 +266,15 @@ class _Inliner:
     def _control(self, node: Node[Action], read: Node[Action]) -> Iterator[Node[Schedule]]:
         """A node of the host. read: the same with its inputs as the program has them."""
         parts = [self.node(part) for part in children(node)]
-        if self._marks is not None and reads(node):
+        if self._marks is not None and reads(node) and not is_predicated(node):
             mark = Leaf(Schedule(((),) * self._units, 1))
             self._marks.reads.append(mark)
             if is_loop(node) and not isinstance(node, For):  # decided behind its head
                 parts[0] = Seq((parts[0], mark))
             else:
                 yield mark
-        yield rebuilt(read, parts)
+        made = rebuilt(read, parts)
+        yield replace(made, branching=Branching.CONDITIONAL) if isinstance(made, If) else made
 
     def _barrier(self) -> Leaf[Schedule]:
         waits: tuple[Item, ...] = (Wait(0, 0, self._units),) if self._units > 1 else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
@@ -23,6 +23,7 @@ from stretto.device.tree import (
     Node,
     Seq,
     While,
+    is_predicated,
     reads,
     title,
     walk,
@@ -30,14 +31,16 @@ from stretto.device.tree import (
 from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.frequencies import keep_frequencies
 from stretto.machines.cuda.graph_tables import graph_tables
+from stretto.machines.cuda.graphs.counting import BranchCount
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.library_report import PRODUCT_HEADERS
 from stretto.machines.machine import Description, Stages, Table
-from stretto.schedule.launches import choose_launches, placements
+from stretto.schedule.launches import ChosenBranch, choose_launches, placements
 from stretto.simulator.devices import device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
@@ -91,6 +94,11 @@ def describe(
         title = "products, by our kernels or by the library (estimated, each by itself)"
         tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
     tables += graph_tables(made, stages.machine.costs)
+    if isinstance(executable, GraphExecutable):
+        counts = executable.branch_counts()
+        keep_frequencies(stages, counts)
+        cells = branch_rows(made.branches, counts)
+        tables.append(Table("branches of the graph", cells, BRANCH_HEADERS))
     hosted = {row.what: row.why for row in host_rows(plan)}
     return Description(_launch_text(plan), "between launches", lines, tables, hosted)
 
@@ -118,6 +126,21 @@ def graph_text(executable: GraphExecutable) -> str:
     text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
     refused = counted(len(executable.refused), "library call")
     return f"{text}; {refused} cannot be captured" if executable.refused else text
+
+
+BRANCH_HEADERS = ("branch", "executed as", "because", "first arm", "come to")
+
+
+def branch_rows(
+    chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]
+) -> list[tuple[str, ...]]:
+    """How each branch is executed, and how often it went which way so far."""
+    rows: list[tuple[str, ...]] = []
+    for branch in chosen:
+        known = counts.get(branch.condition)
+        numbers = ("?", "?") if known is None else (str(known.first), str(known.total))
+        rows.append((f"if {branch.condition}", branch.way, branch.why, *numbers))
+    return rows
 
 
 def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
@@ -325,6 +348,7 @@ def host_rows(plan: Plan) -> list[HostRow]:
         row
         for function in plan.tree.functions
         for node in walk(function.body)
+        if not is_predicated(node)
         if (row := _host_row(function.name, node, plan)) is not None
     ]
 

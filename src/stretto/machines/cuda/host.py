@@ -27,7 +27,7 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import LibraryCall
 from stretto.device.plan import Action, Launch, Library, address_name
-from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While
+from stretto.device.tree import Call, For, If, Leaf, Node, Seq, TreeFunction, While, is_predicated
 from stretto.ir.sizes import Size
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.state import State
@@ -173,6 +173,9 @@ class Host:
                     self.node(body, at)
                     self.rotate(rotate, at)
                     self.node(head, at)
+            case If(_, then, orelse) if is_predicated(node):
+                self.node(then, at)
+                self.node(orelse, at)
             case If(condition, then, orelse):
                 self.node(then if self.read(at, condition) else orelse, at)
             case Call():

@@ -13,6 +13,7 @@ from stretto.device.forms import Lowered, Planned, Scheduled, Selected
 from stretto.device.operator import Template
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
+from stretto.device.tree import If, walk
 from stretto.device.verifier import verify_plan
 from stretto.errors import BuildError, ScheduleError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
@@ -27,6 +28,7 @@ from stretto.machines.cuda.device import (
 )
 from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select
@@ -48,14 +50,11 @@ from stretto.machines.machine import (
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.schedule.alternatives import Frequencies
 from stretto.schedule.choice import chooser
+from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import (
-    choose_graph,
-    choose_launches,
-    graph_seconds,
-    plan_seconds,
-)
+from stretto.schedule.launches import ChosenBranch, choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
 from stretto.simulator.control import Assumed
@@ -72,39 +71,65 @@ def gpu_program(stages: Stages) -> GpuProgram:
 def _plan(stages: Stages) -> None:
     program, _ = stages.runnable()
     options, costs = stages.options, stages.machine.costs
-    plan, as_graph = choose_plan(program, costs, options)
+    conditions = [n.condition.name for n in walk(program.tree.main.body) if isinstance(n, If)]
+    counted = options.branches == "auto" and options.enqueue != "stream"
+    frequencies = known_frequencies(stages, conditions) if counted else {}
+    plan, as_graph, branches = choose_plan(program, costs, options, frequencies)
     if options.verify or not plan.is_whole:
         verify_plan(plan, stages.source)
-    stages.product = GpuProgram(plan, as_graph=as_graph)
+    stages.product = GpuProgram(plan, as_graph=as_graph, branches=branches)
 
 
-def choose_plan(program: DeviceProgram, costs: CostModel, options: Options) -> tuple[Plan, bool]:
-    """The plan of a verified program, and whether it is enqueued as captured graphs, as
-    `Options.enqueue` says: "auto" takes the faster one in simulation."""
+def choose_plan(
+    program: DeviceProgram,
+    costs: CostModel,
+    options: Options,
+    frequencies: Frequencies | None = None,
+) -> tuple[Plan, bool, tuple[ChosenBranch, ...]]:
+    """The plan of a verified program; whether it is enqueued as captured graphs, as
+    `Options.enqueue` says: "auto" takes the faster one in simulation; and how its branches are
+    executed, where that was chosen. frequencies: as for `choose_graph`."""
     plan: Plan | None = None
     if options.enqueue in ("auto", "stream"):
         chosen = choose_launches(program, costs, options.launches, options.control)
-        plan = make_plan(program, cuts=chosen.cuts)
+        everything = frozenset(map(id, walk(program.tree.main.body)))
+        predicated = everything if options.branches == "predicated" else frozenset[int]()
+        plan = make_plan(program, cuts=chosen.cuts, predicated=predicated)
         if options.enqueue == "stream":
-            return plan, False
+            return plan, False, ()
     apart = with_own_memory(program)
-    chosen = choose_graph(apart, costs, options.launches, options.control)
-    graph = make_plan(apart, cuts=chosen.cuts, by_address=True)
+    chosen = choose_graph(
+        apart,
+        costs,
+        options.launches,
+        options.control,
+        branches=options.branches,
+        frequencies=frequencies,
+    )
+    graph = make_plan(
+        apart,
+        cuts=chosen.cuts,
+        by_address=True,
+        predicated=chosen.predicated,
+        unlikely=chosen.unlikely,
+    )
     if plan is None:
-        return graph, not graph.is_whole
+        return graph, not graph.is_whole, chosen.branches
     device = device_for(costs, program.units)
     try:
-        faster = graph_seconds(graph, device, costs) < plan_seconds(plan, device, costs)
+        seconds = graph_seconds(graph, device, costs, frequencies)
+        faster = seconds < plan_seconds(plan, device, costs)
     except ScheduleError:  # a run too long to be simulated
         faster = False
-    return (graph, True) if faster and not graph.is_whole else (plan, False)
+    taken = faster and not graph.is_whole
+    return (graph, True, chosen.branches) if taken else (plan, False, ())
 
 
 def _seconds_as_planned(stages: Stages, program: DeviceProgram) -> float:
     """Simulated seconds of a program in the plan that it would be run as. Raises ScheduleError for
     a run that is too long."""
     costs = stages.machine.costs
-    plan, as_graph = choose_plan(program, costs, stages.options)
+    plan, as_graph, _ = choose_plan(program, costs, stages.options)
     device = device_for(costs, program.units)
     if as_graph:
         return graph_seconds(plan, device, costs)

@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping, Sequence
 
 from stretto.device.launch_graph import LaunchGraph, ancestors
-from stretto.device.plan import Action, Plan
+from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Node, Seq, children
 from stretto.machines.cuda.plan import Order
-from stretto.schedule.launch_graph import plan_graph, stretch
+from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import random_order
 
 Graphs = Mapping[int, LaunchGraph]
@@ -40,7 +40,7 @@ def shuffled(graphs: Graphs, seed: int, early: Mapping[int, int] | None = None) 
             node = first[id(sequence)]
             known = ancestors(graph.before, numbers)[node] | 1 << node
             numbers = sorted(numbers, key=lambda number: not known >> number & 1)
-        return [sequence.children[number] for number in numbers]
+        return [stretch(sequence)[number] for number in numbers]
 
     return order
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from stretto.device.expr import Buffer
-from stretto.device.plan import Plan
+from stretto.device.plan import Launch, Plan
 from stretto.device.program import DeviceProgram
 from stretto.machines.cuda.compile import CompiledTriton, compile_source
 from stretto.machines.cuda.printer.dead_stores import handed_over
-from stretto.machines.cuda.printer.program import WARP, Style, print_program
+from stretto.machines.cuda.printer.program import WARP, Style, print_launch
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.options import Options
+from stretto.schedule.launches import ChosenBranch
 from stretto.schedule.plan import make_plan
 
 USUAL_KEPT = 144
@@ -59,6 +60,7 @@ class GpuProgram:
     sources: tuple[TritonSource, ...] = ()
     compiled: tuple[CompiledTriton, ...] = ()
     as_graph: bool = False
+    branches: tuple[ChosenBranch, ...] = ()
 
 
 def ways(program: DeviceProgram) -> tuple[Style, ...]:
@@ -77,9 +79,7 @@ def kept_constants(program: DeviceProgram) -> dict[str, Mapping[str, float]]:
     buffers = handed_over(plan)
     found: dict[str, Mapping[str, float]] = {}
     for name, launch in plan.launches:
-        most, some = (
-            print_program(launch.program, plan.words[name], style, buffers) for style in WAYS[:2]
-        )
+        most, some = (print_launch(launch, plan.words[name], style, buffers) for style in WAYS[:2])
         found |= some.shares if most.lacking else most.shares
     return found
 
@@ -90,23 +90,22 @@ def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgr
     plan = program.plan
     kept = handed_over(plan)
     chosen = [
-        _compile(launch.program, plan.words[name], kept, target, options)
-        for name, launch in plan.launches
+        _compile(launch, plan.words[name], kept, target, options) for name, launch in plan.launches
     ]
     sources = tuple(source for source, _ in chosen)
     return replace(program, sources=sources, compiled=tuple(kernel for _, kernel in chosen))
 
 
 def _compile(
-    program: DeviceProgram,
+    launch: Launch,
     words: dict[str, int],
     kept: Collection[Buffer],
     target: str,
     options: Options,
 ) -> tuple[TritonSource, CompiledTriton]:
-    search = _Search(program, words, kept, target, options)
-    for style in ways(program):
-        if style.inline and len(program.kernels) > MOST_INLINE:
+    search = _Search(launch, words, kept, target, options)
+    for style in ways(launch.program):
+        if style.inline and len(launch.program.kernels) > MOST_INLINE:
             continue
         if style.registers and search.is_far_off:
             continue
@@ -119,7 +118,7 @@ def _compile(
 class _Search:
     """Ways that were tried for a launch: by text and warps, what they came to."""
 
-    program: DeviceProgram
+    launch: Launch
     words: dict[str, int]
     kept: Collection[Buffer]
     target: str
@@ -135,7 +134,7 @@ class _Search:
         registers as ptxas had no room for, until they suffice. With fewer warps than there may be,
         a style that keeps a part only is not tried."""
         while True:
-            source = print_program(self.program, self.words, style, self.kept)
+            source = print_launch(self.launch, self.words, style, self.kept)
             if style.registers and source.lacking and style.warps < MOST_WARPS:
                 return False
             if (source.text, style.warps) in self.tried:

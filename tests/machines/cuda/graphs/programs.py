@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,13 @@ from tests.e2e.machines import CUDA, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
 
 APART = Options(
-    units=3, enqueue="graph", launches="per_kernel", control="host", unroll=0, fuse=False
+    units=3,
+    enqueue="graph",
+    launches="per_kernel",
+    control="host",
+    branches="conditional",
+    unroll=0,
+    fuse=False,
 )
 """A launch per kernel, loops and branches in the graph."""
 
@@ -115,3 +123,49 @@ def on_fake_gpu(
     machine.fake.know(*filler.constants.values(), *filler.tables)
     cuda.clear()
     return OnFakeGpu(run, machine)
+
+
+def random_branches(seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """A program of branches in branches and in loops, drawn: its source says what it computes. Some
+    arms are empty, some loops make no trip, and most values pass through several arms."""
+    draw = random.Random(seed)
+    lines = ["def program(x, w):", "    y = x @ w"]
+
+    def statement(indent: str) -> None:
+        a, b = draw.choice(("x", "y")), draw.choice(("x", "y"))
+        lines.append(f"{indent}{a} = " + draw.choice((
+            f"torch.tanh({b} @ w)", f"{b} * 0.7 - {a}", f"{a}.cumsum(0) * 0.3 + {b}",
+            f"{b}.flip(0) - 0.2", f"torch.relu({a}) - {b}.amax(1, keepdim=True)",
+        )))  # fmt: skip
+
+    def branch(indent: str, depth: int) -> None:
+        name, place = draw.choice(("x", "y")), draw.randrange(5)
+        lines.append(f"{indent}if {name}[{place} % {name}.shape[0], {draw.randrange(7)}] > 0:")
+        block(indent + "    ", depth - 1)
+        if draw.random() < 0.6:
+            lines.append(f"{indent}else:")
+            block(indent + "    ", depth - 1)
+
+    def block(indent: str, depth: int) -> None:
+        statement(indent)
+        for _ in range(draw.randrange(1, 3)):
+            kind = draw.random()
+            if depth and kind < 0.55:
+                branch(indent, depth)
+            elif depth and kind < 0.75:
+                lines.append(f"{indent}for step in range({draw.choice((0, 1, 3))}):")
+                lines.append(f"{indent}    x = x * 0.9 - step")
+                block(indent + "    ", depth - 1)
+            else:
+                statement(indent)
+
+    block("    ", 2)
+    branch("    ", 2)
+    block("    ", 1)
+    lines.append("    return x * 0.5 + y")
+    source = "\n".join(lines)
+    name = f"<random branches {seed}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"torch": torch}
+    exec(compile(source, name, "exec"), space)
+    return space["program"]

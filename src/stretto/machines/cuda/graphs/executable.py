@@ -32,11 +32,22 @@ from stretto.device.expr import (
 )
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, formula_name
-from stretto.device.tree import For, Leaf, Node, Seq, rotating, rotation, walk
+from stretto.device.plan import (
+    Action,
+    Launch,
+    Library,
+    Plan,
+    address_name,
+    formula_name,
+    is_unlikely,
+    stretch,
+)
+from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
 from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
+from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.graphs.store import (
     GraphStore,
@@ -75,8 +86,9 @@ class Hits:
 @dataclass(slots=True)
 class Counts:
     """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
-    the ones whose graph had all arguments already; patched: launches whose arguments changed.
-    inputs, results: of calls, the tensors that lay where they had lain."""
+    the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
+    unlikely arms, which the host executed. inputs, results: of calls, the tensors that lay where
+    they had lain."""
 
     made: int = 0
     replayed: int = 0
@@ -84,6 +96,7 @@ class Counts:
     patched: int = 0
     inputs: Hits = field(default_factory=lambda: Hits())
     results: Hits = field(default_factory=lambda: Hits())
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ class Stretch:
     """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
     else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
     no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
-    places."""
+    places. exits: branches that leave the graph."""
 
     sequence: Seq[Action]
     numbers: tuple[int, ...]
@@ -101,6 +114,7 @@ class Stretch:
     calls: tuple[LibraryCall, ...] = ()
     sized: bool = False
     rotated: frozenset[Buffer] = frozenset()
+    exits: tuple[If[Action], ...] = ()
 
     @property
     def key(self) -> Hashable:
@@ -117,21 +131,20 @@ class Made:
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
     words: array[int]
-    keep: list[torch.Tensor]
     stored: StoredGraph | None = None
 
     @property
     def nbytes(self) -> int:
-        cells = sum(tensor.nbytes for tensor in self.keep)
-        return self.replay.nbytes + cells + len(self.words) * self.words.itemsize
+        return self.replay.nbytes + len(self.words) * self.words.itemsize
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Graphs:
     """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
     and addresses; initial: what these are before a run, with its values; reached: what these point
-    to. addresses: of inputs and results of the last call, by slot. last: of each stretch, the
-    call's memory and sizes, and the graph that had them."""
+    to. counts: two words for each branch whose ways are counted. left: as `ExitCells`; loops:
+    `loop_cells`, by the `id` of the loop. addresses: of inputs and results of the last call, by
+    slot. last: of each stretch, the call's memory and sizes, and the graph that had them."""
 
     launcher: Launcher
     store: GraphStore
@@ -140,6 +153,9 @@ class Graphs:
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
+    counts: torch.Tensor
+    left: torch.Tensor
+    loops: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     values: tuple[int, ...] = ()
     addresses: dict[int, int] = field(default_factory=dict[int, int])
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
@@ -178,7 +194,13 @@ class GraphExecutable(PlanExecutable):
             arrangements = {**arrangements, id(whole): ONE_NODE}
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
-        self.formulas = _formulas(plan.tree.main.body, plan.words["main"])
+        places, formulas = plan.words["main"], _formulas(plan.tree.main.body)
+        self.formulas = [(places[n], index) for n, index in formulas.items() if n in places]
+        self.formulas_have_words = len(self.formulas) == len(formulas)
+        names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
+        self.counted = sorted(names) if options.branches == "auto" else []
+        self.count_words: list[torch.Tensor] = []
+        self.exit_count = sum(map(is_unlikely, walk(plan.tree.main.body)))
         self.counts = Counts()
         self.store = store_of(launcher.device, launcher.memory())
         self.changing = [places.changing for places in self.places]
@@ -201,6 +223,16 @@ class GraphExecutable(PlanExecutable):
         all_made = (g.made.values() for g in kept if isinstance(g, Graphs))
         return sum(made.nbytes for found in all_made for made in list(found))
 
+    def branch_counts(self) -> dict[str, BranchCount]:
+        """Which way branches of main went so far, by the names of their conditions; waits for all
+        that was enqueued. Empty where that is not counted: with another `Options.branches` than
+        "auto"."""
+        for state in list(self.states.values()):
+            self.launcher.synchronize(state.stream)
+        sums = [sum(column) for column in zip(*(w.tolist() for w in self.count_words), strict=True)]
+        pairs = zip(sums[::2], sums[1::2], strict=False)
+        return {name: BranchCount(*pair) for name, pair in zip(self.counted, pairs, strict=False)}
+
     def host(
         self,
         state: State,
@@ -222,9 +254,13 @@ class GraphExecutable(PlanExecutable):
                 self.launcher.synchronize(state.stream)
             nothing = [0] * max(len(self.plan.words["main"]), 1)
             words, initial = self.launcher.numbers(nothing), self.launcher.numbers(nothing)
+            counts = self.launcher.numbers([0] * max(2 * len(self.counted), 1))
+            self.count_words.append(counts)
+            left = self.launcher.numbers([0, *range(self.exit_count + 1)])
             kept = state.graphs = Graphs(
-                self.launcher, self.store, state.stream, state.lock, arena, words, initial
-            )
+                self.launcher, self.store, state.stream, state.lock,
+                arena, words, initial, counts, left,
+            )  # fmt: skip
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -232,8 +268,9 @@ class GraphExecutable(PlanExecutable):
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
+            parts = stretch(sequence)
             for captured, group in groupby(
-                numbers, lambda number: self._can_capture(sequence.children[number])
+                numbers, lambda number: self._can_capture(parts[number])
             ):
                 found += self._stretch(sequence, tuple(group), captured)
             self._stretches[key] = tuple(found)
@@ -251,7 +288,9 @@ class GraphExecutable(PlanExecutable):
         if not isinstance(body, Seq):
             return False
         everything = self.stretches(body, self.arrangements[id(body)].arrangement.order)
-        alone = [s.sequence.children[n] for s in everything if not s.captured for n in s.numbers]
+        if any(part.exits for part in everything):
+            return True
+        alone = [stretch(s.sequence)[n] for s in everything if not s.captured for n in s.numbers]
         calls = _calls(alone)
         return (
             any(not isinstance(node, Leaf) for node in alone)
@@ -268,21 +307,23 @@ class GraphExecutable(PlanExecutable):
     def _stretch(
         self, sequence: Seq[Action], numbers: tuple[int, ...], captured: bool
     ) -> list[Stretch]:
-        nodes = [sequence.children[number] for number in numbers]
+        nodes = [stretch(sequence)[number] for number in numbers]
         if not captured or (len(nodes) == 1 and isinstance(nodes[0], Leaf)):
             return [Stretch(sequence, numbers, False)]
-        inside = [inner for node in nodes for inner in walk(node)]
-        calls = tuple(_calls(nodes))
+        inside = [inner for node in nodes for inner in graph_walk(node)]
+        calls, exits = tuple(_calls(nodes)), exits_of(nodes)
         return [
             Stretch(
                 sequence,
                 numbers,
                 True,
                 tuple(_launches(nodes)),
-                tuple(launch for node in nodes for launch in _outer(node)),
+                # The rest behind an exit is in bodies, and in another graph.
+                () if exits else tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
-                bool(calls),
+                bool(calls) or not self.formulas_have_words,
                 frozenset(b for node in inside for pair in rotation(node) for b in pair),
+                exits,
             )
         ]
 
@@ -312,6 +353,8 @@ class GraphHost(Host):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
         self.graphs.reached[:] = at.moving.values()
+        if executable.exit_count:  # a run that was stopped may have left it as it was
+            self.graphs.left[0].fill_(0)
         self.begun = False
         addresses = {slot: tensor.data_ptr() for slot, tensor in self.memory.items()}
         self.count(addresses)
@@ -348,24 +391,55 @@ class GraphHost(Host):
 
     def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
         """Some children of a sequence, in this order."""
-        for stretch in self.executable.stretches(node, numbers):
-            if not stretch.captured:
+        nodes = stretch(node)
+        for part in self.executable.stretches(node, numbers):
+            if not part.captured:
                 self.begin_words(at)
-                for number in stretch.numbers:
-                    self.node(node.children[number], at)
+                for number in part.numbers:
+                    self.node(nodes[number], at)
                 continue
             try:
-                made = self.graph(stretch, at)
+                made = self.graph(part, at)
             except RefusedCall as refused:
                 self.executable.refuse(refused.call)
-                self.parts(node, stretch.numbers, at)
+                self.parts(node, part.numbers, at)
                 continue
             self.begun = True
-            self.executable.counts.replayed += 1
-            self.executable.launcher.replay(made.replay, self.stream)
-            at.lost |= stretch.rotated
-            for launch in stretch.launches:
-                at.lost |= set(launch.rotated)
+            self.replay(part, made, at)
+            while exit_number := self.left(part):
+                self.go_on(part, exit_number, at)
+
+    def replay(self, part: Stretch, made: Made, at: Activation) -> None:
+        self.executable.counts.replayed += 1
+        self.executable.launcher.replay(made.replay, self.stream)
+        at.lost |= part.rotated
+        for launch in part.launches:
+            at.lost |= set(launch.rotated)
+
+    def left(self, part: Stretch) -> int:
+        """The number of the exit by which a graph was left; 0 for none. Waits for the replay where
+        the graph has exits."""
+        if not part.exits:
+            return 0
+        executable = self.executable
+        executable.reads += 1
+        executable.launcher.synchronize(self.stream)
+        executable.require_running(self.state)
+        return int(self.graphs.left[0].item())
+
+    def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
+        """Executes the unlikely arm of a branch, and replays what is behind it."""
+        branch = part.exits[exit_number - 1]
+        self.graphs.left[0].fill_(0)
+        self.executable.counts.left += 1
+        self.node(unlikely_arm(branch), at)
+        try:
+            rest = self.graph(part, at, branch)
+        except RefusedCall as refused:
+            raise RunError(
+                f"library call {refused.call.name} could be captured, and then no longer"
+            ) from refused
+        self.replay(part, rest, at)
 
     def begin_words(self, at: Activation) -> None:
         """The words as they are before a run; the first graph of a run sees to that itself."""
@@ -374,9 +448,10 @@ class GraphHost(Host):
             at.words.copy_(self.graphs.initial)
 
     # ---- graphs ------------------------------------------------------------------------------
-    def graph(self, stretch: Stretch, at: Activation) -> Made:
-        """The graph of a stretch, with the arguments of this call."""
-        key = stretch.key, self.begun
+    def graph(self, stretch: Stretch, at: Activation, behind: If[Action] | None = None) -> Made:
+        """The graph of a stretch, with the arguments of this call; or that of its rest behind an
+        unlikely arm."""
+        key = stretch.key, self.begun, id(behind)
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
             self.executable.counts.as_they_were += 1
@@ -385,7 +460,7 @@ class GraphHost(Host):
         rigid = key, self.rigid(stretch, at)
         made = self.graphs.made.get(rigid)
         if made is None:
-            made = self.made(stretch, at)
+            made = self.made(stretch, at, behind)
             self.graphs.made[rigid] = made
             self.evict()
             store = self.executable.store
@@ -435,44 +510,49 @@ class GraphHost(Host):
             place = end
         executable.counts.as_they_were += unchanged
 
-    def made(self, stretch: Stretch, at: Activation) -> Made:
+    def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
         """A new graph. Where there is no memory for it, graphs that are not in use go, of all
         programs, and it is tried once more. Raises RunError where there is none then."""
         try:
-            return self.tried(stretch, at)
+            return self.tried(stretch, at, behind)
         except (RunError, torch.OutOfMemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if not self.executable.store.make_room(self.graphs):
                 raise no_memory_for_graph(self.executable.store.memory(), error) from error
         try:
-            return self.tried(stretch, at)
+            return self.tried(stretch, at, behind)
         except (RunError, torch.OutOfMemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise no_memory_for_graph(self.executable.store.memory(), error) from error
 
-    def tried(self, stretch: Stretch, at: Activation) -> Made:
+    def tried(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
         if not self.begun:
             head = (graph.copy(at.words, self.graphs.initial, ()),)
         recording = _Recording(self, at)
-        recorder = Recorder(recording, executable.arrangements, self.state.stream, head)
-        recorder.parts(graph, stretch.sequence, stretch.numbers)
+        arranged = executable.arrangements
+        recorder = Recorder(recording, arranged, self.state.stream, stretch.exits, head)
+        if behind is None:
+            recorder.parts(graph, stretch.sequence, stretch.numbers)
+        else:
+            recorder.rest(graph, stretch.sequence, stretch.numbers, behind)
         nodes = recorder.made.launches
         words = array("Q")
         for launch, _ in nodes:
             words.extend(self.changing_words(launch, at))
         replay = graph.instantiate()
         executable.counts.made += 1
-        return Made(replay, nodes, words, recorder.made.cells)
+        return Made(replay, nodes, words)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest."""
+        """Lets go of what was not used for longest. Behind each exit there are two more graphs: of
+        the arm, and of the rest."""
         kept = self.graphs
-        while len(kept.made) > MOST_GRAPHS:
+        while len(kept.made) > MOST_GRAPHS + 2 * self.executable.exit_count:
             kept.drop(next(iter(kept.made)))
 
 
@@ -507,30 +587,47 @@ class _Recording:
 
     def number_or_register(self, expr: Expr) -> int | Reg:
         if isinstance(expr, Position) and depends_on_sizes(expr.index):
-            return Reg(formula_name(expr.index))  # the host writes that word before a replay
+            name = formula_name(expr.index)
+            if name in self.host.executable.plan.words["main"]:
+                return Reg(name)  # the host writes that word before a replay
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
 
-    def cells(self, count: int) -> torch.Tensor:
-        return self.host.executable.launcher.numbers([0] * count)
+    def count_cells(self, condition: Reg) -> CountCells | None:
+        counted = self.host.executable.counted
+        if condition.name not in counted:
+            return None
+        cells = self.host.graphs.counts[2 * counted.index(condition.name) :]
+        return CountCells(cells.data_ptr(), cells.data_ptr() + cells.itemsize)
+
+    def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
+        loops = self.host.graphs.loops
+        if id(loop) not in loops:
+            loops[id(loop)] = self.host.executable.launcher.numbers([0, 0])
+        cells = loops[id(loop)]
+        return cells.data_ptr(), cells.data_ptr() + cells.itemsize
+
+    @property
+    def exit_cells(self) -> ExitCells:
+        left = self.host.graphs.left
+        return ExitCells(left.data_ptr(), left.data_ptr() + left.itemsize)
 
 
-def _formulas(node: Node[Action], places: Mapping[str, int]) -> list[tuple[int, Index]]:
-    """The bounds of loops that follow from sizes, each with the place of its word."""
+def _formulas(node: Node[Action]) -> dict[str, Index]:
+    """The bounds of loops that follow from sizes, by the names of their words."""
     loops = [inner for inner in walk(node) if isinstance(inner, For)]
     bounds = (bound for loop in loops for bound in (loop.start, loop.stop))
     indices = (bound.index for bound in bounds if isinstance(bound, Position))
-    named = {formula_name(index): index for index in indices if depends_on_sizes(index)}
-    return [(places[name], index) for name, index in named.items()]
+    return {formula_name(index): index for index in indices if depends_on_sizes(index)}
 
 
 def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body for leaf in leaves if isinstance(leaf.body, Launch)]
 
 
 def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
-    leaves = (inner for node in nodes for inner in walk(node) if isinstance(inner, Leaf))
+    leaves = (inner for node in nodes for inner in graph_walk(node) if isinstance(inner, Leaf))
     return [leaf.body.call for leaf in leaves if isinstance(leaf.body, Library)]
 
 

@@ -7,18 +7,40 @@ registers and addresses, counts, and decides (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
 from stretto.device.expr import Buffer, Expr, Reg
-from stretto.device.operator import DRAWS, LibraryCall
-from stretto.device.plan import Action, Launch, Library
-from stretto.device.tree import Call, For, If, Leaf, Node, Rotation, Seq, While, children, walk
+from stretto.device.operator import LibraryCall
+from stretto.device.plan import (
+    Action,
+    Launch,
+    Library,
+    is_unlikely,
+    needs_host,
+    stretch,
+    unlikely_guard,
+)
+from stretto.device.tree import Call, For, If, Leaf, Loop, Node, Rotation, Seq, While, children
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.graphs.builder import CaptureError, GraphBuilder, GraphNode
+from stretto.machines.cuda.graphs.counting import (
+    CountCells,
+    counted,
+    predicated_branches,
+    writes,
+)
+from stretto.machines.cuda.graphs.exits import (
+    ExitCells,
+    contains,
+    graph_walk,
+    leaves_graph,
+    likely_arm,
+    place_of,
+    rest_of,
+)
 from stretto.machines.cuda.graphs.words import Code, Operation
 from stretto.machines.cuda.launch import Invocation
 
@@ -54,9 +76,17 @@ class Host(Protocol):
         """A bound of a loop."""
         ...
 
-    def cells(self, count: int) -> torch.Tensor:
-        """Words on the device that live as long as the graph."""
+    def count_cells(self, condition: Reg) -> CountCells | None:
+        """Of the branches with this condition; None where nobody wants to know."""
         ...
+
+    def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
+        """The addresses of two words for a loop: where it is, and where it stops. All graphs of a
+        state use the same ones: they run one after the other."""
+        ...
+
+    @property
+    def exit_cells(self) -> ExitCells: ...
 
     @property
     def control(self) -> int:
@@ -71,7 +101,6 @@ class Recorded:
 
     launches: list[tuple[Launch, GraphNode]] = field(default_factory=list[tuple[Launch, GraphNode]])
     fixed: list[Launch] = field(default_factory=list[Launch])
-    cells: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
 
 
 def can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
@@ -80,7 +109,7 @@ def can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
     Not so functions that the host calls, and library calls that draw random numbers, whose sizes
     only the device knows, or that use what moves.
     """
-    return all(_can_record(inner, moving) for inner in walk(node))
+    return all(_can_record(inner, moving) for inner in graph_walk(node))
 
 
 def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
@@ -88,23 +117,25 @@ def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
         case Call():
             return False
         case Leaf(Library(call)):
-            operands = call.operands
-            return (
-                DRAWS not in dict(call.kwargs)
-                and not any(isinstance(operand, Reg) for operand in operands)
-                and not any(operand in moving for operand in operands)
-            )
+            return not needs_host(call) and not any(one in moving for one in call.operands)
         case _:
             return True
 
 
 class Recorder:
     """Makes one graph. stream: where it is replayed; graphs on other streams may run beside it, so
-    library calls share no memory with theirs. head: nodes that everything comes after."""
+    library calls share no memory with theirs. exits: the branches that leave the graph, as
+    `exits_of` numbers them. head: nodes that everything comes after."""
 
     def __init__(
-        self, host: Host, arrangements: Arrangements, stream: int, head: Ends = ()
+        self,
+        host: Host,
+        arrangements: Arrangements,
+        stream: int,
+        exits: Sequence[If[Action]] = (),
+        head: Ends = (),
     ) -> None:
+        self.exits = exits
         self.stream = stream
         self.host = host
         self.arrangements = arrangements
@@ -113,21 +144,142 @@ class Recorder:
         self._depth = 0
         self._lane: tuple[int, ...] = ()
 
-    def parts(self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int]) -> Ends:
-        """Some children of a sequence, in the order in which it is arranged."""
-        after = self.arrangements[id(node)].after
+    def parts(
+        self,
+        graph: GraphBuilder,
+        node: Seq[Action],
+        numbers: Sequence[int],
+        begun: Mapping[int, Ends] | None = None,
+    ) -> Ends:
+        """Some nodes of a sequence's stretch, in the order in which it is arranged. begun: what is
+        there already of others."""
+        after, parts = self.arrangements[id(node)].after, stretch(node)
+        leaving = next((n for n in numbers if leaves_graph(parts[n])), None)
+        rest = [] if leaving is None else rest_of(leaving, numbers, after, parts)
         lanes = self.arrangements[id(node)].arrangement.streams
-        ends: dict[int, Ends] = {}
+        ends = dict(begun or {})
         followed: set[GraphNode] = set()
         for number in numbers:
+            if number in rest or (number == leaving and is_unlikely(parts[number])):
+                continue
             # What is of another graph has ended before this one begins.
             before = _all(ends[other] for other in after[number] if other in ends)
             followed.update(before)
             # Nodes of a lane are in an order; what is in a body runs while its node does.
             outer, self._lane = self._lane, (*self._lane, lanes[number])
-            ends[number] = self.node(graph, node.children[number], before or self.head)
+            ends[number] = self.node(graph, parts[number], before or self.head)
             self._lane = outer
+        self._count_predicated(graph, node, ends)
+        if leaving is not None:
+            behind = _all(ends[n] for later in (leaving, *rest) for n in after[later] if n in ends)
+            behind = _all((behind, ends.get(leaving, ()))) or self.head
+            ends[leaving] = self._behind_exit(graph, node, leaving, rest, behind)
+            followed.update(behind)
         return tuple(one for one in _all(ends.values()) if one not in followed) or self.head
+
+    # ---- leaving the graph -------------------------------------------------------------------
+    def _behind_exit(
+        self, graph: GraphBuilder, node: Seq[Action], leaving: int, rest: list[int], after: Ends
+    ) -> Ends:
+        """The rest of a stretch behind a node that may leave the graph, or that does so."""
+        branch = stretch(node)[leaving]
+        if not is_unlikely(branch):
+            if not rest:
+                return after
+            with self._unless_left(graph, after) as (made, inner):
+                self.parts(inner, node, rest)
+            return (made,)
+        cells, condition = self.host.exit_cells, self.host.address_of_word(branch.condition)
+        decide = [Operation(Code.TEST, condition)]
+        if (counts := self.host.count_cells(branch.condition)) is not None:
+            decide += counted(counts)
+        code = Code.UNLESS if unlikely_guard(branch).negated else Code.ALSO
+        number = next(n for n, one in enumerate(self.exits, start=1) if one is branch)
+        decide += [
+            Operation(Code.ALWAYS, 0),
+            Operation(code, condition),
+            Operation(Code.MOVE, cells.left, cells.number(number)),
+        ]
+        arm = likely_arm(branch)
+        with self._unless_left(graph, after, decide) as (made, inner):
+            ends = self.node(inner, arm, ())
+            if not leaves_graph(arm):
+                self.parts(inner, node, rest, {leaving: ends})
+            elif rest:
+                with self._unless_left(inner, ends) as (_, further):
+                    self.parts(further, node, rest)
+        return (made,)
+
+    @contextmanager
+    def _unless_left(
+        self, graph: GraphBuilder, after: Ends, first: Sequence[Operation] = ()
+    ) -> Generator[tuple[GraphNode, GraphBuilder]]:
+        """A conditional node for what is left out where the graph was left, and its body. first:
+        operations before the word is looked at."""
+        handle = graph.handle()
+        look = [
+            Operation(Code.ALWAYS, 0),
+            Operation(Code.UNLESS, self.host.exit_cells.left),
+            Operation(Code.DECIDE, handle),
+        ]
+        decided = self._operations(graph, [*first, *look], after)
+        made, inner = graph.conditional(handle, decided, loop=False)
+        outer, self.head = self.head, ()
+        self._depth += 1
+        yield made, inner
+        self._depth -= 1
+        self.head = outer
+
+    def rest(
+        self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int], branch: If[Action]
+    ) -> Ends:
+        """What some nodes of a stretch still do behind the unlikely arm of a branch in them."""
+        after, parts = self.arrangements[id(node)].after, stretch(node)
+        number = place_of(branch, node, numbers)
+        rest = rest_of(number, list(numbers), after, parts)
+        if parts[number] is branch:
+            return self.parts(graph, node, rest)
+        ends = self._rest_of_node(graph, parts[number], branch)
+        if rest:
+            with self._unless_left(graph, ends or self.head) as (made, inner):
+                self.parts(inner, node, rest)
+            return (made,)
+        return ends
+
+    def _rest_of_node(self, graph: GraphBuilder, node: Node[Action], branch: If[Action]) -> Ends:
+        """The same for a node that the branch is in."""
+        match node:
+            case Seq():
+                order = self.arrangements[id(node)].arrangement.order
+                return self.rest(graph, node, order, branch)
+            case If():
+                (arm,) = (child for child in children(node) if contains(child, branch))
+                return self._rest_of_node(graph, arm, branch)
+            case For(body=body):
+                handle = graph.handle()
+                ends = self._rest_of_node(graph, body, branch)
+                return self._for_loop(graph, node, handle, self._next(graph, node, handle, ends))
+            case While(body=body):
+                handle = graph.handle()
+                ends = self._rest_of_node(graph, body, branch)
+                return self._while_loop(graph, node, handle, self._again(graph, node, handle, ends))
+            case _:
+                raise TypeError(node)
+
+    def _count_predicated(
+        self, graph: GraphBuilder, node: Seq[Action], ends: Mapping[int, Ends]
+    ) -> None:
+        """Adds a node that counts the predicated branches that begin among some parts."""
+        operations: list[Operation] = []
+        registers: set[str] = set()
+        for found in predicated_branches(node):
+            cells = self.host.count_cells(found.branch.condition)
+            if cells is not None and found.number in ends:
+                operations += found.operations(cells, self.host.address_of_word)
+                registers |= found.registers
+        parts = stretch(node)
+        after = _all(ends[number] for number in ends if writes(parts[number], registers))
+        self._operations(graph, operations, after or self.head)
 
     def node(self, graph: GraphBuilder, node: Node[Action], after: Ends) -> Ends:
         """One node, behind others."""
@@ -144,8 +296,8 @@ class Recorder:
                 return self._sequence(graph, node, after) if items else after
             case If(condition, then, orelse):
                 return self._branch(graph, condition, (then, orelse), after)
-            case While(head, condition, body, rotate):
-                return self._while(graph, head, condition, body, rotate, after)
+            case While():
+                return self._while(graph, node, after)
             case For():
                 return self._for(graph, node, after)
             case _:
@@ -170,6 +322,8 @@ class Recorder:
         self, graph: GraphBuilder, condition: Reg, arms: Sequence[Node[Action]], after: Ends
     ) -> Ends:
         operations = [Operation(Code.TEST, self.host.address_of_word(condition))]
+        if (cells := self.host.count_cells(condition)) is not None:
+            operations += counted(cells)
         taken: list[tuple[int, Node[Action]]] = []
         for code, arm in zip((Code.DECIDE, Code.REFUSE), arms, strict=True):
             if not is_empty(arm):
@@ -185,49 +339,80 @@ class Recorder:
             ends.append(node)
         return tuple(ends)
 
-    def _while(
-        self,
-        graph: GraphBuilder,
-        head: Node[Action],
-        condition: Reg,
-        body: Node[Action],
-        rotate: Rotation,
-        after: Ends,
-    ) -> Ends:
+    def _while(self, graph: GraphBuilder, node: While[Action], after: Ends) -> Ends:
         handle = graph.handle()
-        test = [
-            Operation(Code.TEST, self.host.address_of_word(condition)),
-            Operation(Code.DECIDE, handle),
-        ]
-        tested = self._operations(graph, test, self.node(graph, head, after))
-        node, inner = graph.conditional(handle, tested, loop=True)
-        ends = self._body(inner, body)
+        head = self.node(graph, node.head, after)
+        tested = self._operations(graph, self._holds(node, handle), head)
+        return self._while_loop(graph, node, handle, tested)
+
+    def _while_loop(
+        self, graph: GraphBuilder, node: While[Action], handle: int, tested: Ends
+    ) -> Ends:
+        """The loop, whose handle was set."""
+        made, inner = graph.conditional(handle, tested, loop=True)
+        ends = self._body(inner, node.body)
         self._depth += 1
-        ends = self._operations(inner, self._turned(rotate), ends)
-        ends = self.node(inner, head, ends)
-        self._operations(inner, test, ends)
+        self._again(inner, node, handle, ends)
         self._depth -= 1
-        return (node,)
+        return (made,)
+
+    def _again(self, graph: GraphBuilder, node: While[Action], handle: int, after: Ends) -> Ends:
+        """Behind an iteration: the buffers trade places, and the head decides whether there is
+        another one."""
+        turned = self._turned(node.rotate)
+        if leaves_graph(node):
+            with self._unless_left(graph, after) as (made, inner):
+                ends = self._operations(inner, turned, ())
+                self.node(inner, node.head, ends)
+            after = (made,)
+        else:
+            after = self._operations(graph, turned, after)
+            after = self.node(graph, node.head, after)
+        return self._operations(graph, self._holds(node, handle), after)
+
+    def _holds(self, node: While[Action], handle: int) -> list[Operation]:
+        test = Operation(Code.TEST, self.host.address_of_word(node.condition))
+        return [test, *self._left(node), Operation(Code.DECIDE, handle)]
+
+    def _left(self, loop: Loop[Action]) -> list[Operation]:
+        """A loop that may leave the graph has no iteration behind that."""
+        leaves = leaves_graph(loop)
+        return [Operation(Code.UNLESS, self.host.exit_cells.left)] if leaves else []
 
     def _for(self, graph: GraphBuilder, node: For[Action], after: Ends) -> Ends:
         """The position is counted in a cell of its own: what the body finds in the index's word, it
         finds there behind the loop, too."""
-        handle, index = graph.handle(), self.host.address_of_word(node.index)
-        cells = self.host.cells(2)
-        self.made.cells.append(cells)
-        at, last = (cells.data_ptr() + place * cells.itemsize for place in range(2))
+        handle = graph.handle()
+        at, last = self.host.loop_cells(node)
         begin = [self._set(at, node.start), self._set(last, node.stop)]
-        test = [
+        begun = self._operations(graph, [*begin, *self._position(node, handle)], after)
+        return self._for_loop(graph, node, handle, begun)
+
+    def _for_loop(self, graph: GraphBuilder, node: For[Action], handle: int, begun: Ends) -> Ends:
+        """The loop, whose handle was set."""
+        made, inner = graph.conditional(handle, begun, loop=True)
+        self._next(inner, node, handle, self._body(inner, node.body))
+        return (made,)
+
+    def _next(self, graph: GraphBuilder, node: For[Action], handle: int, after: Ends) -> Ends:
+        """Behind an iteration: the buffers trade places, and the position goes on."""
+        at, _ = self.host.loop_cells(node)
+        further = [*self._turned(node.rotate), Operation(Code.ADD, at, node.step)]
+        if leaves_graph(node):
+            with self._unless_left(graph, after) as (made, inner):
+                self._operations(inner, further, ())
+            after, further = (made,), []
+        return self._operations(graph, [*further, *self._position(node, handle)], after)
+
+    def _position(self, node: For[Action], handle: int) -> list[Operation]:
+        """Whether there is an iteration at the position, whose number is its index."""
+        at, last = self.host.loop_cells(node)
+        return [
             Operation(Code.LESS if node.step > 0 else Code.MORE, at, last),
-            Operation(Code.MOVE, index, at),
+            *self._left(node),
+            Operation(Code.MOVE, self.host.address_of_word(node.index), at),
             Operation(Code.DECIDE, handle),
         ]
-        begun = self._operations(graph, [*begin, *test], after)
-        loop, inner = graph.conditional(handle, begun, loop=True)
-        ends = self._body(inner, node.body)
-        further = [*self._turned(node.rotate), Operation(Code.ADD, at, node.step)]
-        self._operations(inner, [*further, *test], ends)
-        return (loop,)
 
     def _set(self, cell: int, bound: Expr) -> Operation:
         found = self.host.number_or_register(bound)

@@ -15,7 +15,7 @@ import torch
 
 from stretto.device.forms import ProgramInterface
 from stretto.device.launch_graph import Arrangement
-from stretto.device.plan import Action, Plan
+from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Leaf, Node, Seq
 from stretto.machines.cuda.graphs.arrange import Arrangements
 from stretto.machines.cuda.host import Activation, Host
@@ -82,7 +82,7 @@ class _Sequence:
     def __init__(self, host: StreamsHost, node: Seq[Action], arrangement: Arrangement) -> None:
         self.host = host
         self.launcher = host.executable.launcher
-        self.node = node
+        self.parts = stretch(node)
         self.arrangement = arrangement
         self.main = host.stream
         names = sorted(set(arrangement.streams))
@@ -99,7 +99,7 @@ class _Sequence:
 
     def run(self, at: Activation) -> None:
         for number in self.arrangement.order:
-            part = self.node.children[number]
+            part = self.parts[number]
             if isinstance(part, Leaf):
                 self.enqueue(number, part, at)
             else:

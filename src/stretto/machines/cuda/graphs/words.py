@@ -45,6 +45,14 @@ class Code(IntEnum):
     """handle a = value, or false where the run is stopped"""
     REFUSE = 9
     """handle a = not value, or false where the run is stopped"""
+    ALWAYS = 10
+    """value = true"""
+    ALSO = 11
+    """value = value and [a] is not 0"""
+    UNLESS = 12
+    """value = value and [a] is 0"""
+    COUNT = 13
+    """[a] = [a] + 1 if value"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,14 @@ def follow(words: Sequence[int], control: int, decide: Callable[[int, bool], Non
                 decide(a, value and not stopped)
             case Code.REFUSE:
                 decide(a, not value and not stopped)
+            case Code.ALWAYS:
+                value = True
+            case Code.ALSO:
+                value = value and _word(a).value != 0
+            case Code.UNLESS:
+                value = value and _word(a).value == 0
+            case Code.COUNT:
+                _word(a).value += value
 
 
 def _word(address: int) -> ctypes.c_int64:
@@ -147,7 +163,30 @@ next:
     @%here bra move;
     setp.eq.s64 %here, %code, 8;
     @%here bra decide;
-    bra refuse;
+    setp.eq.s64 %here, %code, 9;
+    @%here bra refuse;
+    setp.eq.s64 %here, %code, 10;
+    @%here bra always;
+    setp.eq.s64 %here, %code, 11;
+    @%here bra also;
+    setp.eq.s64 %here, %code, 12;
+    @%here bra unless;
+    @!%value bra next;
+    ld.s64 %x, [%a];
+    add.s64 %x, %x, 1;
+    st.s64 [%a], %x;
+    bra next;
+always:
+    setp.eq.s64 %value, %left, %left;
+    bra next;
+unless:
+    @!%value bra next;
+    ld.s64 %x, [%a];
+    setp.eq.s64 %value, %x, 0;
+    bra next;
+also:
+    @!%value bra next;
+    bra test;
 copy:
     ld.s64 %x, [%b];
     st.s64 [%a], %x;

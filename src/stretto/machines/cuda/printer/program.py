@@ -8,13 +8,14 @@ with what it published last, so nothing is reset. See source.py for the paramete
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import and_
 from pathlib import Path
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.plan import Plan, address_name, busy_units, units_wait
+from stretto.device.plan import Guard, Launch, Plan, address_name, busy_units, units_wait
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
 from stretto.machines import statements as code
@@ -104,9 +105,18 @@ def print_plan(plan: Plan, style: Style | None = None) -> tuple[TritonSource, ..
     """The modules of a plan's launches, in order."""
     kept = handed_over(plan)
     return tuple(
-        print_program(launch.program, plan.words[name], style, kept)
-        for name, launch in plan.launches
+        print_launch(launch, plan.words[name], style, kept) for name, launch in plan.launches
     )
+
+
+def print_launch(
+    launch: Launch,
+    words: Mapping[str, int],
+    style: Style | None = None,
+    kept: Collection[Buffer] = (),
+) -> TritonSource:
+    """The module of one launch; the rest as for `print_program`."""
+    return _ProgramPrinter(launch.program, words, style or Style(), kept, launch.guards).print()
 
 
 class _ProgramPrinter:
@@ -116,8 +126,10 @@ class _ProgramPrinter:
         words: Mapping[str, int],
         style: Style,
         kept: Collection[Buffer],
+        guards: Sequence[Guard] = (),
     ) -> None:
         self.program = program
+        self.guards = guards
         self.words = words
         self.style = style
         self.parts = ModuleParts(program, style.inline, style.warps, kept)
@@ -129,8 +141,25 @@ class _ProgramPrinter:
         self.joint = units_wait(program, self._rotated())
 
     def print(self) -> TritonSource:
+        inside = self._inside()
+        if self.guards:
+            inside = (code.If(self._taken(), inside),)
+        body = self._with_starts((code.Assign(UNIT, call("tl.program_id", 0)), *inside))
+        parameters = self._parameters(code.mentioned(body))
+        function = code.Function(tuple(variable(p.name) for p in parameters), body)
+        return self._source(function, parameters)
+
+    def _taken(self) -> Term:
+        """Whether all guards hold."""
+        tests = [
+            infix(self._word(guard.register.name), "==" if guard.negated else "!=", 0)
+            for guard in self.guards
+        ]
+        return reduce(and_, tests)
+
+    def _inside(self) -> code.Block:
+        """What a unit does in a launch whose guards hold."""
         entry = code.Builder()
-        entry.assign(UNIT, call("tl.program_id", 0))
         entry.assign(BASE, call("tl.load", CONTROL + PROGRESS + UNIT, effect=True))
         entry.assign(OK, infix(call("stopped", CONTROL, effect=True), "==", 0))
         for reg in self._given_sizes():
@@ -143,9 +172,9 @@ class _ProgramPrinter:
             entry.add(*self.early.placed(machine.statements(self._results(), self._first())))
         else:
             entry.add(*self._main())
-        body = self._with_starts(tuple(entry.statements))
-        parameters = self._parameters(code.mentioned(body))
-        function = code.Function(tuple(variable(p.name) for p in parameters), body)
+        return tuple(entry.statements)
+
+    def _source(self, function: code.Function, parameters: tuple[Parameter, ...]) -> TritonSource:
         functions = [
             _definition(name, function, inline, self.parts.users[name])
             for (function, inline), name in self.parts.defined.items()
@@ -251,7 +280,7 @@ class _ProgramPrinter:
             if not known and name in names:
                 found.append(Parameter(name, POINTER_TYPES[dtype], "arena"))
         main = self.main.function
-        if main.results or main.params or main.tensors:
+        if main.results or main.params or main.tensors or self.guards:
             found.append(Parameter("words", "*i64", "words"))
         if self.parts.tables:
             found.append(Parameter("tables", "*i32", "tables"))
