@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stretto.batching.flattened import flatten
     from stretto.batching.markers import concurrent, phase
     from stretto.extending.declare import kernel
+    from stretto.machines.cuda.graphs.store import graph_memory, limit_graph_memory
     from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
@@ -60,7 +61,9 @@ __all__ = [
     "compile",
     "concurrent",
     "flatten",
+    "graph_memory",
     "kernel",
+    "limit_graph_memory",
     "load",
     "phase",
 ]
@@ -84,6 +87,11 @@ def __getattr__(name: str) -> Any:
         from stretto.batching import markers
 
         globals()[name] = getattr(markers, name)
+        return globals()[name]
+    if name in ("graph_memory", "limit_graph_memory"):
+        from stretto.machines.cuda.graphs import store
+
+        globals()[name] = getattr(store, name)
         return globals()[name]
     if name == "kernel":
         from stretto.extending import declare

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 TUNING = ("off", "cached", "measure")
 """What `Options.tune` can be."""
@@ -44,7 +45,9 @@ class Options:
     library: names of operators that torch computes, in library calls, although there are kernels
         for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
         kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
-        without dims stay as they are.
+        without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
+        attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
+        machine then keeps its own kernels. It takes longer to compile.
     calls: on the CPU machine, library calls run "one_by_one", each on all threads of torch, or
         "side_by_side" where they need nothing of each other, on a share of the threads each; "auto"
         times both ways in the first twelve calls of a program of which other kernels are less than
@@ -115,7 +118,7 @@ class Options:
     cache_dir: str | os.PathLike[str] | None = None
     fuse: bool = True
     skip: tuple[str, ...] = ()
-    library: tuple[str, ...] = ()
+    library: tuple[str, ...] | Literal["auto"] = ()
     calls: str = "one_by_one"
     winograd: int = 4
     unroll: int = 4
@@ -166,7 +169,8 @@ class Options:
             _require_bool(name, getattr(self, name))
         _require_one_of("tune", self.tune, TUNING)
         _require_names("skip", self.skip)
-        _require_names("library", self.library)
+        if self.library != "auto":
+            _require_names("library", self.library, " or 'auto'")
         for name in ("dump_dir", "cache_dir"):
             _require_folder(name, getattr(self, name))
 
@@ -265,9 +269,9 @@ def _require_bool(name: str, value: object) -> None:
         raise ValueError(f"Options.{name} must be True or False, not {value!r}")
 
 
-def _require_names(name: str, value: object) -> None:
+def _require_names(name: str, value: object, otherwise: str = "") -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
-        raise ValueError(f"Options.{name} must be a tuple of names, not {value!r}")
+        raise ValueError(f"Options.{name} must be a tuple of names{otherwise}, not {value!r}")
 
 
 def _require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -7,12 +7,13 @@ the parameters of functions that the host calls).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from stretto.device.awaited import has_waits
-from stretto.device.expr import Buffer, Reg
+from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import DRAWS, LibraryCall
 from stretto.device.program import DeviceProgram, Run
 from stretto.device.tree import (
@@ -182,6 +183,12 @@ def busy_units(program: DeviceProgram) -> int:
         if any(isinstance(item, Run) for item in items)
     )
     return 1 + max(busy, default=0)
+
+
+def formula_name(index: Index) -> str:
+    """The word with a number that follows from the sizes of a call, such as a bound of a loop."""
+    digest = hashlib.sha256(str(index).encode()).hexdigest()
+    return f"formula.{digest[:16]}"
 
 
 def address_name(buffer: Buffer) -> str:

@@ -70,6 +70,10 @@ MOST_ROOM = 1 << 22
 """Elements that a tensor whose size data decide gets room for at once; a larger one grows."""
 
 
+LeftToTorch = tuple[str, ...] | frozenset[TensorOp]
+"""What torch computes although a rule could: names and patterns, or the very operators."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListView:
     """A list value: `length` items in `buffer` [capacity, *element], from `Lowering.base` on."""
@@ -141,7 +145,7 @@ class Lowering:
     counter: int = 0
     extras: int = 0
     is_extra: bool = False
-    library: tuple[str, ...] = ()
+    library: LeftToTorch = ()
     row_sources: Rows = field(default_factory=dict[tuple[str, int], int])
     rows: dict[Value, RowTarget] = field(default_factory=dict[Value, RowTarget])
     handed: dict[Value, tuple[Reg, Buffer]] = field(default_factory=dict[Value, tuple[Reg, Buffer]])

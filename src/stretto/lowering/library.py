@@ -14,7 +14,7 @@ from stretto.ir.core import Value
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import TensorType
-from stretto.lowering.function import Lowering
+from stretto.lowering.function import LeftToTorch, Lowering
 from stretto.lowering.lazy import memory_shape
 from stretto.lowering.targets import bind
 from stretto.ops.effects import is_draw
@@ -23,12 +23,14 @@ from stretto.ops.properties import properties
 from stretto.ops.table import Cost
 
 
-def is_left(op: TensorOp, library: tuple[str, ...]) -> bool:
+def is_left(op: TensorOp, library: LeftToTorch) -> bool:
     """Whether an operator that has a rule is left to torch.
 
     Views have no memory of their own to write, and numbers, such as counters of loops, are what
     control is decided by: both stay native, and so does what `_check_layout` would refuse.
     """
+    if isinstance(library, frozenset):
+        return op in library
     if not library or not any(_names(pattern, op.target) for pattern in library):
         return False
     known = properties(op.target)

@@ -37,7 +37,7 @@ from stretto.lowering.bases import pass_bases
 from stretto.lowering.calls import Passed, passed, row_register, size_parameters
 from stretto.lowering.control import lower_control
 from stretto.lowering.externals import Externals
-from stretto.lowering.function import Lowering
+from stretto.lowering.function import LeftToTorch, Lowering
 from stretto.lowering.joints import joints
 from stretto.lowering.lazy import (
     Lazy,
@@ -71,7 +71,7 @@ def lower(
     costs: CostModel = HOST_COSTS,
     updates: Updates = NO_UPDATES,
     languages: frozenset[str] = frozenset(),
-    library: tuple[str, ...] = (),
+    library: LeftToTorch = (),
 ) -> Lowered:
     """Lowers every function that main reaches.
 
@@ -139,7 +139,7 @@ def _lowering(
     slots: ListSlots,
     costs: CostModel,
     languages: frozenset[str],
-    library: tuple[str, ...],
+    library: LeftToTorch,
     rows: Rows,
 ) -> Lowering:
     recursive = function.name in _callees(program, function)
@@ -329,7 +329,8 @@ def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
     if kernel is not None:
         return lower_kernel(low, op, kernel)
     if is_left(op, low.library):
-        return None, "left to torch by Options.library"
+        by_cost = isinstance(low.library, frozenset)
+        return None, "chosen by cost" if by_cost else "left to torch by Options.library"
     rule = RULES.get(op.target)
     if rule is None:
         return None, "no native lowering"

@@ -28,7 +28,9 @@ from stretto.device.verifier.proof import Proof
 from stretto.dumps import Dumper
 from stretto.errors import BuildError
 from stretto.ir.core import Program
+from stretto.ir.ops import TensorOp
 from stretto.lowering.updates import NO_UPDATES, Updates
+from stretto.machines.library_report import LibraryChoice
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import pipeline
@@ -106,7 +108,8 @@ class Stages:
     passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
     kernels, as what each unit does. proof: what was verified of that. product: what the machine
     itself made of that, of a type of its own. copies: of constants, under way. updates: the inputs
-    that the program changes where they lie (`lowering.updates`).
+    that the program changes where they lie (`lowering.updates`). left: what torch computes of the
+    program, where that was chosen by cost; library: how it was.
     """
 
     captured: Program
@@ -127,6 +130,8 @@ class Stages:
     copies: CopiesAhead | None = None
     executable: Executable | None = None
     updates: Updates = NO_UPDATES
+    left: frozenset[TensorOp] | None = None
+    library: LibraryChoice | None = None
 
     @property
     def backend(self) -> str:

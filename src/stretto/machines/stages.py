@@ -7,6 +7,7 @@ from stretto.device.verifier import verify_form, verify_selection
 from stretto.ir.core import Program
 from stretto.ir.printer import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
+from stretto.lowering.function import LeftToTorch
 from stretto.lowering.program import lower
 from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
 from stretto.machines.machine import BuildStage, Stages
@@ -33,13 +34,20 @@ def _passes(stages: Stages) -> None:
     )
 
 
+def _left_to_torch(stages: Stages) -> LeftToTorch:
+    if stages.left is not None:
+        return stages.left
+    library = stages.options.library
+    return () if isinstance(library, str) else library
+
+
 def _lower(stages: Stages) -> None:
     stages.lowered = lower(
         stages.program,
         stages.machine.costs,
         stages.updates,
         stages.machine.languages,
-        stages.options.library,
+        _left_to_torch(stages),
     )
     if stages.options.verify:
         verify_form(stages.lowered)

@@ -171,6 +171,12 @@ def best_order(given: Profiled) -> Alternative | None:
     )
 
 
+def alone_seconds(profile: Profile, device: Device) -> float:
+    """What a node takes that has the device to itself, without what comes before it."""
+    costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
+    return run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
+
+
 class _Profiles:
     """Profiles of the actions of a plan, and of control nodes, which the host executes, or the
     graph itself. Then what decides is a node before each iteration (**an estimate**: a launch with
@@ -253,8 +259,5 @@ class _Profiles:
 
     def _body(self, body: Node[Action]) -> float:
         """A stretch of a control node, as launches on one stream."""
-        return sum(self._alone(part) + self._gap for part in self.stretch(body))
-
-    def _alone(self, profile: Profile) -> float:
-        costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
-        return run_graph((profile,), Arrangement((0,), (0,)), self._device, costs).seconds
+        seconds = (alone_seconds(part, self._device) for part in self.stretch(body))
+        return sum(one + self._gap for one in seconds)

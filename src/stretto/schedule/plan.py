@@ -30,6 +30,7 @@ from stretto.device.expr import (
     constant,
     depends_on_sizes,
     limit_register,
+    size_register,
 )
 from stretto.device.operator import Kernel
 from stretto.device.plan import (
@@ -39,6 +40,7 @@ from stretto.device.plan import (
     Library,
     Plan,
     address_name,
+    formula_name,
     is_unlikely,
     needs_host,
 )
@@ -99,11 +101,12 @@ def make_plan(
     unlikely: Mapping[int, Branching] | None = None,
 ) -> Plan:
     """The plan of a verified program. A program without library calls, of moderate size, is one
-    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches
-    read from the block of words where the inputs and outputs lie that loops and branches of the
-    host use, so that their arguments are the same for all calls. predicated: `id`s of branches of
-    main among the cuts that are predicated, as far as `schedule/predication.py` says that they can
-    be. unlikely: of others, with the arm that is hardly ever taken; not those in heads of loops.
+    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches in
+    loops and branches of the host read from the block of words where the inputs and outputs lie
+    that they use, and the sizes of the program, so that their arguments are the same for all
+    calls. predicated: `id`s of branches of main among the cuts that are predicated, as far as
+    `schedule/predication.py` says that they can be. unlikely: of others, with the arm that is
+    hardly ever taken; not those in heads of loops.
     With such branches all launches read from the block of words where inputs and
     outputs lie, if any do."""
     planner = _LaunchPlanner(program, most_kernels, cuts, by_address, predicated, unlikely)
@@ -223,6 +226,7 @@ class _FunctionCutter:
         self.source = function
         self.words: dict[str, int] = {}
         self.made = 0
+        self.inside = 0
         self.moving: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
         self.stays = function.name != "main"  # no branch here may leave a graph
@@ -393,6 +397,13 @@ class _FunctionCutter:
             return cast("Call[Action]", node)
         if isinstance(node, If) and (self.guards or self.planner.is_predicated(given)):
             return self.predicated(node)
+        self.inside += 1
+        made = self.body_of(node, given)
+        self.inside -= 1
+        return made
+
+    def body_of(self, node: Node[Schedule], given: Node[Schedule]) -> Node[Action]:
+        """A control node with what is done in it. given: as it is in the program."""
         if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
             then, orelse = self.node(node.then), self.node(node.orelse)
             return If(node.condition, then, orelse, self.planner.unlikely[id(given)])
@@ -420,8 +431,11 @@ class _FunctionCutter:
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
         """A number, a size that the host knows, or a register that a launch computes for it."""
-        is_size = isinstance(expr, Position) and depends_on_sizes(expr.index)
-        if is_size or constant(expr) is not None:
+        if isinstance(expr, Position) and depends_on_sizes(expr.index):
+            if self.planner.by_address:
+                self.word(formula_name(expr.index))
+            return expr
+        if constant(expr) is not None:
             return expr
         self.made += 1
         reg = Reg(f"{self.source.name}.host.{self.made}", expr.dtype)
@@ -441,6 +455,9 @@ class _FunctionCutter:
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
+        in_body = self.inside or self.planner.unlikely  # what is behind an exit is in bodies, too
+        if in_body and self.planner.by_address and self.source.name == "main":
+            sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
         gives = tuple(sorted(assigned, key=lambda reg: reg.name))
         for reg in (*takes, *gives):

@@ -67,6 +67,11 @@ class Device:
     target: str = ""
     """What the CUDA machine compiles for; empty for a CPU."""
 
+    @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores take f32 numbers, as TF32; the peak is three `tensor_flops`."""
+        return self.tensor_flops != self.flops
+
     def peak(self, dtype: DType, on_tensor_cores: bool) -> float:
         """Operations per second on numbers of `dtype`."""
         if dtype is DType.F64:

@@ -2,7 +2,8 @@
 
 A launch of one kernel is as many blocks as units have tasks of it, and does what its tasks do.
 Other launches, whose units wait for each other, and control nodes of the host are simulated by
-themselves: they hold the whole device for so long. Library calls are estimated from their operands.
+themselves: they hold the whole device for so long. Library calls are estimated from their operands
+by the table of `library_kernels.py`.
 A launch that was compiled says what a block of it needs; everything else has the needs in
 `ASSUMED`, which are assumptions.
 """
@@ -14,17 +15,14 @@ from dataclasses import dataclass, replace
 
 from stretto.device.costs import CostModel
 from stretto.device.evaluate import task_count
-from stretto.device.expr import Buffer
 from stretto.device.operator import Kernel
 from stretto.device.plan import Launch, Library
 from stretto.device.program import DeviceProgram, Run
-from stretto.device.regions import call_buffers
 from stretto.device.tree import Leaf
-from stretto.ir.types import DType
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import Profile
-from stretto.simulator.library_work import LibraryWork, library_work
+from stretto.simulator.library_kernels import library_estimate
 from stretto.simulator.occupancy import BlockNeeds, limits_of
 from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.residency import Residency
@@ -37,23 +35,15 @@ class Assumptions:
     """What is assumed of kernels that nobody has compiled here.
 
     product, other: what a block needs of a kernel that multiplies matrices, and of any other one.
-    tile: results of a block of a product of a library. elements: results of a block of another of
-    its kernels. least_depth: products whose sums are as long are cut along them, too.
     """
 
     product: BlockNeeds
     other: BlockNeeds
-    tile: int
-    elements: int
-    least_depth: int
 
 
 ASSUMED = Assumptions(
     product=BlockNeeds(128, 168, 48 << 10),
     other=BlockNeeds(128, 64, 2 << 10),
-    tile=64 * 64,
-    elements=1024,
-    least_depth=256,
 )
 
 
@@ -83,19 +73,16 @@ class Profiler:
         kernel = self._works.kernel(items[0].kernel)
         return self._kernel(kernel, len(items), self._compiled.get(id(launch)))
 
+    def kernel(self, kernel: Kernel, units: int) -> Profile:
+        """A kernel as a launch of its own, whose tasks are dealt over so many units."""
+        return self._kernel(self._works.kernel(kernel.name), units, None)
+
     def library(self, library: Library) -> Profile:
-        call, device = library.call, self._device
-        work = library_work(call, self._costs)
-        dtype = call.outs[0].dtype if call.outs else DType.F32
-        rate = device.peak(dtype, True) if work.depth else device.functions
-        needs = ASSUMED.product if work.depth else ASSUMED.other
-        moved = [(b.name, float(self._nbytes(b))) for b in {*call_buffers(call), *call.outs}]
-        moved.sort()
-        overhead = device.start_seconds + device.latency_seconds
-        compute = work.operations / (rate * device.efficiency / device.units)
-        made = Profile(_blocks(work, device.units), needs, overhead, compute,
-                       operations=work.operations)  # fmt: skip
-        return self._moving(made, moved, 1)
+        found = library_estimate(library.call, self._device, self._costs)
+        made = Profile(found.blocks, found.needs, found.overhead, found.compute,
+                       operations=found.operations)  # fmt: skip
+        made = self._moving(made, found.moved, 1)
+        return replace(made, cache_bytes=made.cache_bytes + found.near)
 
     def whole(self, seconds: float) -> Profile:
         """What holds the whole device for so long."""
@@ -130,9 +117,6 @@ class Profiler:
         near = sum(nbytes for name, nbytes in moved if name not in missing) * tasks
         return replace(profile, memory_bytes=far, cache_bytes=near)
 
-    def _nbytes(self, buffer: Buffer) -> int:
-        return self._costs.points(buffer.shape) * buffer.dtype.itemsize
-
 
 def guarded(profile: Profile, taken: float, device: Device) -> Profile:
     """A launch that returns at once where its guards do not hold, as it is on average. taken: how
@@ -146,12 +130,3 @@ def guarded(profile: Profile, taken: float, device: Device) -> Profile:
         cache_bytes=taken * profile.cache_bytes,
         operations=taken * profile.operations,
     )
-
-
-def _blocks(work: LibraryWork, units: int) -> int:
-    """The blocks of a library's kernel: a tile each, of products cut along their sums where there
-    are fewer tiles than units."""
-    if not work.depth:
-        return max(-(-work.results // ASSUMED.elements), 1)
-    tiles = max(-(-work.results // ASSUMED.tile), 1)
-    return tiles * max(min(units // tiles, work.depth // ASSUMED.least_depth), 1)

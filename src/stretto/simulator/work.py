@@ -16,6 +16,7 @@ from stretto.device.program import Schedule
 from stretto.device.regions import index_range
 from stretto.ir.sizes import Product, Symbol
 from stretto.simulator.devices import Device
+from stretto.simulator.library_kernels import library_estimate
 
 TENSOR_TEMPLATE = "dot"
 """The template of the CUDA machine that uses tensor cores."""
@@ -194,12 +195,14 @@ class Works:
         device = self._device
         launches = 0 if device.trusts_estimates else 2
         overhead = device.start_seconds + launches * device.launch_seconds
-        buffers = {item for item in kernel.call.operands if isinstance(item, Buffer)}
-        nbytes = sum(self._costs.points(b.shape) * b.dtype.itemsize for b in buffers)
-        seconds = max(device.call_seconds, nbytes / device.memory_bandwidth)
         if device.trusts_estimates:
-            seconds = max(kernel.seconds, seconds)
-        return TaskWork(overhead, seconds)
+            buffers = {item for item in kernel.call.operands if isinstance(item, Buffer)}
+            nbytes = sum(self._costs.points(b.shape) * b.dtype.itemsize for b in buffers)
+            moving = nbytes / device.memory_bandwidth
+            return TaskWork(overhead, max(device.call_seconds, moving, kernel.seconds))
+        found = library_estimate(kernel.call, device, self._costs)
+        seconds = max(device.call_seconds, found.seconds(device))
+        return TaskWork(overhead + found.overhead, seconds)
 
 
 def _variables(index: Index) -> set[int]:

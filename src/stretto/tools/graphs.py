@@ -6,16 +6,24 @@ Each kernel is a launch. Nothing is measured: every time comes from the simulato
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from stretto.build import begin, run_stages
 from stretto.device.costs import CostModel
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import If, Leaf, Seq, walk
+from stretto.frontends.python import capture
+from stretto.ir.core import Program
+from stretto.machines.cuda.machine import LIBRARY
+from stretto.machines.library_report import LibraryChoice
+from stretto.machines.machine import HOST
+from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
 from stretto.schedule.graph_choice import choose_graph, graph_seconds
@@ -28,19 +36,21 @@ from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError
-from stretto.tools.simulate import device_machine, scheduled_program
+from stretto.tools.simulate import device_machine
 
 PERSISTENT = "one persistent kernel"
 CONDITIONAL = "a launch per kernel, conditional nodes"
 PREDICATED = "a launch per kernel, predicated branches"
 MIXED = "the plan of a graph that is chosen"
+BY_COST = "the same, library calls by cost"
 
 
 @dataclass(frozen=True, slots=True)
 class Graphed:
     """A model as a graph on a device. ways: how it may be enqueued. persistent: simulated seconds
     as one launch. mixed: of what `Options(enqueue="graph")` makes, as a captured graph: for each
-    stretch of the program one launch, or one for each kernel. conditional: with a launch per kernel
+    stretch of the program one launch, or one for each kernel. by_cost: of what it makes with
+    `library="auto"`, and which products torch computes there. conditional: with a launch per kernel
     and conditional nodes, where there are loops or branches; predicated: with branches predicated
     instead, where they can be. frame_bytes: of main's frame as it is
     planned, and with own memory."""
@@ -54,6 +64,7 @@ class Graphed:
     conditional: float | None
     predicated: float | None
     frame_bytes: tuple[int, int]
+    by_cost: tuple[float, LibraryChoice] | None = None
 
 
 def graph_model(
@@ -73,7 +84,9 @@ def graph_model(
     machine, device, options = device_machine(name, units, options or Options())
     if not device.target:
         raise UsageError(f"--graph is about launches: {name} is no GPU")
-    program = scheduled_program(model, machine, options)
+    stages = begin(_captured(model, options), machine, options, HOST)
+    run_stages(stages, TO_SCHEDULE)
+    program, _ = stages.runnable()
     plan = per_kernel_plan(program, machine.costs, own_memory)
     given = profiled(plan, device, machine.costs)
     frames = (program.frame("main").nbytes, plan.program.frame("main").nbytes)
@@ -87,9 +100,24 @@ def graph_model(
     if any(isinstance(node, If) for node in nodes):
         predicated = captured_seconds(*asked, "predicated")
     ways = tuple(alternatives(given))
+    by_cost = None
+    if not options.library:
+        stages.options = replace(options, library="auto", enqueue="graph")
+        LIBRARY.run(stages)
+        assert stages.library is not None
+        chosen, _ = stages.runnable()
+        by_cost = (
+            captured_seconds(chosen, device, machine.costs, "auto", "auto", "auto"),
+            stages.library,
+        )
     return Graphed(
-        model.name, plan, given, ways, persistent, mixed, conditional, predicated, frames
+        model.name, plan, given, ways, persistent, mixed, conditional, predicated, frames, by_cost
     )
+
+
+def _captured(model: Model, options: Options) -> Program:
+    with torch.no_grad():
+        return capture(model.function, model.inputs, {}, options).program
 
 
 def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) -> Plan:
@@ -145,7 +173,20 @@ def graph_table(found: Graphed) -> Table:
     if found.predicated is not None:
         table.add_row(PREDICATED, seconds_text(found.predicated))
     table.add_row(MIXED, seconds_text(found.mixed))
+    if found.by_cost is not None:
+        seconds, choice = found.by_cost
+        table.add_row(BY_COST, seconds_text(seconds))
+        table.caption = f"library calls: {choice.text()}"
     return table
+
+
+def _choice_data(seconds: float, choice: LibraryChoice) -> dict[str, Any]:
+    return {
+        "seconds": seconds,
+        "library_calls": sum(len(product.ops) for product in choice.taken),
+        "products": sum(len(product.ops) for product in choice.looked_at),
+        "tried": [{"library_calls": count, "seconds": taken} for count, taken in choice.tried],
+    }
 
 
 def ways_cells(ways: Sequence[Alternative]) -> list[tuple[str, str, str, str]]:
@@ -171,6 +212,7 @@ def graph_data(found: Graphed) -> dict[str, Any]:
         "persistent_seconds": found.persistent,
         "mixed_seconds": found.mixed,
         "conditional_seconds": found.conditional,
+        "by_cost": None if found.by_cost is None else _choice_data(*found.by_cost),
         "predicated_seconds": found.predicated,
         "ways": {
             way.name: {

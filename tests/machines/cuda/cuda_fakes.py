@@ -20,6 +20,7 @@ from torch import Tensor
 from stretto.machines.cuda.driver import Driver
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.builder import CaptureError
+from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import LoadedKernel, load_kernel
 from stretto.machines.cuda.launcher import GpuLauncher
@@ -118,6 +119,8 @@ class FakeMemory:
         self.calls: list[Callable[[], None]] = []
         self.lanes: list[Hashable] = []
         self.uncaptured = False
+        self.lacking = 0
+        self.pool_bytes = 0
         self.library: Any = None
 
     def know(self, *tensors: Tensor) -> None:
@@ -127,7 +130,7 @@ class FakeMemory:
         made = torch.empty(shape, dtype=dtype)
         if made.nbytes > self.limit // 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        made.view(torch.uint8).fill_(0xAB)
+        made.view(-1).view(torch.uint8).fill_(0xAB)
         self.allocated.append((self.stream(), made.nbytes))
         self.know(made)
         return made
@@ -159,14 +162,22 @@ class FakeMemory:
         self.know(made)
         return made
 
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
-        """A graph that calls `run`, unless nothing can be captured."""
+    def new_pool(self) -> object:
+        return object()
+
+    def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]:
+        """A graph that calls `run`, unless nothing can be captured. The first capture of a pool
+        adds `pool_bytes` to it. No memory is left for the next `lacking` captures."""
+        if self.lacking:
+            self.lacking -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
         if self.uncaptured:
             raise CaptureError("operation not permitted when stream is capturing")
         self.calls.append(run)
-        self.lanes.append(lane)
+        self.lanes.append(pool.handle)
+        pool.nbytes = max(pool.nbytes, self.pool_bytes)
         graph = self.library.fake_callback_graph(len(self.calls) - 1)
-        return graph, (run, lane)
+        return graph, (run, pool)
 
     def total(self) -> int:
         return self.limit

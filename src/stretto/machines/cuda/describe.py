@@ -37,6 +37,7 @@ from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram, kept_of
+from stretto.machines.library_report import PRODUCT_HEADERS
 from stretto.machines.machine import Description, Stages, Table
 from stretto.schedule.launches import ChosenBranch, choose_launches, placements
 from stretto.simulator.devices import device_for
@@ -61,6 +62,8 @@ def describe(
     lines = [("registers", registers_text(plan)), *more, ("calls wait", wait)]
     if stages.device is not None:
         lines.append(("as launches", _apart_text(stages.device, made, stages.machine.costs)))
+    if stages.library is not None:
+        lines.append(("library by cost", stages.library.text()))
     if kept := max(made.sources, key=_kept_bytes, default=None):
         lines += _kept_lines(kept)
     if made.compiled:
@@ -86,6 +89,9 @@ def describe(
     tables.append(Table("what the host does between launches", cells, HOST_HEADERS))
     if stages.device is not None:
         tables.append(_placement_table(stages.device, stages))
+    if stages.library is not None and stages.library.looked_at:
+        title = "products, by our kernels or by the library (estimated, each by itself)"
+        tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
     tables += graph_tables(made, stages.machine.costs)
     if isinstance(executable, GraphExecutable):
         counts = executable.branch_counts()
@@ -119,6 +125,10 @@ def graph_text(executable: GraphExecutable) -> str:
     if again:
         text += f", {100 * counts.as_they_were // again} % of the later ones with all arguments as "
         text += f"they were, {counts.patched} arguments of launches patched"
+    for name, hits in (("inputs", counts.inputs), ("results", counts.results)):
+        if hits.seen:
+            text += f", {100 * hits.hit // hits.seen} % of the {name} where they were"
+    text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
     refused = counted(len(executable.refused), "library call")
     return f"{text}; {refused} cannot be captured" if executable.refused else text
 

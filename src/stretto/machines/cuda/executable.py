@@ -136,7 +136,7 @@ class CudaExecutable(Executable):
                     self.run(state, memory, {}, known, stream)
                 except ProgramStopped as stop:  # by the host in the midst of it
                     raise explained(stop, self.interface.stops) from None
-            return [memory[slot] for slot in self.outputs]
+            return [launcher.hand_out(memory[slot]) for slot in self.outputs]
 
     def run(
         self,
@@ -312,6 +312,7 @@ class CudaExecutable(Executable):
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> dict[int, torch.Tensor]:
         """A tensor by slot for every buffer of the arguments but the constants."""
+        self.launcher.begin_results()
         memory = {
             slot: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
             for slot, tensor in zip(self.inputs, inputs, strict=True)
@@ -336,10 +337,12 @@ class CudaExecutable(Executable):
         self, memory: Mapping[int, torch.Tensor], words: Sequence[int], sizes: Values
     ) -> list[Result]:
         registers = self.symbols.registers(sizes)
-        return [
+        made = [
             result(o, memory[o.buffer.slot], words, self.registers, registers)
             for o in self.interface.outputs
         ]
+        hand_out = self.launcher.hand_out
+        return [hand_out(one) if isinstance(one, torch.Tensor) else one for one in made]
 
     # ---- checks ------------------------------------------------------------------------------
     def _check_devices(self, inputs: list[torch.Tensor]) -> None:

@@ -92,6 +92,9 @@ class Host:
         count = max(len(executable.plan.words[name]), 1)
         words = executable.launcher.empty((count,), torch.int64).zero_()
         sizes = executable.symbols.registers(self.sizes)
+        places = executable.plan.words[name]
+        for size in sizes.keys() & places.keys():
+            words[places[size]] = sizes[size]
         return Activation(executable.functions[name], arena, words, 0, sizes)
 
     def place_all(self, at: Activation, given: Mapping[Buffer, torch.Tensor]) -> None:

@@ -9,6 +9,8 @@ import torch
 
 from stretto.machines.cuda.launch import Argument, Launch
 
+_WORD = (1 << 64) - 1
+
 
 class KernelText(Protocol):
     """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
@@ -39,8 +41,12 @@ class Interpretation:
         self.kernel.launch(self.arguments, self.reached)
 
     @property
-    def key(self) -> object:
-        return tuple(a if isinstance(a, int) else a.data_ptr() for a in self.arguments)
+    def count(self) -> int:
+        return len(self.arguments)
+
+    def words_at(self, places: Sequence[int]) -> tuple[int, ...]:
+        found = (self.arguments[place] for place in places)
+        return tuple(a & _WORD if isinstance(a, int) else a.data_ptr() for a in found)
 
     def frozen(self) -> Launch:
         """Launches with the arguments of now, whatever is set later."""

@@ -79,8 +79,12 @@ class Invocation(Protocol):
         ...
 
     @property
-    def key(self) -> object:
-        """Equal to what it was before where all arguments are what they were."""
+    def count(self) -> int:
+        """Parameters."""
+        ...
+
+    def words_at(self, places: Sequence[int]) -> tuple[int, ...]:
+        """Some arguments, as words: numbers, and addresses of tensors."""
         ...
 
 
@@ -169,8 +173,12 @@ class CudaInvocation:
         """A GPU finds memory by its address."""
 
     @property
-    def key(self) -> object:
-        return bytes(self.words)
+    def count(self) -> int:
+        return len(self.words)
+
+    def words_at(self, places: Sequence[int]) -> tuple[int, ...]:
+        words = self.words
+        return tuple(words[place] for place in places)
 
     def set(self, place: int, argument: Argument) -> None:
         self.words[place] = argument if isinstance(argument, int) else argument.data_ptr()

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from stretto.machines.cuda.blocks import ReusedBlocks
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
 from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
 from stretto.machines.cuda.graphs.driver_graph import DriverGraph
+from stretto.machines.cuda.graphs.store import Pool, store_of
 from stretto.machines.cuda.interpretation import Interpretation, KernelText
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
 from stretto.machines.cuda.printer.source import HOST
@@ -54,6 +56,18 @@ class Launcher(Protocol):
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the current stream, or of the capture's graph."""
+        ...
+
+    def begin_results(self) -> None:
+        """A call begins to ask for memory of results."""
+        ...
+
+    def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """As `empty`, for a result: where the last call had it, if nobody has that any more."""
+        ...
+
+    def hand_out(self, result: torch.Tensor) -> torch.Tensor:
+        """What the caller gets of such memory."""
         ...
 
     def relaxed(self) -> AbstractContextManager[object]:
@@ -133,7 +147,8 @@ class DeviceMemory(Protocol):
     def on_side_stream(self) -> AbstractContextManager[object]: ...
     def side_streams(self, count: int) -> Sequence[int]: ...
     def on(self, stream: int) -> AbstractContextManager[object]: ...
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]: ...
+    def new_pool(self) -> object: ...
+    def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]: ...
     def words(self, words: Sequence[int]) -> torch.Tensor: ...
     def total(self) -> int: ...
 
@@ -144,7 +159,6 @@ class TorchMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.side = torch.cuda.Stream(device)
-        self.pools: dict[Hashable, Any] = {}
         self.streams: dict[int, torch.cuda.Stream] = {}
         current: Callable[[int | None], int] = torch._C._cuda_getCurrentRawStream  # pyright: ignore
         self.current = current
@@ -173,25 +187,46 @@ class TorchMemory:
         known = self.streams.get(stream)
         return nullcontext() if known is None else torch.cuda.stream(known)
 
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
+    def new_pool(self) -> object:
+        return torch.cuda.graph_pool_handle()
+
+    def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]:
         """What `run` puts on the current stream, as a CUDA graph, and what keeps that alive.
-        lane: graphs of one lane share memory, so they must not run beside each other. Raises
-        CaptureError."""
+        pool: graphs of one pool share memory, so they must not run beside each other. Raises
+        CaptureError, and torch.OutOfMemoryError where the pool cannot grow."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        pool = self.pools.setdefault(lane, torch.cuda.graph_pool_handle())
+        handle: Any = pool.handle
+        before = torch.cuda.memory_reserved(self.device)
         try:
             with torch.cuda.stream(self.side):
-                graph.capture_begin(pool, capture_error_mode="thread_local")
+                _forget_workspaces()
+                graph.capture_begin(handle, capture_error_mode="thread_local")
                 try:
                     run()
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(RuntimeError):  # the one that has happened says more
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise CaptureError(str(error)) from error
+        finally:
+            _forget_workspaces()
+        pool.nbytes += max(torch.cuda.memory_reserved(self.device) - before, 0)
         return graph.raw_cuda_graph(), graph
 
     def total(self) -> int:
         return torch.cuda.get_device_properties(self.device).total_memory
+
+
+def _forget_workspaces() -> None:
+    """torch keeps the memory in which cuBLAS works by stream, and captures are all on one: without
+    this, products of two pools would work in the memory of the first, and race where they run
+    beside each other."""
+    clear: Callable[[], None] = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore
+    clear()
 
 
 class GpuLauncher:
@@ -213,6 +248,15 @@ class GpuLauncher:
         self.order = order_of(device.index, driver)
         self.empty = memory.empty
         self.stream = memory.stream
+
+    def begin_results(self) -> None:
+        """Nothing to be done: torch's allocator gives dropped memory out again by itself."""
+
+    def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self.empty(shape, dtype)
+
+    def hand_out(self, result: torch.Tensor) -> torch.Tensor:
+        return result
 
     def active(self) -> AbstractContextManager[object]:
         try:
@@ -283,8 +327,10 @@ class GpuLauncher:
     def graph(self) -> GraphBuilder:
         return DriverGraph.empty(self)
 
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
-        return self.torch.captured(run, lane)
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object, Pool]:
+        store = store_of(self.device, self.memory())
+        with store.pool(lane, self.torch.new_pool) as pool:
+            return (*self.torch.captured(run, pool), pool)
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
         """Words in the memory of the device."""
@@ -322,6 +368,10 @@ class InterpretedLauncher:
         self.polls = POLLS
         self.synchronous = True
         self.kernels = tuple(kernels)
+        self.blocks = ReusedBlocks()
+        self.begin_results = self.blocks.begin
+        self.result = self.blocks.take
+        self.hand_out = self.blocks.hand_out
 
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()

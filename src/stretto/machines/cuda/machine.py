@@ -40,6 +40,7 @@ from stretto.machines.cuda.styles import (
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
 from stretto.machines.forms import device_form
+from stretto.machines.library_choice import choice_stage
 from stretto.machines.machine import (
     BuildStage,
     Description,
@@ -60,8 +61,10 @@ from stretto.schedule.launch_graph import with_own_memory
 from stretto.schedule.launches import ChosenBranch, choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
+from stretto.simulator.control import Assumed
 from stretto.simulator.devices import costs_on, device_for, gpu_like
 from stretto.simulator.work import Kept
+from stretto.simulator.simulate import simulate
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -127,6 +130,23 @@ def choose_plan(
     return (graph, True, chosen.branches) if taken else (plan, False, ())
 
 
+def _seconds_as_planned(stages: Stages, program: DeviceProgram) -> float:
+    """Simulated seconds of a program in the plan that it would be run as. Raises ScheduleError for
+    a run that is too long."""
+    costs = stages.machine.costs
+    plan, as_graph, _ = choose_plan(program, costs, stages.options)
+    device = device_for(costs, program.units)
+    if as_graph:
+        return graph_seconds(plan, device, costs)
+    if plan.is_whole:
+        kept = stages.machine.kept_constants(program)
+        return simulate(program, device, Assumed(costs.unknown_trips), costs, kept).seconds
+    return plan_seconds(plan, device, costs)
+
+
+LIBRARY = choice_stage(_seconds_as_planned)
+
+
 def _arranged(stages: Stages) -> Arrangements | None:
     """How graphs are enqueued, where the program is."""
     made = gpu_program(stages)
@@ -189,7 +209,7 @@ class CudaMachine(TritonMachine):
     @property
     def stages(self) -> tuple[BuildStage, ...]:
         back = (PLAN, BuildStage("compile", self.compile, TRITON), BuildStage("load", self.load))
-        return (*TO_SCHEDULE, *back)
+        return (*TO_SCHEDULE, LIBRARY, *back)
 
     def device(self) -> torch.device:
         return find_gpu(torch.device(self.device_type)).device
@@ -269,6 +289,7 @@ class EmulatedCudaMachine(TritonMachine):
     def stages(self) -> tuple[BuildStage, ...]:
         return (
             *TO_SCHEDULE,
+            LIBRARY,
             PLAN,
             BuildStage("print", self.print, TRITON),
             BuildStage("load", self.load),
@@ -305,7 +326,7 @@ class CrossCompiler(TritonMachine):
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:
-        return (*TO_SCHEDULE, PLAN, BuildStage("compile", self.compile, TRITON))
+        return (*TO_SCHEDULE, LIBRARY, PLAN, BuildStage("compile", self.compile, TRITON))
 
     def units(self, options: Options, device: torch.device) -> int:
         return self.multiprocessors

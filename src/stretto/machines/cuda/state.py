@@ -109,6 +109,11 @@ class ParameterPlaces:
     arenas: tuple[int, ...]
     words: tuple[int, ...]
 
+    @property
+    def changing(self) -> tuple[int, ...]:
+        """The parameters that change from call to call, on one state."""
+        return tuple(sorted(n for _, n in (*self.buffers, *self.limits, *self.sizes)))
+
     @staticmethod
     def of(source: TritonSource) -> ParameterPlaces:
         def where(kind: str) -> list[tuple[int, int]]:
@@ -220,7 +225,7 @@ class Filler:
         """Memory for a result, of the stream or of the capture's graph. Raises RunError where
         there is none left."""
         try:
-            return self.launcher.empty(shape, dtype)
+            return self.launcher.result(shape, dtype)
         except torch.OutOfMemoryError as error:
             raise _no_memory(prod(shape) * dtype.itemsize, "a result", _FREE_SOME) from error
 

@@ -14,13 +14,16 @@ from typing import Protocol
 
 import torch
 
-from stretto.machines.cuda.graphs.words import Operation, encoded, follow
+from stretto.machines.cuda.graphs.store import Pool
+from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
 
 GraphNode = int
 """A node of a graph, as its builder numbers or the driver names it."""
 After = Sequence[GraphNode]
+NODE_BYTES = 72
+"""Of what the driver is given for a node, beside its parameters: CUDA_KERNEL_NODE_PARAMS."""
 
 
 class GraphBuilder(Protocol):
@@ -64,6 +67,15 @@ class Replay(Protocol):
 
     @property
     def joint(self) -> bool: ...
+    @property
+    def nbytes(self) -> int:
+        """Of its nodes and tables of words, as far as known."""
+        ...
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Of its library calls."""
+        ...
 
     def patch(self, node: GraphNode, invocation: Invocation) -> None:
         """From the next replay on, a launch that is in no body has the arguments that are set
@@ -103,8 +115,15 @@ class EmulatedGraph:
         self.order = random.Random(seed) if root is None else root.order
         self.handles: dict[int, bool] = {} if root is None else root.handles
         self.owned: set[int] = set()
+        self.nbytes = 0
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Library calls are not captured: each run gets memory anew."""
+        return ()
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
+        self.root.nbytes += NODE_BYTES + WORD * invocation.count
         return self._add(_launch_of(invocation), after)
 
     def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
@@ -112,6 +131,7 @@ class EmulatedGraph:
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
         list_ = encoded(operations)
+        self.root.nbytes += NODE_BYTES + WORD * len(list_)
 
         def run(handles: dict[int, bool]) -> None:
             follow(list_, control, handles.__setitem__)

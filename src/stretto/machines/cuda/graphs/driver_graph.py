@@ -10,14 +10,15 @@ import ctypes
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from stretto.errors import RunError
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
-from stretto.machines.cuda.graphs.builder import After, GraphNode
+from stretto.machines.cuda.graphs.builder import NODE_BYTES, After, GraphNode
+from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import ENTRY, PTX, Operation, encoded
 from stretto.machines.cuda.launch import CudaInvocation, Invocation, LoadedKernel
 
@@ -73,9 +74,9 @@ class Maker(Protocol):
     def driver(self) -> Driver: ...
     @property
     def context(self) -> int: ...
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object]:
-        """A CUgraph of what `run` puts on the current stream, and what keeps that alive. Raises
-        CaptureError."""
+    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object, Pool]:
+        """A CUgraph of what `run` puts on the current stream, what keeps that alive, and the
+        memory that it uses. Raises CaptureError, and torch.OutOfMemoryError."""
         ...
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
@@ -86,10 +87,13 @@ class Maker(Protocol):
 @dataclass(slots=True)
 class Contents:
     """Of a graph and all bodies in it. keep: what nodes point to; the first item owns the graph.
-    joint: there are launches whose blocks wait for each other."""
+    joint: there are launches whose blocks wait for each other. nbytes: of parameters and tables.
+    pools: of library calls."""
 
     keep: list[object]
     joint: bool = False
+    nbytes: int = 0
+    pools: list[Pool] = field(default_factory=list[Pool])
 
 
 class DriverGraph:
@@ -113,13 +117,15 @@ class DriverGraph:
         return self._kernel(invocation.kernel, invocation.words, after)
 
     def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
-        child, keep = self.maker.captured(run, lane)
+        child, keep, pool = self.maker.captured(run, lane)
         self.contents.keep.append(keep)
+        self.contents.pools.append(pool)
         return self._add("cuGraphAddChildGraphNode", after, ctypes.c_void_p(child))
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
         table = self.maker.numbers(encoded(operations))
         self.contents.keep.append(table)
+        self.contents.nbytes += table.nbytes
         words = (ctypes.c_uint64 * 3)(table.data_ptr(), len(operations), control)
         return self._kernel(self.control, words, after)
 
@@ -154,11 +160,14 @@ class DriverGraph:
         return made, DriverGraph(self.maker, node.bodies[0] or 0, self.contents)
 
     def instantiate(self) -> DriverReplay:
+        free = free_memory(self.driver)
         made = _handle(self.driver, "cuGraphInstantiateWithFlags", ctypes.c_void_p(self.graph), 0)
-        return DriverReplay(self.driver, made, self.contents)
+        taken = free - free_memory(self.driver)
+        return DriverReplay(self.driver, made, self.contents, max(self.contents.nbytes, taken))
 
     def _kernel(self, kernel: LoadedKernel, words: Words, after: After) -> GraphNode:
         node, keep = kernel_node(kernel, words)
+        self.contents.nbytes += ctypes.sizeof(words)
         made = self._add("cuGraphAddKernelNode_v2", after, ctypes.byref(node))
         del keep  # the driver has read the parameters
         if kernel.cooperative:
@@ -170,15 +179,18 @@ class DriverGraph:
         return made
 
     def _add(self, name: str, after: After, *parameters: object) -> GraphNode:
+        self.contents.nbytes += NODE_BYTES
         before = (ctypes.c_void_p * len(after))(*after)
         graph, count = ctypes.c_void_p(self.graph), ctypes.c_size_t(len(after))
         return _handle(self.driver, name, graph, before, count, *parameters)
 
 
 class DriverReplay:
-    """A CUgraphExec."""
+    """A CUgraphExec. nbytes: what the driver has taken for it, but at least what it was given."""
 
-    def __init__(self, driver: Driver, graph: int, contents: Contents) -> None:
+    def __init__(self, driver: Driver, graph: int, contents: Contents, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.pools = tuple(contents.pools)
         self.driver = driver
         self.graph = ctypes.c_void_p(graph)
         self.joint = contents.joint
@@ -194,6 +206,13 @@ class DriverReplay:
     def launch(self, stream: int) -> None:
         """Raises CudaError."""
         self.driver.call("cuGraphLaunch", self.graph, ctypes.c_void_p(stream))
+
+
+def free_memory(driver: Driver) -> int:
+    """Bytes of the device that nobody has. Raises RunError."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _call(driver, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
 
 
 def kernel_node(kernel: LoadedKernel, words: Words) -> tuple[KernelNode, object]:

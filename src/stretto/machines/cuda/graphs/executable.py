@@ -2,14 +2,18 @@
 
 A graph is made in the first call, and used by later ones. Where these come with other addresses or
 sizes, the arguments of its launches are *patched*: launches have as many blocks for any size, so a
-further shape takes no further memory. What cannot be patched, the tensors of library calls and
-launches in bodies of conditional nodes, takes a graph of its own; a state keeps `MOST_GRAPHS`.
+further shape takes no further memory. Launches in bodies of conditional nodes cannot be patched:
+they read addresses and sizes from a block of words, as the graph reads bounds of loops there. What
+else cannot be patched, the tensors of library calls, takes a graph of its own; a state keeps
+`MOST_GRAPHS`, and all programs together as many bytes as `store.py` says.
 
 What cannot be captured is executed by the host between two graphs, as in plans without graphs.
 """
 
 from __future__ import annotations
 
+import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +21,27 @@ from itertools import groupby
 
 import torch
 
-from stretto.device.expr import Buffer, Expr, Reg
+from stretto.device.evaluate import resolve
+from stretto.device.expr import (
+    Buffer,
+    Expr,
+    Index,
+    Position,
+    Reg,
+    depends_on_sizes,
+)
 from stretto.device.forms import ProgramInterface
 from stretto.device.operator import LibraryCall
-from stretto.device.plan import Action, Launch, Library, Plan, address_name, is_unlikely, stretch
+from stretto.device.plan import (
+    Action,
+    Launch,
+    Library,
+    Plan,
+    address_name,
+    formula_name,
+    is_unlikely,
+    stretch,
+)
 from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.errors import RunError
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
@@ -28,6 +49,13 @@ from stretto.machines.cuda.graphs.builder import GraphNode, Replay
 from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
 from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
+from stretto.machines.cuda.graphs.store import (
+    GraphStore,
+    StoredGraph,
+    is_out_of_memory,
+    no_memory_for_graph,
+    store_of,
+)
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
@@ -43,15 +71,31 @@ MOST_GRAPHS = 16
 
 
 @dataclass(slots=True)
+class Hits:
+    """Tensors of calls after the first one, and how many of them lay where they had lain in the
+    call before: what Grape (section 4.1) predicts of placeholders."""
+
+    seen: int = 0
+    hit: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        return self.hit / self.seen if self.seen else None
+
+
+@dataclass(slots=True)
 class Counts:
     """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
     the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
-    unlikely arms, which the host executed."""
+    unlikely arms, which the host executed. inputs, results: of calls, the tensors that lay where
+    they had lain."""
 
     made: int = 0
     replayed: int = 0
     as_they_were: int = 0
     patched: int = 0
+    inputs: Hits = field(default_factory=lambda: Hits())
+    results: Hits = field(default_factory=lambda: Hits())
     left: int = 0
 
 
@@ -79,22 +123,33 @@ class Stretch:
 
 @dataclass(slots=True)
 class Made:
-    """A graph of a stretch. nodes: its launches that can be patched; keys: what arguments each of
-    them has."""
+    """A graph of a stretch. nodes: its launches that can be patched. words: the arguments that
+    they have now, one launch after the other, but only those that change from call to call: which
+    these are, and all others, is known once for each kernel. stored: what the process's store
+    knows of it."""
 
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
-    keys: list[object]
+    words: array[int]
+    stored: StoredGraph | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.replay.nbytes + len(self.words) * self.words.itemsize
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Graphs:
-    """The graphs of a state. arena: what they were made for. words: registers and addresses;
-    initial: what these are before a run, with its values; reached: what these point to. counts: two
-    words for each branch whose ways are counted. left: as `ExitCells`; loops: `loop_cells`, by the
-    `id` of the loop. last: of each stretch, the call's memory and sizes, and the graph that had
-    them."""
+    """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
+    and addresses; initial: what these are before a run, with its values; reached: what these point
+    to. counts: two words for each branch whose ways are counted. left: as `ExitCells`; loops:
+    `loop_cells`, by the `id` of the loop. addresses: of inputs and results of the last call, by
+    slot. last: of each stretch, the call's memory and sizes, and the graph that had them."""
 
+    launcher: Launcher
+    store: GraphStore
+    stream: int
+    lock: threading.Lock
     arena: torch.Tensor
     words: torch.Tensor
     initial: torch.Tensor
@@ -102,11 +157,20 @@ class Graphs:
     left: torch.Tensor
     loops: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     values: tuple[int, ...] = ()
+    addresses: dict[int, int] = field(default_factory=dict[int, int])
     reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
     last: dict[Hashable, tuple[Hashable, Made]] = field(
         default_factory=dict[Hashable, tuple[Hashable, Made]]
     )
+
+    def drop(self, key: Hashable) -> None:
+        """Lets go of a graph, when its replays have ended."""
+        self.launcher.synchronize(self.stream)
+        gone = self.made.pop(key)
+        self.last = {place: one for place, one in self.last.items() if one[1] is not gone}
+        if gone.stored is not None:
+            self.store.remove(gone.stored)
 
 
 class GraphExecutable(PlanExecutable):
@@ -130,19 +194,20 @@ class GraphExecutable(PlanExecutable):
             arrangements = {**arrangements, id(whole): ONE_NODE}
         super().__init__(plan, sources, interface, options, launcher)
         self.arrangements = arrangements
+        places, formulas = plan.words["main"], _formulas(plan.tree.main.body)
+        self.formulas = [(places[n], index) for n, index in formulas.items() if n in places]
+        self.formulas_have_words = len(self.formulas) == len(formulas)
         names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
         self.counted = sorted(names) if options.branches == "auto" else []
         self.count_words: list[torch.Tensor] = []
         self.exit_count = sum(map(is_unlikely, walk(plan.tree.main.body)))
         self.counts = Counts()
+        self.store = store_of(launcher.device, launcher.memory())
+        self.changing = [places.changing for places in self.places]
         self.refused: set[int] = set()
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
         launches = [launch for _, launch in plan.launches]
         self.moves = frozenset(rotating(plan.tree.main.body)).union(*(x.rotated for x in launches))
-        self.stays = {
-            number: not (places.buffers or places.limits or places.sizes)
-            for number, places in enumerate(self.places)
-        }
         self.waits = self.is_read or self._host_decides()
 
     @property
@@ -150,6 +215,13 @@ class GraphExecutable(PlanExecutable):
         """Graphs that are kept now, of all states."""
         kept = (state.graphs for state in list(self.states.values()))
         return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
+
+    @property
+    def graph_bytes(self) -> int:
+        """What these take, without the memory of library calls."""
+        kept = (state.graphs for state in list(self.states.values()))
+        all_made = (g.made.values() for g in kept if isinstance(g, Graphs))
+        return sum(made.nbytes for found in all_made for made in list(found))
 
     def branch_counts(self) -> dict[str, BranchCount]:
         """Which way branches of main went so far, by the names of their conditions; waits for all
@@ -185,7 +257,10 @@ class GraphExecutable(PlanExecutable):
             counts = self.launcher.numbers([0] * max(2 * len(self.counted), 1))
             self.count_words.append(counts)
             left = self.launcher.numbers([0, *range(self.exit_count + 1)])
-            kept = state.graphs = Graphs(arena, words, initial, counts, left)
+            kept = state.graphs = Graphs(
+                self.launcher, self.store, state.stream, state.lock,
+                arena, words, initial, counts, left,
+            )  # fmt: skip
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
@@ -246,7 +321,7 @@ class GraphExecutable(PlanExecutable):
                 # The rest behind an exit is in bodies, and in another graph.
                 () if exits else tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
-                bool(calls) or any(isinstance(node, For) for node in inside),
+                bool(calls) or not self.formulas_have_words,
                 frozenset(b for node in inside for pair in rotation(node) for b in pair),
                 exits,
             )
@@ -269,6 +344,11 @@ class GraphHost(Host):
         for buffer in executable.moving["main"]:
             at.moving[buffer] = self.fixed(at, buffer)
             values[places[address_name(buffer)]] = at.moving[buffer].data_ptr()
+        for name, value in sizes.items():
+            if name in places:
+                values[places[name]] = value
+        for place, index in executable.formulas:
+            values[place] = resolve(index, sizes)
         if self.graphs.values != tuple(values):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
@@ -276,13 +356,28 @@ class GraphHost(Host):
         if executable.exit_count:  # a run that was stopped may have left it as it was
             self.graphs.left[0].fill_(0)
         self.begun = False
+        addresses = {slot: tensor.data_ptr() for slot, tensor in self.memory.items()}
+        self.count(addresses)
         self.signature = (
-            tuple(tensor.data_ptr() for tensor in self.memory.values()),
+            tuple(addresses.values()),
             tuple(self.sizes),
             tuple(self.capacities.items()),
         )
         self.node(function.body, at)
         return at
+
+    def count(self, addresses: dict[int, int]) -> None:
+        """Counts the tensors that lie where they lay in the call before on this stream."""
+        before, self.graphs.addresses = self.graphs.addresses, addresses
+        if not before:
+            return
+        inputs = set(self.executable.inputs)
+        for slot, address in addresses.items():
+            hits = self.executable.counts.inputs
+            if slot not in inputs:
+                hits = self.executable.counts.results
+            hits.seen += 1
+            hits.hit += before.get(slot) == address
 
     def reached(self, at: Activation) -> list[torch.Tensor]:
         return list(at.moving.values()) if at.depth else self.graphs.reached
@@ -360,6 +455,7 @@ class GraphHost(Host):
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
             self.executable.counts.as_they_were += 1
+            self.use(known[1])
             return known[1]
         rigid = key, self.rigid(stretch, at)
         made = self.graphs.made.get(rigid)
@@ -367,8 +463,11 @@ class GraphHost(Host):
             made = self.made(stretch, at, behind)
             self.graphs.made[rigid] = made
             self.evict()
+            store = self.executable.store
+            made.stored = store.add(self.graphs, rigid, made.nbytes, made.replay.pools)
         else:
             self.graphs.made.move_to_end(rigid)
+            self.use(made)
             self.patch(made, at)
         self.graphs.last[key] = self.signature, made
         return made
@@ -381,25 +480,54 @@ class GraphHost(Host):
         return (
             tuple(self.sizes) if stretch.sized else (),
             tuple(self.memory[slot].data_ptr() for slot in sorted(used) if slot in self.memory),
-            tuple(self.invocation(launch, at).key for launch in fixed),
+            tuple(self.changing_words(launch, at) for launch in fixed),
         )
+
+    def use(self, made: Made) -> None:
+        if made.stored is not None:
+            self.executable.store.use(made.stored)
+
+    def changing_words(self, launch: Launch, at: Activation) -> tuple[int, ...]:
+        """The arguments of a launch that change from call to call, as this call has them."""
+        changing = self.executable.changing[self.executable.numbers[id(launch)]]
+        return self.invocation(launch, at).words_at(changing)
 
     def patch(self, made: Made, at: Activation) -> None:
         """Gives launches the arguments of this call."""
         executable = self.executable
-        unchanged = True
-        for place, (launch, node) in enumerate(made.nodes):
-            if executable.stays[executable.numbers[id(launch)]]:
+        unchanged, place = True, 0
+        for launch, node in made.nodes:
+            changing = executable.changing[executable.numbers[id(launch)]]
+            if not changing:
                 continue
             invocation = self.invocation(launch, at)
-            if invocation.key != made.keys[place]:
+            words, end = array("Q", invocation.words_at(changing)), place + len(changing)
+            if words != made.words[place:end]:
                 made.replay.patch(node, invocation)
-                made.keys[place] = invocation.key
+                made.words[place:end] = words
                 executable.counts.patched += 1
                 unchanged = False
+            place = end
         executable.counts.as_they_were += unchanged
 
     def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
+        """A new graph. Where there is no memory for it, graphs that are not in use go, of all
+        programs, and it is tried once more. Raises RunError where there is none then."""
+        try:
+            return self.tried(stretch, at, behind)
+        except (RunError, torch.OutOfMemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not self.executable.store.make_room(self.graphs):
+                raise no_memory_for_graph(self.executable.store.memory(), error) from error
+        try:
+            return self.tried(stretch, at, behind)
+        except (RunError, torch.OutOfMemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise no_memory_for_graph(self.executable.store.memory(), error) from error
+
+    def tried(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
@@ -413,18 +541,19 @@ class GraphHost(Host):
         else:
             recorder.rest(graph, stretch.sequence, stretch.numbers, behind)
         nodes = recorder.made.launches
-        keys = [self.invocation(launch, at).key for launch, _ in nodes]
+        words = array("Q")
+        for launch, _ in nodes:
+            words.extend(self.changing_words(launch, at))
+        replay = graph.instantiate()
         executable.counts.made += 1
-        return Made(graph.instantiate(), nodes, keys)
+        return Made(replay, nodes, words)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest, when it has ended. Behind each exit there are
-        two more graphs: of the arm, and of the rest."""
+        """Lets go of what was not used for longest. Behind each exit there are two more graphs: of
+        the arm, and of the rest."""
         kept = self.graphs
         while len(kept.made) > MOST_GRAPHS + 2 * self.executable.exit_count:
-            self.executable.launcher.synchronize(self.stream)
-            _, gone = kept.made.popitem(last=False)
-            kept.last = {key: one for key, one in kept.last.items() if one[1] is not gone}
+            kept.drop(next(iter(kept.made)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,6 +586,10 @@ class _Recording:
         return self.host.address(self.at, buffer).data_ptr()
 
     def number_or_register(self, expr: Expr) -> int | Reg:
+        if isinstance(expr, Position) and depends_on_sizes(expr.index):
+            name = formula_name(expr.index)
+            if name in self.host.executable.plan.words["main"]:
+                return Reg(name)  # the host writes that word before a replay
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
 
@@ -478,6 +611,14 @@ class _Recording:
     def exit_cells(self) -> ExitCells:
         left = self.host.graphs.left
         return ExitCells(left.data_ptr(), left.data_ptr() + left.itemsize)
+
+
+def _formulas(node: Node[Action]) -> dict[str, Index]:
+    """The bounds of loops that follow from sizes, by the names of their words."""
+    loops = [inner for inner in walk(node) if isinstance(inner, For)]
+    bounds = (bound for loop in loops for bound in (loop.start, loop.stop))
+    indices = (bound.index for bound in bounds if isinstance(bound, Position))
+    return {formula_name(index): index for index in indices if depends_on_sizes(index)}
 
 
 def _launches(nodes: Sequence[Node[Action]]) -> list[Launch]:

@@ -7,7 +7,7 @@ registers and addresses, counts, and decides (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -142,6 +142,7 @@ class Recorder:
         self.head = head
         self.made = Recorded()
         self._depth = 0
+        self._lane: tuple[int, ...] = ()
 
     def parts(
         self,
@@ -164,8 +165,10 @@ class Recorder:
             # What is of another graph has ended before this one begins.
             before = _all(ends[other] for other in after[number] if other in ends)
             followed.update(before)
-            lane = id(node), lanes[number]
-            ends[number] = self.node(graph, parts[number], before or self.head, lane)
+            # Nodes of a lane are in an order; what is in a body runs while its node does.
+            outer, self._lane = self._lane, (*self._lane, lanes[number])
+            ends[number] = self.node(graph, parts[number], before or self.head)
+            self._lane = outer
         self._count_predicated(graph, node, ends)
         if leaving is not None:
             behind = _all(ends[n] for later in (leaving, *rest) for n in after[later] if n in ends)
@@ -199,7 +202,7 @@ class Recorder:
         ]
         arm = likely_arm(branch)
         with self._unless_left(graph, after, decide) as (made, inner):
-            ends = self.node(inner, arm, (), id(arm))
+            ends = self.node(inner, arm, ())
             if not leaves_graph(arm):
                 self.parts(inner, node, rest, {leaving: ends})
             elif rest:
@@ -278,7 +281,7 @@ class Recorder:
         after = _all(ends[number] for number in ends if writes(parts[number], registers))
         self._operations(graph, operations, after or self.head)
 
-    def node(self, graph: GraphBuilder, node: Node[Action], after: Ends, lane: Hashable) -> Ends:
+    def node(self, graph: GraphBuilder, node: Node[Action], after: Ends) -> Ends:
         """One node, behind others."""
         match node:
             case Leaf(Launch() as launch):
@@ -286,7 +289,7 @@ class Recorder:
             case Leaf(Library(call)):
                 try:
                     run = self.host.library_call(call)
-                    return (graph.library(run, after, (self.stream, lane)),)
+                    return (graph.library(run, after, (self.stream, *self._lane)),)
                 except CaptureError as error:
                     raise RefusedCall(call) from error
             case Seq(items):
@@ -338,7 +341,7 @@ class Recorder:
 
     def _while(self, graph: GraphBuilder, node: While[Action], after: Ends) -> Ends:
         handle = graph.handle()
-        head = self.node(graph, node.head, after, id(node.head))
+        head = self.node(graph, node.head, after)
         tested = self._operations(graph, self._holds(node, handle), head)
         return self._while_loop(graph, node, handle, tested)
 
@@ -360,11 +363,11 @@ class Recorder:
         if leaves_graph(node):
             with self._unless_left(graph, after) as (made, inner):
                 ends = self._operations(inner, turned, ())
-                self.node(inner, node.head, ends, id(node.head))
+                self.node(inner, node.head, ends)
             after = (made,)
         else:
             after = self._operations(graph, turned, after)
-            after = self.node(graph, node.head, after, id(node.head))
+            after = self.node(graph, node.head, after)
         return self._operations(graph, self._holds(node, handle), after)
 
     def _holds(self, node: While[Action], handle: int) -> list[Operation]:
@@ -424,7 +427,7 @@ class Recorder:
     def _body(self, graph: GraphBuilder, node: Node[Action]) -> Ends:
         outer, self.head = self.head, ()
         self._depth += 1
-        ends = self.node(graph, node, (), id(node))
+        ends = self.node(graph, node, ())
         self._depth -= 1
         self.head = outer
         return ends

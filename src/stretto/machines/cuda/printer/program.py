@@ -14,7 +14,7 @@ from functools import cache, reduce
 from operator import and_
 from pathlib import Path
 
-from stretto.device.expr import Buffer
+from stretto.device.expr import Buffer, Reg
 from stretto.device.plan import Guard, Launch, Plan, address_name, busy_units, units_wait
 from stretto.device.program import DeviceProgram
 from stretto.ir.types import DType
@@ -167,6 +167,8 @@ class _ProgramPrinter:
         entry = code.Builder()
         entry.assign(BASE, call("tl.load", CONTROL + PROGRESS + UNIT, effect=True))
         entry.assign(OK, infix(call("stopped", CONTROL, effect=True), "==", 0))
+        for reg in self._given_sizes():
+            entry.assign(self.main.reg(reg), self._word(reg.name))
         for buffer, name in self.parts.moving.items():
             entry.assign(name, self._address(buffer))
         if self.parts.recursive:
@@ -244,7 +246,12 @@ class _ProgramPrinter:
         return {
             self.main.reg(reg).text: from_word(self._word(reg.name), VALUE_TYPES[reg.dtype])
             for reg in params
+            if reg not in self.parts.sizes
         }
+
+    def _given_sizes(self) -> list[Reg]:
+        """The sizes of the program that come from the block of words, not as parameters."""
+        return [reg for reg in self.main.function.params if reg in self.parts.sizes]
 
     def _address(self, buffer: Buffer) -> Term:
         """The address of a buffer, which is read from the block of words."""
@@ -301,8 +308,9 @@ class _ProgramPrinter:
             found += [Parameter(n, "i64", n) for n in ("stack_words", "arena_bytes", "max_depth")]
         for place in sorted(set(self.parts.limits.values())):
             found.append(Parameter(f"limit{place}", "i64", "limit", place))
-        for place in self.parts.sizes.values():
-            if f"size{place}" in names:
+        given = self._given_sizes()
+        for reg, place in self.parts.sizes.items():
+            if f"size{place}" in names and reg not in given:
                 found.append(Parameter(f"size{place}", "i64", "size", place))
         for buffer, place in self.parts.arguments.items():
             name = self.parts.externals[buffer].text

@@ -1,0 +1,278 @@
+"""All captured graphs of a process on a device: what they take, and which of them go.
+
+The graphs of all programs share one bound in bytes. When a further one exceeds it, the ones that
+were not used for longest go, of whatever program, except those of a program that is in a call just
+now. So do all others where the device has no memory left for a graph. What goes is made again when
+it is needed.
+
+Counted are what the driver takes when a graph is instantiated, by the memory that is free before
+and after, but at least the parameters of its nodes; tables and cells of words; and what is kept to
+tell whether arguments have changed. Memory of library calls is counted by *pool*: a pool belongs to
+a stream of the device and a lane of an arrangement. All graphs that are replayed on that stream, of
+all programs, have their calls of that lane in it, since they run one after the other.
+
+For GPT-2 with up to 1,024 tokens Grape (section 2.2) counts 20 GB of graphs, one for each length,
+and compresses them, by up to 36 times (section 5.4). Here a graph serves further shapes
+(`executable.py`), so that there are few of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from stretto.errors import RunError
+from stretto.machines.cuda.driver import OUT_OF_MEMORY, CudaError
+from stretto.text import bytes_text, counted
+
+MOST_BYTES = 1 << 30
+"""The bound of a device, unless there is a smaller or another one."""
+PART = 16
+"""A device gives at most one part in so many of its memory, unless another bound is set."""
+SETTING = "STRETTO_GRAPH_BYTES"
+"""The environment variable with another bound, in bytes."""
+
+
+class Owner(Protocol):
+    """The graphs of a program on one stream. lock: held while the program is in a call there."""
+
+    @property
+    def lock(self) -> threading.Lock: ...
+    def drop(self, key: Hashable) -> None:
+        """Lets go of one, once it has ended, and has the store remove it. The lock is held."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class StoredGraph:
+    """A graph as the store knows it. key: the owner's. nbytes: of its nodes, tables and arguments.
+    pools: those that its library calls use."""
+
+    owner: weakref.ref[Owner]
+    key: Hashable
+    nbytes: int
+    pools: tuple[Pool, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Pool:
+    """Memory of library calls of a lane. handle: as the allocator calls it. nbytes: that captures
+    have added to it. users: graphs that use it."""
+
+    lane: Hashable
+    handle: object
+    nbytes: int = 0
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMemory:
+    """What captured graphs take on a device, in bytes.
+
+    graphs: how many are kept, of all programs of the process. graph_bytes: of their nodes, tables
+    and arguments. pool_bytes: of the memory of their library calls. limit: of both together.
+    evicted: graphs that went because of the limit, or of an allocation that failed.
+    """
+
+    device: str
+    graphs: int
+    graph_bytes: int
+    pool_bytes: int
+    limit: int
+    evicted: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.graph_bytes + self.pool_bytes
+
+    def __str__(self) -> str:
+        pools = f" and {bytes_text(self.pool_bytes)} for library calls" if self.pool_bytes else ""
+        return (
+            f"{counted(self.graphs, 'graph')} on {self.device}: {bytes_text(self.graph_bytes)}"
+            f"{pools}, of {bytes_text(self.limit)}; {self.evicted} evicted"
+        )
+
+
+@dataclass(slots=True)
+class GraphStore:
+    """The graphs of one device. Safe to call from several threads. capturing: held while library
+    calls are captured, since a pool takes one capture at a time."""
+
+    device: str
+    limit: int
+    evicted: int = 0
+    graphs: OrderedDict[StoredGraph, None] = field(default_factory=OrderedDict["StoredGraph", None])
+    pools: dict[Hashable, Pool] = field(default_factory=dict[Hashable, Pool])
+    capturing: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def memory(self) -> GraphMemory:
+        with self._lock:
+            self._forget_dead()
+            graph_bytes = sum(graph.nbytes for graph in self.graphs)
+            pool_bytes = sum(pool.nbytes for pool in self.pools.values())
+            return GraphMemory(
+                self.device, len(self.graphs), graph_bytes, pool_bytes, self.limit, self.evicted
+            )
+
+    def add(self, owner: Owner, key: Hashable, nbytes: int, pools: Sequence[Pool]) -> StoredGraph:
+        """A graph that was made; its owner is in a call. Others go where the bound asks for it."""
+        graph = StoredGraph(weakref.ref(owner), key, nbytes, tuple(dict.fromkeys(pools)))
+        with self._lock:
+            for pool in graph.pools:
+                pool.users += 1
+                self.pools.setdefault(pool.lane, pool)
+            self.graphs[graph] = None
+        self._evict(owner, keep=graph, until=self.limit)
+        return graph
+
+    def use(self, graph: StoredGraph) -> None:
+        """The graph is the one that was used last."""
+        with self._lock:
+            if graph in self.graphs:
+                self.graphs.move_to_end(graph)
+
+    def remove(self, graph: StoredGraph) -> None:
+        """A graph that its owner lets go of."""
+        with self._lock:
+            if graph in self.graphs:
+                self._remove(graph)
+
+    def make_room(self, owner: Owner) -> bool:
+        """Lets go of all graphs that are not in use, since there is no memory left. owner: of what
+        is to be made, which is in a call. Whether there were any."""
+        before = self.evicted
+        self._evict(owner, keep=None, until=0)
+        return self.evicted > before
+
+    @contextmanager
+    def pool(self, lane: Hashable, make: Callable[[], object]) -> Generator[Pool]:
+        """The pool of a lane, for a capture; made at the first use."""
+        with self.capturing:
+            with self._lock:
+                pool = self.pools.get(lane)
+            yield pool or Pool(lane, make())
+
+    # ---- one graph ---------------------------------------------------------------------------
+    def _remove(self, graph: StoredGraph) -> None:
+        del self.graphs[graph]
+        for pool in graph.pools:
+            pool.users -= 1
+            if not pool.users and self.pools.get(pool.lane) is pool:
+                del self.pools[pool.lane]  # the allocator has its memory back
+
+    def _forget_dead(self) -> None:
+        for graph in [graph for graph in self.graphs if graph.owner() is None]:
+            self._remove(graph)
+
+    # ---- eviction ----------------------------------------------------------------------------
+    def _evict(self, owner: Owner, keep: StoredGraph | None, until: int) -> None:
+        with self._lock:
+            self._forget_dead()
+            waiting = list(self.graphs)
+        for graph in waiting:
+            if self.memory().nbytes <= until:
+                return
+            if graph is not keep:
+                self._drop(graph, owner)
+
+    def _drop(self, graph: StoredGraph, caller: Owner) -> None:
+        """Lets go of a graph, unless its program is in a call on another thread."""
+        owner = graph.owner()
+        if owner is None:
+            return
+        if owner is not caller and not owner.lock.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                is_here = graph in self.graphs  # else its owner was faster
+            if is_here:
+                owner.drop(graph.key)
+                self.evicted += 1
+        finally:
+            if owner is not caller:
+                owner.lock.release()
+
+
+@dataclass(slots=True)
+class _Process:
+    """limit: as `limit_graph_memory` has set it."""
+
+    stores: dict[str, GraphStore] = field(default_factory=dict[str, GraphStore])
+    limit: int | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_PROCESS = _Process()
+
+
+def store_of(device: torch.device, memory: int) -> GraphStore:
+    """The one store of a device. memory: its bytes. Raises ValueError for a setting in the
+    environment that is no number of bytes."""
+    name = str(device)
+    with _PROCESS.lock:
+        if name not in _PROCESS.stores:
+            _PROCESS.stores[name] = GraphStore(name, _first_limit(memory))
+        return _PROCESS.stores[name]
+
+
+def _first_limit(memory: int) -> int:
+    if _PROCESS.limit is not None:
+        return _PROCESS.limit
+    setting = os.environ.get(SETTING)
+    if setting is None:
+        return min(MOST_BYTES, memory // PART)
+    if not setting.isdecimal():
+        raise ValueError(f"{SETTING} must be a number of bytes, not {setting!r}")
+    return int(setting)
+
+
+def graph_memory() -> tuple[GraphMemory, ...]:
+    """What the captured graphs of this process take now, of all programs, by device.
+
+    Graphs are made by calls with `Options(enqueue="graph")`; a device without any is not listed.
+    """
+    with _PROCESS.lock:
+        stores = list(_PROCESS.stores.values())
+    return tuple(store.memory() for store in stores)
+
+
+def limit_graph_memory(nbytes: int) -> None:
+    """Sets the bytes that captured graphs of this process may take on each device that has some,
+    in place of `$STRETTO_GRAPH_BYTES`, and else 1 GiB or a 16th of the device's memory.
+
+    A bound that is exceeded lets go of graphs when the next one is made. Raises ValueError for
+    what is no number of bytes.
+    """
+    if type(nbytes) is not int or nbytes < 0:
+        raise ValueError(f"a number of bytes is wanted, not {nbytes!r}")
+    with _PROCESS.lock:
+        _PROCESS.limit = nbytes
+        for store in _PROCESS.stores.values():
+            store.limit = nbytes
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or the driver had no memory left."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    cause = error.__cause__
+    return isinstance(cause, CudaError) and cause.code == OUT_OF_MEMORY
+
+
+def no_memory_for_graph(kept: GraphMemory, error: Exception) -> RunError:
+    """What to raise where a graph cannot be made, though all others have gone that could."""
+    what = str(error).splitlines()[0]
+    return RunError(
+        f"there is no memory for a captured graph of the program: {what}; kept are {kept}",
+        remedy="free memory of the GPU: other processes may use it (`nvidia-smi`), or leave graphs "
+        'out: Options(enqueue="stream")',
+    )

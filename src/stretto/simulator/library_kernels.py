@@ -1,0 +1,198 @@
+"""What kernels of torch's libraries take on a GPU: a roofline with a table of efficiencies.
+
+A call takes as long as its arithmetic, at a part of the peak of the units that it uses, or as its
+bytes, whichever is more. **All figures of `KERNELS` are estimates; nothing was measured here.**
+They follow what is published of large problems: cuBLAS reaches 0.7 to 0.85 of the peak of tensor
+cores with f16 and bf16 and 0.85 to 0.9 of that of f32 arithmetic, cuDNN's implicit products about
+0.6 where there are many channels, and FlashAttention-2, which torch calls, 0.35 (H100) to 0.7
+(A100) of the peak (Dao 2023; Shah et al. 2024). What small problems lose follows from three things:
+there are fewer tiles than units, a tile that is not full is computed in full,
+and a short sum has no time to fill the pipeline (`ramp`).
+
+f32 numbers are multiplied as torch is set: products in f32 and convolutions in TF32 unless
+`torch.backends.cuda.matmul.allow_tf32` and `torch.backends.cudnn.allow_tf32` say otherwise. Our own
+kernels always sum three products of TF32, which is as accurate as f32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stretto.device.costs import CostModel
+from stretto.device.expr import Buffer
+from stretto.device.operator import LibraryCall
+from stretto.device.regions import call_buffers
+from stretto.ir.types import DType
+from stretto.simulator.devices import Device
+from stretto.simulator.library_work import Kind, LibraryWork, library_work
+from stretto.simulator.occupancy import BlockNeeds
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryKernel:
+    """Kernels of one kind for one kind of numbers.
+
+    efficiency: of the peak, for problems that are large in every dim. ramp: the length of a sum at
+    which half of that is reached. tile: results along either dim that are computed together, on a
+    multiprocessor or on several that hand over what they load; smaller ones are taken where there
+    would be fewer of them than units. needs: of a block. passes: how often the largest operand and
+    the result are moved beyond the once that is counted for all, since the library brings images
+    into another layout and back.
+    """
+
+    efficiency: float
+    ramp: int
+    tile: int
+    needs: BlockNeeds
+    passes: int = 0
+
+
+_LARGE = BlockNeeds(256, 168, 96 << 10)
+_USUAL = BlockNeeds(128, 168, 48 << 10)
+_OTHER = BlockNeeds(128, 64, 2 << 10)
+
+KERNELS = {
+    (Kind.PRODUCT, "half"): LibraryKernel(0.75, 96, 256, _LARGE),
+    (Kind.PRODUCT, "tf32"): LibraryKernel(0.7, 96, 256, _LARGE),
+    (Kind.PRODUCT, "single"): LibraryKernel(0.85, 32, 128, _USUAL),
+    (Kind.PRODUCT, "double"): LibraryKernel(0.85, 32, 64, _USUAL),
+    (Kind.CONVOLUTION, "half"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
+    (Kind.CONVOLUTION, "tf32"): LibraryKernel(0.6, 96, 256, _LARGE, 1),
+    (Kind.CONVOLUTION, "single"): LibraryKernel(0.65, 64, 128, _USUAL),
+    (Kind.CONVOLUTION, "double"): LibraryKernel(0.5, 64, 64, _USUAL),
+    (Kind.ATTENTION, "half"): LibraryKernel(0.4, 32, 128, _LARGE),
+    (Kind.ATTENTION, "tf32"): LibraryKernel(0.4, 32, 64, _LARGE),
+    (Kind.ATTENTION, "single"): LibraryKernel(0.5, 32, 64, _LARGE),
+    (Kind.ATTENTION, "double"): LibraryKernel(0.3, 32, 64, _USUAL),
+}
+"""By what they compute, and on which numbers; `numbers_of` says which of them a call is."""
+
+LEAST_TILE = 64
+"""The smallest tile along either dim."""
+ELEMENTS = 1024
+"""Results of a block of any other kernel, which computes at `Device.functions`."""
+LEAST_DEPTH = 128
+"""Products whose sums are as long are cut along them, too, where there are fewer tiles than
+units; a second kernel then adds the parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryEstimate:
+    """blocks, needs: of its main kernel. overhead: seconds in which nothing is computed. compute:
+    seconds of all its arithmetic on one multiprocessor. moved: bytes by buffer name. near: bytes
+    that it draws from the cache beyond those. operations: of the call."""
+
+    blocks: int
+    needs: BlockNeeds
+    overhead: float
+    compute: float
+    moved: tuple[tuple[str, float], ...]
+    near: float
+    operations: float
+
+    def seconds(self, device: Device) -> float:
+        """By itself, with all operands in memory, without the overhead."""
+        units = min(self.blocks, device.units)
+        nbytes = sum(count for _, count in self.moved)
+        bandwidth = min(device.memory_bandwidth, device.unit_bandwidth * units)
+        near = self.near / min(device.cache_bandwidth, 2 * device.unit_bandwidth * units)
+        return max(self.compute / units, nbytes / bandwidth, near)
+
+
+def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> LibraryEstimate:
+    """What a call takes on a GPU."""
+    work = library_work(call, costs)
+    moved = {buffer.name: _nbytes(buffer, costs) for buffer in {*call_buffers(call), *call.outs}}
+    start = device.start_seconds + device.latency_seconds
+    if work.kind is Kind.OTHER:
+        blocks = max(-(-work.results // ELEMENTS), 1)
+        compute = work.operations / (device.functions * device.efficiency / device.units)
+        return LibraryEstimate(blocks, _OTHER, start, compute, _sorted(moved), 0.0, work.operations)
+    dtype = call.outs[0].dtype
+    numbers = numbers_of(work.kind, dtype, device)
+    kernel = KERNELS[work.kind, numbers]
+    tiles = _tiles(kernel.tile, work, dtype, device)
+    parts = 1
+    if work.kind is Kind.PRODUCT:
+        parts = max(min(device.units // tiles.count, work.depth // LEAST_DEPTH), 1)
+    rate = _peak(numbers, device) * kernel.efficiency / device.units
+    rate *= max(tiles.length, 1) / (max(tiles.length, 1) + kernel.ramp)
+    near = max(tiles.nbytes - sum(moved.values()), 0.0)
+    for name in _images(call) if kernel.passes else ():
+        moved[name] *= 1 + 2 * kernel.passes
+    further = kernel.passes * 2 + (parts > 1)
+    return LibraryEstimate(
+        tiles.count * parts,
+        kernel.needs,
+        start * (1 + further) + further * device.next_launch_seconds / 2,
+        work.operations * tiles.waste / rate,
+        _sorted(moved),
+        near,
+        work.operations,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """count: of a call's results. length: of the sums of each. nbytes: that all of them load.
+    waste: operations on full tiles, for each one on results."""
+
+    count: int
+    length: int
+    nbytes: float
+    waste: float
+
+
+def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles:
+    """Tiles as large as there are enough of for all units. A tile of an attention is so many rows
+    of queries, which are all multiplied with all keys and values."""
+    rows, side = work.kind is Kind.ATTENTION, tile
+    while side > LEAST_TILE and work.results < side * (work.depth if rows else side) * device.units:
+        side //= 2
+    across = work.depth if rows else side
+    count = max(-(-work.results // (side * across)), 1)
+    length = max(int(work.operations / (4 * max(work.results, 1))), 1) if rows else work.depth
+    nbytes = float(count * length * (2 * across if rows else 2 * side) * dtype.itemsize)
+    # Products of few rows are the business of kernels that compute no full tiles of them.
+    waste = min(count * side * across / max(work.results, 1), 2.0)
+    return _Tiles(count, length, nbytes, waste)
+
+
+def numbers_of(kind: Kind, dtype: DType, device: Device) -> str:
+    """What the multiplications of a call are done in, as torch is set now."""
+    if dtype is DType.F64:
+        return "double"
+    if dtype in (DType.F16, DType.BF16):
+        return "half"
+    backends = torch.backends
+    allowed = backends.cudnn if kind is Kind.CONVOLUTION else backends.cuda.matmul
+    return "tf32" if device.has_tf32 and allowed.allow_tf32 else "single"
+
+
+def _peak(numbers: str, device: Device) -> float:
+    match numbers:
+        case "double":
+            return device.double_flops
+        case "half":
+            return device.half_flops
+        case "tf32":
+            return 3 * device.tensor_flops
+        case _:
+            return device.flops
+
+
+def _images(call: LibraryCall) -> tuple[str, str]:
+    """The image that a convolution reads, and its result."""
+    image = call.args[0]
+    assert isinstance(image, Buffer)
+    return image.name, call.outs[0].name
+
+
+def _nbytes(buffer: Buffer, costs: CostModel) -> float:
+    return float(costs.points(buffer.shape) * buffer.dtype.itemsize)
+
+
+def _sorted(moved: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(moved.items()))
