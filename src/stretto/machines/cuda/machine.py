@@ -63,8 +63,8 @@ from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import costs_on, device_for, gpu_like
-from stretto.simulator.work import Kept
 from stretto.simulator.simulate import simulate
+from stretto.simulator.work import Kept
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
