@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from torch import Tensor
 
@@ -13,6 +16,7 @@ from stretto.device.verifier import verify_form
 from stretto.errors import CodegenError, ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
+from stretto.ir.parser import parse_program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
@@ -74,6 +78,56 @@ def test_every_form_of_random_programs_is_read_back_and_correct(program: Program
         assert again(form) == form
         source = form.tree if isinstance(form, Selected) else source
         verify_form(form, source)
+
+
+EARLIER_ITEMS = """
+func @main(%0: f32[], %1: f32[3], %2: f32[2, 3], %3: f32[3, 2], %4: f32[6], %5: i64[3], %6: i64[], %7: bool[]) -> (f32[3]) {
+  %8 = constant "c0" : f32[3]
+  %10 = constant "c2" : f32[6]
+  %13 = aten.remainder.Scalar(%6, 4) : i64[]
+  %14, %15, %16 = for %17 in (%13, 1, -1) carry (%18 = %5, %19 = %4, %20 = %6) {
+    %21 = if %7 {
+      %24 = constant "c4" : f32[2, 3]
+      yield %24
+    } else {
+      %32 = aten.mul.Tensor(%2, %8) : f32[2, 3]
+      %33 = aten.tanh.default(%32) : f32[2, 3]
+      yield %33
+    } : f32[2, 3]
+    %34 = aten.remainder.Scalar(%17, 4) : i64[]
+    %35 = constant "c5" : f32[2, 3]
+    %36, %37, %38 = for %39 in (1, %34, 1) carry (%40 = %10, %41 = %35, %42 = %35) {
+      %46 = constant "c7" : f32[2, 3]
+      yield %40, %46, %42
+    } : f32[6], f32[2, 3], f32[2, 3]
+    %47, %48 = if %7 {
+      %55 = list.new(%2) : list<f32[2, 3]>
+      %56, %57 = list.pop(%55) : list<f32[2, 3]>, f32[2, 3]
+      yield %55, %17
+    } else {
+      %60 = constant "c9" : f32[2, 3]
+      %61 = list.new(%60, %2) : list<f32[2, 3]>
+      %62 = list.push(%61, %60) : list<f32[2, 3]>
+      yield %62, %20
+    } : list<f32[2, 3]>, i64[]
+    yield %18, %10, %6
+  } : i64[3], f32[6], i64[]
+  %63 = aten.remainder.Scalar(%6, 2) : i64[]
+  %64 = aten.mul.Scalar(%8, %63) : f32[3]
+  return %64
+}
+"""  # noqa: E501
+
+
+def test_an_item_is_read_of_a_list_that_is_made_anew_in_each_iteration() -> None:
+    """Which item a pop reads only the length tells. Another iteration has written others, which
+    must not lie where something else has been written since."""
+    constants = {
+        name: torch.ones([int(size) for size in shape.split(",")])
+        for name, shape in re.findall(r'constant "(\w+)" : f32\[(.*)\]', EARLIER_ITEMS)
+    }
+    for form in forms(parse_program(EARLIER_ITEMS, constants)):
+        verify_form(form)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -136,7 +136,7 @@ class _Timeline:
                 end = self._control()
                 iteration = Seq(children(node))
                 exposed = _Exposed().visit(iteration, frozenset())
-                self.loops.append(_Loop(start, end, exposed))
+                self.loops.append(_Loop(start, end, frozenset(name for name, _ in exposed)))
                 self.pairs += rotation(node)
                 for event in (start, end):
                     self._note(swaps(rotation(node)), event)
@@ -163,20 +163,41 @@ class _Timeline:
             self.events.setdefault(name, []).append(event)
 
 
-class _Exposed(Backward[LeafPlan, frozenset[str]]):
-    """Names of the buffers that may be read before they are written."""
+Exposure = tuple[str, bool]
+"""The name of a buffer that may be read before it is written; whether it is a list of which any
+item may be read, as far as the text says. To write some of its items does not end that."""
 
-    def leaf(self, body: LeafPlan, after: frozenset[str]) -> frozenset[str]:
+
+class _Exposed(Backward[LeafPlan, frozenset[Exposure]]):
+    """The buffers that may be read before they are written."""
+
+    def leaf(self, body: LeafPlan, after: frozenset[Exposure]) -> frozenset[Exposure]:
         for placed in reversed(list(body.placed)):
             for name, fresh in _accesses(placed.item):
-                after = after - {name} if fresh else after | {name}
+                after = after - {(name, False)} if fresh else after | {(name, False)}
+            after |= {(name, True) for name in _any_items(placed.item)}
         return after
 
-    def call(self, call: Call[LeafPlan], after: frozenset[str]) -> frozenset[str]:
-        return after.union(access.buffer.name for _, access in call.tensors)
+    def call(self, call: Call[LeafPlan], after: frozenset[Exposure]) -> frozenset[Exposure]:
+        return after.union((access.buffer.name, False) for _, access in call.tensors)
 
-    def merge(self, a: frozenset[str], b: frozenset[str]) -> frozenset[str]:
+    def merge(self, a: frozenset[Exposure], b: frozenset[Exposure]) -> frozenset[Exposure]:
         return a | b
+
+
+def _any_items(item: Statement) -> Iterator[str]:
+    """Names of the lists of which an item is read that only the run tells. The length of a list
+    tells which of its items are those of an earlier iteration, and no verifier knows that."""
+    if isinstance(item, Kernel) and item.call is None:
+        reads = (load.access for stage in item.stages for load in stage.operator.reads())
+        for access in reads:
+            atoms = [atom for index in access.index for atom, _ in index.terms]
+            if access.buffer.kind == "items" and not all(isinstance(atom, Var) for atom in atoms):
+                yield access.buffer.name
+    else:
+        for region in item_regions(item):
+            if region.buffer.kind == "items" and not region.write:
+                yield region.buffer.name
 
 
 def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
