@@ -53,7 +53,7 @@ def recursive(x: Tensor, weight: Tensor, n: Tensor) -> Tensor:
 
 
 CASES: dict[Callable[..., Any], tuple[Tensor, ...]] = {
-    matvec: (random(1, 5003), random(10, 5003)),
+    matvec: (random(1, 5003), random(3, 5003)),
     sums: (random(130, 77),),
     product: (random(9, 1030), random(1030, 40) / 30),
     in_loops: (random(2, 1001), random(1001, 24) / 30, torch.tensor(3)),

@@ -24,8 +24,9 @@ from stretto.device.tree import (
     If,
     Let,
     Loop,
+    Node,
     TreeFunction,
-    While,
+    is_loop,
     is_parallel,
     rotating,
 )
@@ -181,15 +182,10 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         with self.out.within(self.section()):
             super().branch(node)
 
-    def for_loop(self, node: For[Schedule]) -> None:
-        self.loops += 1
-        super().for_loop(node)
-        self.loops -= 1
-
-    def while_loop(self, node: While[Schedule]) -> None:
-        self.loops += 1
-        super().while_loop(node)
-        self.loops -= 1
+    def node(self, node: Node[Schedule]) -> None:
+        self.loops += is_loop(node)
+        super().node(node)
+        self.loops -= is_loop(node)
 
     def section(self) -> code.Section:
         return code.Section(least=LEAST_REPEATED if self.loops else LEAST_LINES)

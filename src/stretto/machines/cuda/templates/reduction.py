@@ -28,7 +28,7 @@ from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
 from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, infix, literal, variable
 
-FAR = 2**31 - 1
+FAR, FAR_OF_INT64 = 2**31 - 1, 2**63 - 1
 """The position of a lane that has seen nothing."""
 OWN = 1000
 """Variables of unrolled points are numbered from multiples of this on."""
@@ -289,8 +289,18 @@ class ReducePrinter(NestPrinter):
         kind = self.key_type if self.combine in ("argmax", "argmin") else VALUE_TYPES[self.dtype]
         self.out.assign(name, call("tl.full", shape, self.identity(), kind))
         if self.combine in ("argmax", "argmin"):
-            self.out.assign(found, call("tl.full", shape, FAR, "tl.int32"))
+            self.out.assign(found, call("tl.full", shape, self.far, self.position_type))
         return name, found
+
+    @property
+    def position_type(self) -> str:
+        size = total_size(self.depths)
+        return "tl.int32" if isinstance(size, int) and size <= FAR else "tl.int64"
+
+    @property
+    def far(self) -> int:
+        """The position of lanes that have seen nothing."""
+        return FAR if self.position_type == "tl.int32" else FAR_OF_INT64
 
     @property
     def key_type(self) -> str:
@@ -315,7 +325,7 @@ class ReducePrinter(NestPrinter):
         mask = printer.masks.get(1)
         if self.combine in ("argmax", "argmin"):
             key = printer.name(call(f"stretto_{self.combine}_key", value))
-            better = infix(infix(key, ">", name), "|", infix(found, "==", FAR))
+            better = infix(infix(key, ">", name), "|", infix(found, "==", self.far))
             test = printer.name(better if mask is None else mask & better)
             self.out.assign(name, call("tl.where", test, key, name))
             self.out.assign(found, call("tl.where", test, position, found))

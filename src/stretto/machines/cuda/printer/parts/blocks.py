@@ -165,7 +165,11 @@ def stretto_first_position(keys, positions):
         lowest: tl.constexpr = -9223372036854775808
     else:
         lowest: tl.constexpr = -2147483648
+    if positions.dtype == tl.int64:
+        far: tl.constexpr = 9223372036854775807
+    else:
+        far: tl.constexpr = 2147483647
     DEPTH: tl.constexpr = 0 if len(keys.shape) == 3 else 1
-    best = tl.max(tl.where(positions == 2147483647, lowest, keys), DEPTH, keep_dims=True)
-    found = tl.min(tl.where(keys == best, positions, 2147483647), DEPTH, keep_dims=True)
-    return tl.where(found == 2147483647, 0, found).to(tl.int64)
+    best = tl.max(tl.where(positions == far, lowest, keys), DEPTH, keep_dims=True)
+    found = tl.min(tl.where(keys == best, positions, far), DEPTH, keep_dims=True)
+    return tl.where(found == far, 0, found).to(tl.int64)
