@@ -32,6 +32,7 @@ from stretto.schedule.launches import choose_launches
 from stretto.schedule.plan import make_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
+from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
@@ -129,10 +130,12 @@ def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) 
 
 
 def persistent_seconds(program: DeviceProgram, device: Device, costs: CostModel) -> float | None:
-    """Of a program as one launch; None where library calls cut it."""
+    """Of a program as one launch, with the weights that its loops keep on chip; None where library
+    calls cut it."""
     if any(kernel.call is not None for kernel in program.kernels):
         return None
-    return simulate(program, device, Assumed(costs.unknown_trips), costs).seconds
+    kept = kept_in_loops(program, device, costs)
+    return simulate(program, device, Assumed(costs.unknown_trips), costs, kept).seconds
 
 
 def captured_seconds(
