@@ -23,6 +23,7 @@ from stretto.device.tree import (
     Seq,
     While,
     is_predicated,
+    leaves,
     reads,
     title,
     walk,
@@ -40,6 +41,7 @@ from stretto.machines.cuda.styles import GpuProgram, kept_of
 from stretto.machines.library_report import PRODUCT_HEADERS
 from stretto.machines.machine import Description, Stages, Table
 from stretto.schedule.launches import ChosenBranch, choose_launches, placements
+from stretto.schedule.plan import MOST_KERNELS
 from stretto.simulator.devices import device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.simulate import simulate
@@ -396,7 +398,10 @@ def _why(node: Node[Action], plan: Plan) -> str:
     calls = library_targets(node, plan)
     if calls:
         return f"{', '.join(calls)} inside"
-    return "too many kernels inside for one launch"
+    launched = [action for action in leaves(node) if isinstance(action, Launch)]
+    if sum(len(launch.program.kernels) for launch in launched) > MOST_KERNELS:
+        return "too many kernels inside for one launch"
+    return "the options say so, or the simulated plan is faster"
 
 
 def library_targets(node: Node[Action], plan: Plan) -> list[str]:
