@@ -3,7 +3,7 @@
 A sample is either the same each time (`sampled`, `every`), or another one for each commit: of the
 cases of a test that is marked `pytest.mark.rotating(n)`, one in n runs, and of each other test one
 in eight, so that all of them run within some commits. Tests that take long (`long_tests.txt`, which
-`tools/long_tests.py` writes) take turns in a run of the whole suite: one in eight of them runs.
+`tools/long_tests.py` writes) take turns in a run of the whole suite: one in ten of them runs.
 `pytest --sample=TEXT` repeats what the header of a run says.
 """
 
@@ -21,7 +21,7 @@ import pytest
 
 ONE_IN = 8
 """Of the cases of a test one in so many runs, other ones for each commit."""
-TURNS = 8
+TURNS = 10
 """Of the tests that take long one in so many runs, where the whole suite does."""
 WHOLE_SUITE = 1000
 """So many tests are the suite, and no choice of somebody's."""

@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-LEAST = 2.0
+LEAST = 1.0
 LIST = Path(__file__).parents[1] / "tests" / "long_tests.txt"
 LINE = re.compile(r"([\d.]+)s (?:call|setup|teardown)\s+(\S+::[\w:]+)(\S*)")
 
