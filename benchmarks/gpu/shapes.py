@@ -27,7 +27,7 @@ from .systems import Case, captured, compiled, without_gradients
 from .worker import Reporter, WrongValue
 
 if TYPE_CHECKING:
-    from stretto.machines.cuda.graphs.executable import Counts
+    from stretto.machines.cuda.graphs.kept import Counts
 
 JOB = "memory"
 SYSTEMS = ("stretto", "graph-each", "graph-each-one-pool")

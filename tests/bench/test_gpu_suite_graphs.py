@@ -23,7 +23,7 @@ from benchmarks.gpu.worker import WrongValue
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models.real import MissingPackage
 from benchmarks.peers.base import Skipped
-from stretto.machines.cuda.graphs.executable import Counts
+from stretto.machines.cuda.graphs.kept import Counts
 from tests.bench.test_gpu_suite import run_dry, system
 
 DRY = Bench(True)

@@ -1,0 +1,130 @@
+"""What is kept of captured graphs: of a stretch of a plan, of a state, and how often it served."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+from stretto.device.expr import (
+    Buffer,
+)
+from stretto.device.operator import LibraryCall
+from stretto.device.plan import (
+    Action,
+    Launch,
+)
+from stretto.device.tree import If, Seq
+from stretto.machines.cuda.graphs.builder import GraphNode, Replay
+from stretto.machines.cuda.graphs.store import (
+    GraphStore,
+    StoredGraph,
+)
+from stretto.machines.cuda.launcher import Launcher
+
+
+@dataclass(slots=True)
+class Hits:
+    """Tensors of calls after the first one, and how many of them lay where they had lain in the
+    call before: what Grape (section 4.1) predicts of placeholders."""
+
+    seen: int = 0
+    hit: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        return self.hit / self.seen if self.seen else None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
+    the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
+    unlikely arms, which the host executed. inputs, results: of calls, the tensors that lay where
+    they had lain."""
+
+    made: int = 0
+    replayed: int = 0
+    as_they_were: int = 0
+    patched: int = 0
+    inputs: Hits = field(default_factory=lambda: Hits())
+    results: Hits = field(default_factory=lambda: Hits())
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
+    else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
+    no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
+    places. exits: branches that leave the graph."""
+
+    sequence: Seq[Action]
+    numbers: tuple[int, ...]
+    captured: bool
+    launches: tuple[Launch, ...] = ()
+    outer: tuple[Launch, ...] = ()
+    calls: tuple[LibraryCall, ...] = ()
+    sized: bool = False
+    rotated: frozenset[Buffer] = frozenset()
+    exits: tuple[If[Action], ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        return id(self.sequence), self.numbers
+
+
+@dataclass(slots=True)
+class Made:
+    """A graph of a stretch. nodes: its launches that can be patched. words: the arguments that
+    they have now, one launch after the other, but only those that change from call to call: which
+    these are, and all others, is known once for each kernel. stored: what the process's store
+    knows of it."""
+
+    replay: Replay
+    nodes: list[tuple[Launch, GraphNode]]
+    words: array[int]
+    stored: StoredGraph | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.replay.nbytes + len(self.words) * self.words.itemsize
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Graphs:
+    """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
+    and addresses; initial: what these are before a run, with its values; reached: what these point
+    to. counts: two words for each branch whose ways are counted. left: as `ExitCells`; loops:
+    `loop_cells`, by the `id` of the loop. addresses: of inputs and results of the last call, by
+    slot. last: of each stretch, the call's memory and sizes, and the graph that had them."""
+
+    launcher: Launcher
+    store: GraphStore
+    stream: int
+    lock: threading.Lock
+    arena: torch.Tensor
+    words: torch.Tensor
+    initial: torch.Tensor
+    counts: torch.Tensor
+    left: torch.Tensor
+    loops: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    values: tuple[int, ...] = ()
+    addresses: dict[int, int] = field(default_factory=dict[int, int])
+    reached: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
+    made: OrderedDict[Hashable, Made] = field(default_factory=OrderedDict[Hashable, Made])
+    last: dict[Hashable, tuple[Hashable, Made]] = field(
+        default_factory=dict[Hashable, tuple[Hashable, Made]]
+    )
+
+    def drop(self, key: Hashable) -> None:
+        """Lets go of a graph, when its replays have ended."""
+        self.launcher.synchronize(self.stream)
+        gone = self.made.pop(key)
+        self.last = {place: one for place, one in self.last.items() if one[1] is not gone}
+        if gone.stored is not None:
+            self.store.remove(gone.stored)
