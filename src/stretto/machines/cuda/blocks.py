@@ -79,6 +79,6 @@ class ReusedBlocks:
         block.callers.append(weakref.ref(array))
         storage = torch.from_numpy(array).untyped_storage()
         made = torch.empty(0, dtype=result.dtype)
-        made.set_(storage, 0, result.shape, result.stride())  # pyright: ignore
+        made.set_(storage, 0, result.shape, result.stride())
         block.result = weakref.ref(made)
         return made

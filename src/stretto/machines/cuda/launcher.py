@@ -225,7 +225,8 @@ def _forget_workspaces() -> None:
     """torch keeps the memory in which cuBLAS works by stream, and captures are all on one: without
     this, products of two pools would work in the memory of the first, and race where they run
     beside each other."""
-    clear: Callable[[], None] = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore
+    clear: Callable[[], None]
+    clear = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore[reportPrivateUsage]
     clear()
 
 
