@@ -1,22 +1,21 @@
-"""The GPU suite: one command that checks stretto on an NVIDIA GPU, then measures it.
+"""What checks stretto on an NVIDIA GPU, then measures it.
 
-`python3 -m benchmarks.gpu --out DIR` runs five parts, one after the other:
+`python3 -m benchmarks.gpu.lease --out DIR` runs stages, one after the other:
 
-    correctness  the zoo and the launches, against float64
+    facts        what the GPU is, and if programs made at home have the texts that are printed there
+    smoke        if launches work at all, and in which form
+    sanitizer    races and accesses outside of memory, by compute-sanitizer
+    correctness  the zoo, types and launches, against float64
     ceilings     what the GPU can do at best, and what waits, launches and loops cost on it
-    models       stretto against its peers on the models with control flow
+    peers        stretto against its peers on the models with control flow
     graphs       ways to enqueue models with parallel branches, captured graphs among them
-    traces       pictures and traces of what was measured
+    profile      hardware counters, and when each unit waits
 
-`suite` runs parts; `engine` runs their jobs, each in a process of its own (`worker`) that may crash
-or hang without harm to the rest. The part `x` has a module `x`: its `jobs` are listed in the parent
-process, which runs nothing on the GPU, and its `run` is what a worker does. `turns` is what the
-parts have in common whose systems take turns.
+`lease` runs the stages; `engine` runs their jobs, each in a process of its own (`worker`) that may
+crash or hang without harm to the rest. A job names the module whose `run` a worker calls; the
+module's `jobs` are listed in the parent process, which runs nothing on the GPU. `saved` makes
+programs at home for a GPU that is elsewhere, `rehearsal` is what a dry run has in place of one, and
+`report` turns rows into tables and pictures.
 
-Works from the source tree with torch, triton and numpy; pictures need matplotlib.
+Works from the source tree with torch, triton and numpy.
 """
-
-from importlib.util import find_spec
-
-if find_spec("torch") is None:
-    raise SystemExit("benchmarks.gpu needs torch and triton; this Python has no torch")

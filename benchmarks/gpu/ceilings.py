@@ -1,38 +1,60 @@
-"""The part `ceilings`: the GPU's best rates, and what waits, launches and loops cost on it."""
+"""The stage `ceilings`: the GPU's best rates, and what waits, launches and loops cost on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import conditional, gemv, probes
+import stretto
+from stretto.machines.cuda.printer.source import TritonSource
+
+from . import conditional, probes
 from .clock import Call, device_seconds, host_seconds, rate, repeat, slopes, spread
 from .device import Bench
-from .engine import Job
+from .engine import Job, Settings, run_jobs
 from .probes import Loaded, Probe
+from .results import Keep
 from .worker import Reporter
 
-LIMIT_S = 40.0
-SAMPLES = 15
+LIMIT_S = 6.0
+SAMPLES = 7
 LAUNCHES = 400
 """Of a sample: as many as surely fit into the GPU's queue, which holds about a thousand."""
+STREAM = probes.stream(8192, 8)
+DRY_STREAM = probes.stream(64, 8)
+UNITS = (2, 8, 32, 66)
+"""Of waits and waves, besides all."""
 
 
-def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
-    """One at a time: nothing else may use the GPU."""
-    return [Job("ceilings", name, 100.0) for name in (("dry",) if dry_run else ("basic", "gemv"))]
+def jobs(settings: Settings) -> list[Job]:
+    return [Job("ceilings", "all", 60.0)]
+
+
+def drive(settings: Settings, record: Keep, end: float) -> None:
+    """One worker: nothing else may use the GPU."""
+    run_jobs(jobs(settings), settings, record, end, 1)
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
-    basic = (rates, waits, launches, loops, tasks)
-    groups = {"basic": basic, "gemv": (gemvs,), "dry": (*basic, gemvs)}
-    for group in groups[reporter.job]:
-        for name, measure in group(bench, str(reporter.scratch / "programs")).items():
+    """In a worker; what the cost model needs most comes first."""
+    for group in (rates, waits, tasks, launches, loops):
+        for name, measure in group(bench, str(reporter.programs)).items():
             reporter.row(name, LIMIT_S, measure)
+
+
+def sources(units: int) -> Iterator[TritonSource]:
+    """The kernels of this stage and of `smoke` on a GPU of so many units, to be compiled
+    beforehand."""
+    for probe in (probes.EMPTY, STREAM, probes.BARRIER, probes.EXCHANGE, *ARITHMETIC.values()):
+        yield probe.source(units)
+    yield from (probe.source(units) for probe in PRODUCTS.values())
+    yield from (probe.source(1) for probe in (STREAM, probes.CHASE, probes.EMPTY))
+    for count in (*UNITS, units):
+        yield from (probe.source(count) for probe in (probes.PING_PONG, probes.WAVE))
 
 
 Rows = dict[str, Callable[[], dict[str, Any]]]
@@ -86,13 +108,13 @@ def matmul(bench: Bench, dtype: torch.dtype, size: int) -> dict[str, Any]:
 
 def read(bench: Bench, folder: str, nbytes: int, units: int) -> dict[str, Any]:
     """Bytes per second that units read, by a kernel of the kind that programs are."""
-    block, warps = bench.size(8192, 64), 8
+    block = bench.size(8192, 64)
     blocks = bench.size(nbytes // (4 * block), 5)
     data = torch.randn(blocks * block, device=bench.device)
     count = torch.tensor([blocks], dtype=torch.int32, device=bench.device)
     found = torch.zeros(units, device=bench.device)
     units = min(units, bench.units)
-    probe = probes.stream(block, warps)
+    probe = DRY_STREAM if bench.dry_run else STREAM
     loaded = Loaded(bench, probe, folder, (data, count, found), units=units)
     low = bench.size(1 if nbytes > 1 << 28 else 200, 1)
     seconds = slopes(bench, loaded.run, low, 3 * low, bench.size(SAMPLES, 2))
@@ -106,23 +128,21 @@ def read(bench: Bench, folder: str, nbytes: int, units: int) -> dict[str, Any]:
 def waits(bench: Bench, folder: str) -> Rows:
     """Seconds of a wait behind the signal it waits for: the progress counters go through L2."""
     found: Rows = {}
-    for units in (2, 8, 66, bench.units):
-        if units <= bench.units:
-            row = (
-                f"wait between two units, {units} apart" if units > 2 else "wait between two units"
-            )
-            found[row] = partial(trip, bench, folder, probes.PING_PONG, units, 0.5)
-    for units in (2, 8, 32, 66, bench.units):
-        if units <= bench.units:
-            row = f"wave over {units} units" if units < bench.units else "wave over all units"
-            found[row] = partial(trip, bench, folder, probes.WAVE, units, 1.0)
+    for units in (*(count for count in UNITS if count < bench.units), bench.units):
+        apart = f", {units} apart" if units > 2 else ""
+        measure = partial(trip, bench, folder, probes.PING_PONG, units, 0.5)
+        found[f"wait between two units{apart}"] = measure
+        row = "wave over all units" if units == bench.units else f"wave over {units} units"
+        found[row] = partial(trip, bench, folder, probes.WAVE, units, 1.0)
     return found
 
 
-def trip(bench: Bench, folder: str, probe: Probe, units: int, share: float) -> dict[str, Any]:
-    """Seconds of `share` of a trip."""
+def trip(
+    bench: Bench, folder: str, probe: Probe, units: int, share: float, most: int = 5000
+) -> dict[str, Any]:
+    """Seconds of `share` of a trip, of `most` at once."""
     loaded = Loaded(bench, probe, folder, units=units)
-    return _trips(bench, loaded, share) | {"units": units}
+    return _trips(bench, loaded, share, most) | {"units": units}
 
 
 def _trips(bench: Bench, loaded: Loaded, share: float = 1.0, most: int = 5000) -> dict[str, Any]:
@@ -163,13 +183,15 @@ def launch_seconds(bench: Bench, call: Call, kind: str) -> dict[str, Any]:
     return spread(measure(bench, call, calls, samples)) | {"calls": calls}
 
 
+def plus_one(x: Tensor) -> Tensor:
+    return x + 1.0
+
+
 @torch.no_grad()
 def whole_call(bench: Bench, folder: str, kind: str) -> dict[str, Any]:
-    import stretto
-
     x = torch.ones(16, device=bench.device)
     options = stretto.Options(cache_dir=folder)
-    fast = stretto.compile(lambda x: x + 1.0, backend=bench.backend, options=options)
+    fast = stretto.compile(plus_one, backend=bench.backend, options=options)
     fast(x)
     return launch_seconds(bench, lambda: fast(x), kind)
 
@@ -214,28 +236,34 @@ def _graph(bench: Bench, tensors: list[Tensor], chain: int) -> torch.cuda.CUDAGr
 # ---- tasks -----------------------------------------------------------------------------------
 
 
+BLOCK, DRY_BLOCK = 512, 32
+STEPS = {
+    "function applications": ("stretto_tanh({x})", "tl.float32", 1.0),
+    "fp32 arithmetic": ("{x} * 0.999 + 0.001", "tl.float32", 2.0),
+    "fp64 arithmetic": ("{x} * 0.999 + 0.001", "tl.float64", 2.0),
+}
+"""A step on each element, its type, and the operations that it counts for."""
+SHAPES = {
+    "tensor cores, fp32 as three TF32": ("fp32", "tf32x3", 64, 64, 32),
+    "tensor cores, bf16": ("bf16", "ieee", 64, 64, 64),
+    "a step of a small product": ("fp32", "tf32x3", 16, 16, 32),
+}
+ARITHMETIC = {name: probes.arithmetic(step, BLOCK, kind) for name, (step, kind, _) in STEPS.items()}
+PRODUCTS = {name: probes.products(*shape) for name, shape in SHAPES.items()}
+
+
 def tasks(bench: Bench, folder: str) -> Rows:
-    """What the figures of machines/cuda/costs.py stand for, of one unit while all run."""
-    block = bench.size(512, 32)
-    steps = {
-        "function applications": ("stretto_tanh({x})", "tl.float32", 1.0),
-        "fp32 arithmetic": ("{x} * 0.999 + 0.001", "tl.float32", 2.0),
-        "fp64 arithmetic": ("{x} * 0.999 + 0.001", "tl.float64", 2.0),
-    }
+    """What the figures of machines/cuda/costs.py are about, of one unit while all run."""
+    block = bench.size(BLOCK, DRY_BLOCK)
     found: Rows = {
         "barrier of a unit": partial(small, bench, folder, probes.BARRIER, ()),
         "load to use, L2": partial(chase, bench, folder, 4 << 20),
         "load to use, memory": partial(chase, bench, folder, 1 << 30),
     }
-    for name, (step, kind, amount) in steps.items():
+    for name, (step, kind, amount) in STEPS.items():
         probe = probes.arithmetic(step, block, kind)
         found[name] = partial(work, bench, folder, probe, amount * 4 * block)
-    shapes = {
-        "tensor cores, fp32 as three TF32": ("fp32", "tf32x3", 64, 64, 32),
-        "tensor cores, bf16": ("bf16", "ieee", 64, 64, 64),
-        "a step of a small product": ("fp32", "tf32x3", 16, 16, 32),
-    }
-    for name, shape in shapes.items():
+    for name, shape in SHAPES.items():
         found[name] = partial(tensor_cores, bench, folder, *shape)
     return found
 
@@ -286,13 +314,12 @@ def tensor_cores(
 
 
 def loops(bench: Bench, folder: str) -> Rows:
-    sizes = bench.size(1024, 16), bench.size(4096, 32)
     return {
         "WHILE node of a CUDA graph, one kernel": partial(conditional.measure, bench, 1),
         "WHILE node of a CUDA graph, two kernels": partial(conditional.measure, bench, 2),
-        "iteration of a loop, one unit": partial(iteration, bench, folder, count_up, 64),
-        "iteration of a loop, all units": partial(iteration, bench, folder, spread_out, sizes[1]),
-        "iteration of a loop, a product": partial(iteration, bench, folder, apply, sizes[0]),
+        "iteration of a loop, one unit": partial(iteration, bench, folder, count_up),
+        "iteration of a loop, all units": partial(iteration, bench, folder, spread_out),
+        "iteration of a loop, a product": partial(iteration, bench, folder, apply),
     }
 
 
@@ -320,47 +347,41 @@ def apply(x: Tensor, step: Tensor, limit: Tensor, matrix: Tensor) -> Tensor:
     return x
 
 
-@torch.no_grad()
-def iteration(
-    bench: Bench, folder: str, function: Callable[..., Tensor], size: int
-) -> dict[str, Any]:
-    """Seconds of an iteration of a program's own loop, which ends when a value says so."""
-    import stretto
+LOOPS: dict[Callable[..., Tensor], tuple[int, int]] = {
+    count_up: (64, 64),
+    spread_out: (4096, 32),
+    apply: (1024, 16),
+}
+"""Loops, with the size of x, and that in a dry run."""
 
-    options = stretto.Options(cache_dir=folder)
-    fast = stretto.compile(function, backend=bench.backend, options=options)
+
+def functions(bench: Bench) -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
+    """What the rows compile, with its inputs."""
+    yield plus_one, (torch.ones(16, device=bench.device),)
+    yield from ((function, _operands(bench, function, 3)) for function in LOOPS)
+
+
+def _operands(bench: Bench, function: Callable[..., Tensor], trips: int) -> tuple[Tensor, ...]:
+    size = bench.size(*LOOPS[function])
     x = torch.ones(size, device=bench.device)
     side = size if function is apply else 1
     matrix = torch.randn(side, side, device=bench.device) / size**0.5
     start = torch.zeros((), dtype=torch.int64, device=bench.device)
-    limits = {trips: torch.tensor(trips, device=bench.device) for trips in (3, 5, 200, 2200)}
+    return x, start, torch.tensor(trips, device=bench.device), matrix
+
+
+@torch.no_grad()
+def iteration(bench: Bench, folder: str, function: Callable[..., Tensor]) -> dict[str, Any]:
+    """Seconds of an iteration of a program's own loop, which ends when a value says so."""
+    options = stretto.Options(cache_dir=folder)
+    fast = stretto.compile(function, backend=bench.backend, options=options)
     low, high = bench.size(200, 3), bench.size(2200, 5)
+    operands = {trips: _operands(bench, function, trips) for trips in (low, high)}
 
     def run(trips: int) -> torch.Tensor:
-        return fast(x, start, limits[trips], matrix)
+        return fast(*operands[trips])
 
-    found = slopes(bench, run, low, high, bench.size(9, 2))
+    found = slopes(bench, run, low, high, bench.size(SAMPLES, 2))
     executable = fast.signatures[0].executable
     executable.synchronize()
-    return spread(found) | {"waits_on_host": executable.waits, "size": size}
-
-
-# ---- matrix times vector ---------------------------------------------------------------------
-
-
-def gemvs(bench: Bench, folder: str) -> Rows:
-    """Of a matrix far larger than the caches, and of one that stays in L2."""
-    shapes = gemv.DRY_SHAPES if bench.dry_run else gemv.SHAPES
-    large = (bench.size(32_768, 24), bench.size(8192, 64))
-    inside = (bench.size(2048, 24), bench.size(1024, 64))
-    found: Rows = {}
-    for dtype, label in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
-        for shape in (None, *(shapes if dtype is torch.float32 else shapes[::3])):
-            name = shape.name if shape is not None else "as chosen"
-            measure = partial(gemv.measure, bench, folder, dtype, *large, shape)
-            found[f"gemv {label} memory {name}"] = measure
-    for shape in (None, *shapes[::2]):
-        name = shape.name if shape is not None else "as chosen"
-        measure = partial(gemv.measure, bench, folder, torch.float32, *inside, shape)
-        found[f"gemv fp32 L2 {name}"] = measure
-    return found
+    return spread(found) | {"waits_on_host": executable.waits}

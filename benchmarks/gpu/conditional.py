@@ -77,7 +77,7 @@ def measure(bench: Bench, kernels: int) -> dict[str, Any]:
     run(100)
     if (left := int(counter)) != 0:
         raise WrongValue(f"{left} iterations are left of 100")
-    found = slopes(bench, run, 100, 2100, 15)
+    found = slopes(bench, run, 100, 2100, 7)
     return spread(found) | {"kernels": kernels}
 
 

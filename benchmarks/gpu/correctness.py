@@ -1,122 +1,117 @@
-"""The part `correctness`: strict checks of everything that runs on the GPU."""
+"""The stage `correctness`: strict checks of everything that runs on the GPU."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import stretto
+
 from ..harness import reference_outputs, relative_error
-from ..models import CORE, ZOO
-from ..peers.base import tensors_to_numpy
-from . import launches, pytest_rows
+from ..models import CORE
+from . import launches, pytest_rows, saved
 from .device import TOLERANCE, Bench
-from .engine import Job
+from .engine import Job, Settings, run_jobs
+from .results import Keep
+from .saved import SEEDS, Program, Saved, entry_of
+from .systems import on_host
 from .worker import Reporter, WrongValue
 
-DRY_MODELS = ("rae", "attention")
-# What takes long to compile begins first.
-FULL_ORDER = ("skipnet", "blockdrop_policy", "blockdrop", "deepspeech2", "lstm100", "lstm")
+FULL = ("deepspeech2", "blockdrop", "nasrnn", "lstm", "seq2seq", "attention", "rae")
+"""The models of full size; what takes longest begins first."""
+CALLS = 3
 
 
-def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
-    if dry_run:
-        return [Job("correctness", "dry", 120.0)]
-    models = [name for name in CORE if not chosen or name in chosen]
-    models.sort(key=lambda name: FULL_ORDER.index(name) if name in FULL_ORDER else 99)
-    return [
-        Job("correctness", "launches", 150.0),
-        *(Job("correctness", f"zoo-full {name}", 185.0) for name in models),
-        Job("correctness", "zoo-small", 150.0),
-        Job("correctness", "dtypes", 120.0),
-        Job("correctness", "pytest", 170.0),
-    ]
+def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
+    full = [Program(model, "small" if dry_run else "full") for model in FULL]
+    small = [] if dry_run else [Program(model, "small") for model in CORE]
+    return [one for one in (*full, *small) if not chosen or one.model in chosen]
+
+
+def jobs(settings: Settings) -> list[Job]:
+    models = [model for model in FULL if not settings.chosen or model in settings.chosen]
+    found = [Job("correctness", f"full {model}", 80.0) for model in models]
+    if not settings.dry_run:
+        found.append(Job("correctness", "zoo", 85.0))
+    found += [Job("correctness", name, 85.0) for name in ("launches", "dtypes")]
+    return found if settings.dry_run else [*found, Job("correctness", "pytest", 85.0)]
+
+
+def drive(settings: Settings, record: Keep, end: float) -> None:
+    run_jobs(jobs(settings), settings, record, end, settings.workers)
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
+    """In a worker."""
     kind, _, model = reporter.job.partition(" ")
-    models = DRY_MODELS if bench.dry_run else CORE
-    chosen = [name for name in models if not reporter.chosen or name in reporter.chosen]
     match kind:
-        case "zoo-small":
-            check_small(reporter, bench, chosen)
-        case "zoo-full":
-            check = partial(check_model, bench, reporter, model, "full")
-            reporter.row(f"zoo full {model}", 180.0, check)
+        case "full":
+            program = Program(model, "small" if bench.dry_run else "full")
+            check = partial(check_model, bench, reporter, program)
+            reporter.row(f"full {model}", 80.0, check)
+        case "zoo":
+            for name in CORE:
+                if not reporter.chosen or name in reporter.chosen:
+                    check = partial(check_model, bench, reporter, Program(name, "small"))
+                    reporter.row(f"small {name}", 30.0, check)
         case "launches":
             launches.run(reporter, bench)
         case "dtypes":
             check_dtypes(reporter, bench)
-        case "pytest":
-            pytest_rows.run(reporter)
         case _:
-            check_small(reporter, bench, chosen)
-            check_dtypes(reporter, bench)
-            launches.run(reporter, bench)
+            pytest_rows.run(reporter)
 
 
 # ---- the zoo ---------------------------------------------------------------------------------
 
 
-def check_small(reporter: Reporter, bench: Bench, chosen: list[str]) -> None:
-    for name in chosen:
-        check = partial(check_model, bench, reporter, name, "small")
-        reporter.row(f"zoo small {name}", 60.0, check)
-
-
-def check_model(bench: Bench, reporter: Reporter, name: str, preset: str) -> dict[str, Any]:
+@torch.no_grad()
+def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str, Any]:
     """Several calls and other inputs of the same shapes, each against float64."""
-    import stretto
-
-    entry = ZOO[name]
-    config = entry.presets[preset]
-    module, inputs = entry.make(config, 0)
-    cases = [inputs] if bench.dry_run else [inputs, entry.make(config, 5)[1]]
-    wanted = [reference_outputs(module, case) for case in cases]
+    folder = Saved(reporter.saved)
+    entry = entry_of(program.model)
+    config = entry.presets[program.preset]
+    module, first = entry.make(config, SEEDS[0])
+    cases = [first, *(entry.make(config, seed)[1] for seed in SEEDS[1:])]
+    wanted = [
+        folder.reference(program, seed, module, case)
+        for seed, case in zip(SEEDS, cases, strict=True)
+    ]
     placed = [bench.place(module, case)[1] for case in cases]
-    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
-    fast = stretto.compile(module, backend=bench.backend, options=options)
     start = time.perf_counter()
+    fast = saved.load(program, module, bench, reporter.saved)
     worst = 0.0
-    with torch.no_grad():
-        for turn in range(1 if bench.dry_run else 3):
-            for number, case in enumerate(placed):
-                error = relative_error(on_host(fast(*case)), wanted[number])
-                if not error <= TOLERANCE:
-                    raise WrongValue(f"error {error:.1e} in call {turn} of inputs {number}")
-                worst = max(worst, error)
-        first = time.perf_counter() - start
-        (signature,) = fast.signatures
-        executable = signature.executable
-        before = executable.launches
-        fast(*placed[0])
-        launched = executable.launches - before
-    synchronize = getattr(executable, "synchronize", None)
-    if synchronize is not None:
-        synchronize()
-    values = {
-        "error": worst,
-        "compile_s": signature.seconds,
-        "first_calls_s": first,
-        "launches_per_call": launched,
-        "units": executable.program.units,
-        "stages_s": dict(signature.stages.seconds),
-        "resources": [str(kernel.resources) for kernel in signature.stages.product.compiled],
-    }
+    for turn in range(1 if bench.dry_run else CALLS):
+        for number, case in enumerate(placed):
+            error = relative_error(on_host(fast(*case)), wanted[number][0])
+            if not error <= TOLERANCE:
+                raise WrongValue(f"error {error:.1e} in call {turn} of inputs {number}")
+            worst = max(worst, error)
+    seconds = time.perf_counter() - start
+    (signature,) = fast.signatures
+    executable = signature.executable
+    before = executable.launches
+    fast(*placed[0])
+    launched = executable.launches - before
+    executable.synchronize()
     if entry.one_launch and launched != 1:
         raise WrongValue(f"{launched} launches per call where one is promised; error {worst:.1e}")
-    return values
-
-
-def on_host(value: Any) -> list[Any]:
-    """The tensors of a result as arrays."""
-    if isinstance(value, Tensor):
-        return tensors_to_numpy(value.cpu())
-    return [array for item in value for array in on_host(item)]
+    known = folder.facts(program)
+    return {
+        "error": worst,
+        "reference": wanted[0][1],
+        "load_s": signature.seconds,
+        "first_calls_s": seconds,
+        "launches_per_call": launched,
+        "units": executable.program.units,
+        "simulated_us": known.get("simulated_us"),
+        "resources": known.get("resources", []),
+    }
 
 
 # ---- kernels by dtype ------------------------------------------------------------------------
@@ -150,9 +145,22 @@ def check_dtypes(reporter: Reporter, bench: Bench) -> None:
     for dtype, tolerance in DTYPES.items():
         for shape in DRY_SHAPES if bench.dry_run else SHAPES:
             name = f"dtype {str(dtype).removeprefix('torch.')} {'x'.join(map(str, shape))}"
-            reporter.row(name, 60.0, partial(check_layer, bench, reporter, dtype, shape, tolerance))
+            reporter.row(name, 30.0, partial(check_layer, bench, reporter, dtype, shape, tolerance))
     for name, function in INTEGERS.items():
-        reporter.row(f"integers: {name}", 60.0, partial(check_integers, bench, reporter, function))
+        reporter.row(f"integers: {name}", 30.0, partial(check_integers, bench, reporter, function))
+
+
+def functions(bench: Bench) -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
+    """What these rows compile, with its inputs."""
+    yield from (layer(dtype, shape) for dtype in DTYPES for shape in SHAPES)
+    for function in INTEGERS.values():
+        yield from ((function, (x,)) for x in integers(bench))
+
+
+def layer(dtype: torch.dtype, shape: tuple[int, int, int]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    rows, inner, columns = shape
+    x = torch.randn(rows, inner, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return Layer(inner, columns).to(dtype), (x,)
 
 
 def check_layer(
@@ -162,15 +170,10 @@ def check_layer(
     shape: tuple[int, int, int],
     tolerance: float,
 ) -> dict[str, Any]:
-    import stretto
-
-    rows, inner, columns = shape
-    module = Layer(inner, columns).to(dtype)
-    x = torch.randn(rows, inner, generator=torch.Generator().manual_seed(1)).to(dtype)
-    wanted = reference_outputs(module, (x,))
-    module, (x,) = bench.place(module, (x,))
-    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
-    fast = stretto.compile(module, backend=bench.backend, options=options)
+    module, inputs = layer(dtype, shape)
+    wanted = reference_outputs(module, inputs)
+    module, (x,) = bench.place(module, inputs)
+    fast = _compiled(bench, reporter, module)
     with torch.no_grad():
         found = fast(x)
     if any(tensor.dtype is not dtype for tensor in found):
@@ -179,6 +182,11 @@ def check_layer(
     if not error <= tolerance:
         raise WrongValue(f"error {error:.1e} is above {tolerance:.0e}")
     return {"error": error, "tolerance": tolerance}
+
+
+def _compiled(bench: Bench, reporter: Reporter, function: Callable[..., Any]) -> Any:
+    options = stretto.Options(cache_dir=str(reporter.programs))
+    return stretto.compile(function, backend=bench.backend, options=options)
 
 
 def _counts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,19 +201,18 @@ def _masks(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 INTEGERS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {"counts": _counts, "masks": _masks}
 
 
+def integers(bench: Bench) -> list[Tensor]:
+    size = (bench.size(33, 3), bench.size(700, 9))
+    x = torch.randint(-50, 50, size, generator=torch.Generator().manual_seed(3))
+    return [x, x.to(torch.int32)]
+
+
 def check_integers(
     bench: Bench, reporter: Reporter, function: Callable[[Tensor], tuple[Tensor, ...]]
 ) -> dict[str, Any]:
-    import stretto
-
-    generator = torch.Generator().manual_seed(3)
-    options = stretto.Options(cache_dir=str(reporter.scratch / "programs"))
-    for dtype in (torch.int64, torch.int32):
-        size = (bench.size(33, 3), bench.size(700, 9))
-        x = torch.randint(-50, 50, size, generator=generator).to(dtype)
-        fast = stretto.compile(function, backend=bench.backend, options=options)
-        found = fast(x.to(bench.device))
+    for x in integers(bench):
+        found = _compiled(bench, reporter, function)(x.to(bench.device))
         for number, (one, other) in enumerate(zip(found, function(x), strict=True)):
             if one.dtype is not other.dtype or not torch.equal(one.cpu(), other):
-                raise WrongValue(f"result {number} of {dtype} differs")
+                raise WrongValue(f"result {number} of {x.dtype} differs")
     return {}

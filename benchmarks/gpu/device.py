@@ -1,28 +1,49 @@
-"""The machine that a worker measures: a GPU, or in a dry run the CPU with stretto emulated."""
+"""The machine that a worker measures: a GPU, or in a dry run the CPU with a stand-in for one."""
+
+from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..machine import git_commit
-from .gpu import Gpu
+from stretto.options import Options
+
+if TYPE_CHECKING:
+    from stretto.machines.cuda.compile import CompiledTriton
+    from stretto.machines.cuda.launch import Argument, Invocation
+    from stretto.machines.cuda.launcher import GpuLauncher
+    from stretto.machines.cuda.printer.source import TritonSource
+
+    from .rehearsal import Rehearsal
 
 PACKAGES = ("torch", "triton", "numpy", "jax", "jaxlib", "cuda-bindings", "matplotlib", "pytest")
 DRY_UNITS = 3
 TOLERANCE = 1e-4
-"""Largest error of float32 relative to an output's largest value, against float64."""
+"""Largest error of float32, relative to an output's largest value, against float64."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where rows run. dry_run: everything is tiny, runs on the CPU, and times mean nothing."""
+    """Where rows run. dry_run: everything is tiny, runs on the CPU, and times mean nothing.
+    scratch: a folder, where a dry run has its stand-in for the driver."""
 
     dry_run: bool = False
+    scratch: Path = Path("build/lease")
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal:
+        """The stand-in for a GPU, in a dry run only."""
+        from . import rehearsal
+
+        assert self.dry_run
+        return rehearsal.start(self.scratch / "driver")
 
     @cached_property
     def device(self) -> torch.device:
@@ -30,7 +51,38 @@ class Bench:
 
     @property
     def backend(self) -> str:
-        return "cuda-emulated" if self.dry_run else "cuda"
+        if not self.dry_run:
+            return "cuda"
+        assert self.rehearsal is not None  # it makes its backend known
+        return "cuda-rehearsed"
+
+    def compiled(self, source: TritonSource, folder: str) -> CompiledTriton | None:
+        """A kernel's machine code, from the cache in `folder` if it is there; None in a dry run,
+        which interprets the text."""
+        if self.dry_run:
+            return None
+        from stretto.machines.cuda.compile import compile_source
+
+        return compile_source(source, self.target, Options(cache_dir=folder))
+
+    def launcher(
+        self, sources: Sequence[TritonSource], compiled: Sequence[CompiledTriton | None]
+    ) -> GpuLauncher:
+        """Kernels loaded for launches."""
+        if self.dry_run:
+            return self.rehearsal.launcher(sources)
+        from stretto.machines.cuda.device import launcher_for
+
+        return launcher_for(self.device, [kernel for kernel in compiled if kernel], sources)
+
+    def bind(
+        self, launcher: GpuLauncher, arguments: Sequence[Argument], number: int = 0
+    ) -> Invocation:
+        """A kernel of a launcher with its arguments."""
+        if self.dry_run:
+            known = [argument for argument in arguments if isinstance(argument, Tensor)]
+            self.rehearsal.machines[launcher.kernels[number].function].fake.know(*known)
+        return launcher.bind(number, arguments)
 
     @cached_property
     def units(self) -> int:
@@ -73,23 +125,21 @@ class Bench:
             return True
 
 
+@dataclass(frozen=True)
+class Home(Bench):
+    """Where programs are compiled for a GPU that is elsewhere: sizes are those of the GPU, tensors
+    lie on this host."""
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+
 def plain_math() -> None:
     """Full float32 in every system: the accuracy gate is closed to TF32."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-
-
-def about(gpu: Gpu | None, commit: str | None) -> dict[str, Any]:
-    """What a record says of where its numbers come from; without a GPU, that it is a dry run."""
-    device = "dry run: no GPU, figures mean nothing" if gpu is None else gpu.line
-    return {
-        "commit": commit or git_commit(),
-        "device": device,
-        "compute_mode": "none" if gpu is None else gpu.mode_name,
-        "host": f"{platform.machine()}, {platform.system()} {platform.release()}",
-        "versions": versions(),
-    }
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 A worker says which row it starts and how long that may take, and what came of it. One that ends
 without a result, or takes too long, is killed with all it started; the row goes on record, and a
-new worker goes on behind it.
+new worker continues with the row after it.
 """
 
 import contextlib
@@ -12,64 +12,86 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .gpu import Gpu
-from .results import Row
+from .results import Keep, Row
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 90.0
 """To import torch and to find the GPU."""
 MOST_RESTARTS = 12
-MOST_WORKERS = 4
-"""That compile or check at the same time: each holds a GPU context, and uses several cores."""
+MOST_WORKERS = 8
+"""Workers at the same time: each holds a GPU context, and uses two cores of sixteen."""
 BROKEN = 86
-"""Exit code of a worker whose GPU context an error has made unusable, after it has told of it."""
+"""Exit code of a worker whose GPU context an error has made unusable, after it has said so."""
 TICK_S = 0.05
+MOST_LOG_BYTES = 12 << 20
+"""What comes back from a lent machine is limited: 16 MiB a file."""
+LAST_LINES = 60
+LINE_BYTES = 2000
 
 Message = dict[str, Any]
 
 
+class Log:
+    """A file of what workers print beside their messages, up to a size."""
+
+    def __init__(self, path: Path, most: int = MOST_LOG_BYTES) -> None:
+        self.path, self.left = path, most
+        self._lock = threading.Lock()
+
+    def write(self, who: str, line: str) -> None:
+        text = f"[{who}] {line.rstrip()}\n"
+        with self._lock:
+            if self.left <= 0:
+                return
+            self.left -= len(text.encode())
+            if self.left <= 0:
+                text = "[the log is full]\n"
+            with self.path.open("a") as file:
+                file.write(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Rows that one worker does in turn. limit_s: of all of them."""
+    """Rows that one worker does in turn. part: the module whose `run` does them. limit_s: of all of
+    them."""
 
     part: str
     name: str
     limit_s: float
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What all workers are told. scratch: a folder for caches, which goes away at the end.
+    """What a lease tells all workers. scratch: a folder for caches, which goes away at the end.
+    saved: the folder of what was prepared for this kind of GPU. chosen: models, all where empty.
+    gpu: None in a dry run."""
 
-    gpu: None in a dry run. compiled: models whose programs this run has put into the cache.
-    """
-
-    out: Path
     scratch: Path
+    saved: Path
+    log: Log
     dry_run: bool
     chosen: tuple[str, ...] = ()
     gpu: Gpu | None = None
-    compiled: tuple[str, ...] = ()
 
     @property
     def alone(self) -> bool:
-        """May only one process at a time use the GPU?"""
+        """True where only one process at a time may use the GPU."""
         return self.gpu is not None and self.gpu.exclusive
 
     @property
     def workers(self) -> int:
         """How many may run at once."""
-        most = 1 if self.alone else 2 if self.dry_run else MOST_WORKERS
-        return max(1, min(most, os.cpu_count() or 1))
+        return max(1, min(1 if self.alone else MOST_WORKERS, os.cpu_count() or 1))
 
 
 class Worker:
@@ -77,13 +99,14 @@ class Worker:
 
     def __init__(self, job: Job, settings: Settings, skip: Sequence[str]) -> None:
         self.job = job
-        self.log = tempfile.TemporaryFile(dir=settings.scratch)  # noqa: SIM115
+        self.log = settings.log
+        self.lines: deque[str] = deque(maxlen=LAST_LINES)
         told = {
             "part": job.part,
             "job": job.name,
             "dry_run": settings.dry_run,
-            "out": str(settings.out),
             "scratch": str(settings.scratch),
+            "saved": str(settings.saved),
             "chosen": list(settings.chosen),
             "skip": list(skip),
         }
@@ -92,14 +115,24 @@ class Worker:
             [sys.executable, "-m", f"{package}.worker", json.dumps(told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.log,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=_environment(job),
             start_new_session=True,
         )
         self.ended = False
         self.messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
+        self.logger = threading.Thread(target=self._keep_log, daemon=True)
+        self.logger.start()
+
+    def _keep_log(self) -> None:
+        assert self.process.stderr is not None
+        while line := self.process.stderr.readline(LINE_BYTES):
+            if line.strip():
+                self.lines.append(line)
+                self.log.write(f"{self.job.part} {self.job.name}", line)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -140,19 +173,15 @@ class Worker:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             code = None
+        self.logger.join(timeout=1)
         how = "did not end" if code is None else f"exit code {code}"
         if code is not None and code < 0:
             how = f"killed by {signal.Signals(-code).name}"
-        lines = [line for line in self.log_text().splitlines() if line.strip()]
-        return f"the process ended: {how}{': ' + lines[-1][:300] if lines else ''}"
+        last = self.lines[-1].strip() if self.lines else ""
+        return f"the process ended: {how}{': ' + last[:300] if last else ''}"
 
     def log_text(self) -> str:
-        try:
-            size = self.log.seek(0, os.SEEK_END)
-            self.log.seek(max(0, size - 8000))
-            return self.log.read().decode(errors="replace")
-        except (OSError, ValueError):
-            return ""
+        return "".join(self.lines)
 
 
 def _environment(job: Job) -> dict[str, str]:
@@ -173,17 +202,17 @@ class Running:
 
     job: Job
     settings: Settings
-    record: Callable[[Row], None]
+    record: Keep
     end: float
     worker: Worker = field(init=False)
     row: str = ""
     row_limit: float = START_LIMIT_S
     row_start: float = 0.0
-    done: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list[str])
     restarts: int = 0
     serving: bool = False
     over: bool = False
-    answers: list[Message] = field(default_factory=list)
+    answers: list[Message] = field(default_factory=list[Message])
 
     def __post_init__(self) -> None:
         self._start()
@@ -212,7 +241,7 @@ class Running:
                 self.row, self.row_limit = message["row"], message["limit"]
                 self.row_start = time.monotonic()
             case "row":
-                row = Row(**message["row"])
+                row = Row(**message["row"], job=self.job.name)
                 self.done.append(row.name)
                 self.record(row)
                 self.row, self.row_start = "", time.monotonic()
@@ -226,7 +255,7 @@ class Running:
                 self.answers.append(message)
 
     def _stop(self, reason: str, again: bool) -> None:
-        """The worker is over before its end; the rows behind the one it was in are still to do."""
+        """The worker is over before its end; the rows after the one it was in are still to do."""
         self.worker.kill()
         if self.row:
             self._fail(self.row, reason)
@@ -245,17 +274,19 @@ class Running:
     def _fail(self, name: str, reason: str) -> None:
         seconds = time.monotonic() - self.row_start
         log = self.worker.log_text()[-2000:]
-        self.record(Row(name, "failed", reason, seconds, {"log": log}))
+        self.record(Row(name, "failed", reason, seconds, {"log": log}, job=self.job.name))
 
 
 def run_jobs(
     jobs: Sequence[Job],
     settings: Settings,
-    record: Callable[[Row], None],
+    record: Keep,
     end: float,
     parallel: int,
+    done: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Runs all jobs, some at a time, until the time `end` of the monotonic clock."""
+    """Runs all jobs, some at a time, until the time `end` of the monotonic clock. done: by the name
+    of a job, rows that it need not do."""
     waiting = list(jobs)
     running: list[Running] = []
     try:
@@ -263,16 +294,21 @@ def run_jobs(
             while waiting and len(running) < parallel and time.monotonic() < end:
                 job = waiting.pop(0)
                 limit = min(time.monotonic() + job.limit_s, end)
-                running.append(Running(job, settings, record, limit))
+                skip = list(done.get(job.name, ())) if done else []
+                running.append(Running(job, settings, record, limit, done=skip))
             for one in running:
                 one.step()
             running = [one for one in running if not one.over]
             if time.monotonic() >= end:
                 for job in waiting:
-                    name = f"{job.name}: all"
-                    record(Row(name, "failed", "not reached: the part's time was over"))
+                    record(not_reached(job))
                 waiting.clear()
             time.sleep(TICK_S)
     finally:
         for one in running:
             one.worker.kill()
+
+
+def not_reached(job: Job) -> Row:
+    reason = "not reached: the time of the stage was over"
+    return Row(f"{job.name}: all", "failed", reason, job=job.name)

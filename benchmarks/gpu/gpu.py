@@ -1,23 +1,15 @@
 """The GPU as the parent process knows it, which must hold no context on it itself.
 
-In exclusive-process mode a context of the parent would keep every worker out. So a process of its
-own looks, says what there is, and ends.
+In exclusive-process mode a context of the parent would keep every worker out. So the first worker
+looks, and its row says what there is.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
-ROOT = Path(__file__).parents[2]
-LOOK_LIMIT_S = 120.0
 MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 """CUcomputemode."""
 
@@ -59,69 +51,18 @@ def why_no_gpu() -> str:
     return ""
 
 
-def look() -> Gpu:
-    """Asks a process of its own. Raises NoGpu where that one cannot use the GPU."""
-    command = [sys.executable, "-m", f"{__package__}.gpu"]
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=LOOK_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NoGpu(f"it did not answer within {LOOK_LIMIT_S:.0f} s") from error
-    return parsed(done.stdout, done.stderr)
-
-
-def parsed(output: str, errors: str = "") -> Gpu:
-    """The last line of what the process wrote, as a Gpu."""
-    lines = output.strip().splitlines()
-    try:
-        found: dict[str, Any] = json.loads(lines[-1])
-        found["capability"] = tuple(found["capability"])
-        return Gpu(**found)
-    except (IndexError, ValueError, TypeError, KeyError) as error:
-        said = errors.strip().splitlines() or lines or ["it said nothing"]
-        raise NoGpu(said[-1][:300]) from error
-
-
-def facts() -> Gpu:
-    """What the looking process finds. Raises NoGpu for a GPU that no process may use."""
+def found() -> Gpu:
+    """The GPU, for a process that may use it. Raises NoGpu for one that no process may use."""
     from stretto.machines.cuda.driver import COMPUTE_MODE, MODE_PROHIBITED, load_driver
 
     mode = load_driver().attribute(0, COMPUTE_MODE)
     if mode == MODE_PROHIBITED:
-        raise NoGpu("its compute mode is prohibited: `nvidia-smi --compute-mode=DEFAULT`")
+        raise NoGpu("its compute mode is prohibited")
     properties = torch.cuda.get_device_properties(0)
     line = (
         f"{properties.name}, {properties.multi_processor_count} multiprocessors, "
         f"{properties.total_memory / 2**30:.0f} GiB, "
-        f"L2 {getattr(properties, 'L2_cache_size', 0) >> 20} MiB{_driver_line()}"
+        f"L2 {getattr(properties, 'L2_cache_size', 0) >> 20} MiB"
     )
     capability = (properties.major, properties.minor)
     return Gpu(line, properties.name, capability, properties.multi_processor_count, mode)
-
-
-def _driver_line() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    driver, _, clock = done.stdout.strip().splitlines()[0].partition(",")
-    return f", driver {driver.strip()}, SM clock up to {clock.strip()}"
-
-
-def main() -> None:
-    try:
-        print(json.dumps(asdict(facts())))
-    except Exception as error:
-        raise SystemExit(" ".join(str(error).split())) from error
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
-"""The part `graphs`: models with branches of launches that may run side by side, batch 1.
+"""The stage `graphs`: models with branches of launches that may run side by side, batch 1.
 
-First the ways to run a model, in turns (`turns`): eager, captured and compiled by torch, and
-stretto's program as one persistent kernel, as launches on several streams, and as captured graphs.
-Then the memory that graphs of several shapes hold (`shapes`).
+The ways to run a model take turns (`turns`): eager, captured by torch, and stretto's program as one
+persistent kernel, as launches on several streams, and as captured graphs.
 
 Two systems ask what it is worth that a captured graph finds its inputs where they lay. Both run the
 program of `stretto-per-kernel`, whose own inputs stay: `stretto-inputs-moved` has them at another
@@ -12,7 +11,6 @@ lay before, as frameworks do.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -24,50 +22,35 @@ from torch import Tensor
 from ..harness import relative_error
 from ..peers.base import Skipped
 from . import shapes, turns
-from .correctness import on_host
 from .device import TOLERANCE, Bench
-from .engine import Job, Settings, run_jobs
-from .results import Row
-from .systems import Case, Ready, compiled, own_system, prepare, without_gradients
+from .engine import Job, Settings
+from .results import Keep
+from .saved import Program
+from .systems import Case, Ready, loaded, on_host, own_system, prepare, without_gradients
 from .turns import Lineup
 from .worker import Reporter, WrongValue
 
-MODELS = (
-    "deepfm",
-    "gpt2_decode",
-    "t5_small",
-    "bert_base",
-    "googlenet",
-    "nasnet_mobile",
-    "inception_v3",
-)
-"""What is compiled fastest comes first, so that its time that is left goes to the others."""
+MODELS = ("deepfm", "gpt2_decode", "bert_base", "googlenet")
 DRY_MODELS = ("deepfm",)
-SETTINGS: dict[str, dict[str, Any]] = {
-    "stretto": {"launches": "one"},
-    "stretto-streams": {"enqueue": "streams"},
-    "stretto-parallel": {"enqueue": "graph"},
-    "stretto-per-kernel": {"enqueue": "graph", "launches": "per_kernel"},
-    "stretto-library": {"enqueue": "graph", "library": ("*",)},
+AUTOTUNED = ("gpt2_decode", "bert_base")
+"""Models that torch.compile tunes in the second command: it takes longer than the stage has."""
+SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "stretto": (("launches", "one"),),
+    "stretto-streams": (("enqueue", "streams"),),
+    "stretto-parallel": (("enqueue", "graph"),),
+    "stretto-per-kernel": (("enqueue", "graph"), ("launches", "per_kernel")),
+    "stretto-library": (("enqueue", "graph"), ("library", ("*",))),
 }
 """Of the options of stretto, by system."""
 MOVED, COPIED = "stretto-inputs-moved", "stretto-inputs-copied"
 PROGRAMS = {MOVED: "stretto-per-kernel", COPIED: "stretto-per-kernel"}
 """Systems that run the program of another one."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "stretto": ("stretto",),
-    "launches": ("stretto-parallel", "stretto-streams"),
+    "stretto": ("stretto", "stretto-parallel", "stretto-streams"),
     "per-kernel": ("stretto-per-kernel", MOVED, COPIED),
-    "library-calls": ("stretto-library",),
-    "library": ("eager", "eager-graph"),
-    "reduce-overhead": ("compile-reduce-overhead",),
+    "library": ("stretto-library", "eager", "eager-graph"),
     "max-autotune": ("compile-max-autotune",),
 }
-DRY_GROUPS = ("stretto", "launches", "per-kernel", "library-calls", "library")
-SHARES = {"googlenet": 2.0, "nasnet_mobile": 3.0, "inception_v3": 3.0}
-"""Of the part's time, relative to other models: they have the most launches."""
-TURNS_SHARE = 0.75
-"""Of the part's time; what is left is for the memory of several shapes."""
 PLACES = 4
 """Where inputs lie that move, one after the other."""
 COUNTED_CALLS = 20
@@ -77,33 +60,39 @@ def models(dry_run: bool, chosen: tuple[str, ...]) -> list[str]:
     return [name for name in (DRY_MODELS if dry_run else MODELS) if not chosen or name in chosen]
 
 
-def jobs(dry_run: bool, chosen: tuple[str, ...], scratch: str = "") -> list[Job]:
-    """Those whose systems take turns."""
-    groups = DRY_GROUPS if dry_run else tuple(GROUPS)
-    pairs = ((model, group) for model in models(dry_run, chosen) for group in groups)
-    return lineup().jobs(pairs, dry_run, scratch)
+def program(model: str, system: str, dry_run: bool) -> Program:
+    """The program that a system of stretto runs."""
+    system = PROGRAMS.get(system, system)
+    return Program(model, "small" if dry_run else "full", f"graphs/{system}", SETTINGS[system])
+
+
+def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
+    return [program(m, system, dry_run) for m in models(dry_run, chosen) for system in SETTINGS]
+
+
+def jobs(settings: Settings, *, tuned: bool = False) -> list[Job]:
+    """Those whose systems take turns. tuned: torch.compile alone, on the models that it tunes."""
+    groups = ("max-autotune",) if tuned else tuple(g for g in GROUPS if g != "max-autotune")
+    pairs = (
+        (model, group)
+        for model in models(settings.dry_run, settings.chosen)
+        for group in groups
+        if not tuned or model in AUTOTUNED
+    )
+    return lineup().jobs(pairs, settings.dry_run, str(settings.scratch))
 
 
 def lineup() -> Lineup:
-    return Lineup("graphs", GROUPS, SHARES, Programs().prepare)
+    return Lineup("graphs", GROUPS, Programs().prepare)
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
     """In a worker."""
-    kind, _, told = reporter.job.partition(" ")
-    if kind == shapes.JOB:
-        shapes.run(reporter, bench, told)
-    else:
-        turns.serve(lineup(), reporter, bench)
+    turns.serve(lineup(), reporter, bench)
 
 
-def drive(settings: Settings, record: Callable[[Row], None], end: float) -> None:
-    """The whole part, until the time `end`."""
-    start = time.monotonic()
-    todo = jobs(settings.dry_run, settings.chosen, str(settings.scratch))
-    turns.drive(lineup(), todo, settings, record, start + TURNS_SHARE * (end - start))
-    memory = shapes.jobs(settings.dry_run, settings.chosen)
-    run_jobs(memory, settings, record, end, 1)  # others would use memory of the GPU meanwhile
+def drive(settings: Settings, record: Keep, end: float) -> None:
+    turns.drive(lineup(), jobs(settings), settings, record, end)
 
 
 # ---- systems -----------------------------------------------------------------------------------
@@ -113,31 +102,44 @@ def drive(settings: Settings, record: Callable[[Row], None], end: float) -> None
 class Programs:
     """Prepares the systems of one worker; those that run the same program share it."""
 
-    made: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
+    made: dict[Program, Any] = field(default_factory=dict[Program, Any])
 
-    def prepare(self, system: str, case: Case, bench: Bench, cache: str) -> Ready:
+    def prepare(self, system: str, case: Case, bench: Bench) -> Ready:
         """Raises Skipped for a system that does not run the model."""
-        name = PROGRAMS.get(system, system)
-        if name not in SETTINGS:
-            return prepare(system, case, bench, cache)
-        key = case.name, name
-        if key not in self.made:
-            self.made[key] = compiled(case, bench, cache, **SETTINGS[name])
-        fast = self.made[key]
+        if PROGRAMS.get(system, system) not in SETTINGS:
+            return prepare(system, case, bench)
+        wanted = program(case.program.model, system, bench.dry_run)
+        if wanted not in self.made:
+            self.made[wanted] = loaded(case, wanted, bench)
+        fast = self.made[wanted]
         call = without_gradients(fast, case.inputs)
+        call()
+        require_none_refused(fast)
         if system in PROGRAMS:
-            call()
             require_replays(fast)
             call = moved(fast, case.inputs) if system == MOVED else copied(fast, case.inputs)
-        ready = own_system(fast, case.inputs, call)
+        ready = own_system(wanted, case, fast, call)
         count = 2 if bench.dry_run else COUNTED_CALLS
 
         def details() -> dict[str, Any]:
             values = ready.details()
             values.pop("launches_per_call")  # a replay is none; the profiler counts its kernels
+            require_none_refused(fast)
             return values | replays(fast, call, count)
 
         return replace(ready, details=details)
+
+
+def require_none_refused(fast: Any) -> None:
+    """Raises WrongValue where torch refused to capture a library call, which is then executed by
+    the host for good."""
+    refused = [
+        str(reason)
+        for entry in fast.signatures
+        for reason in getattr(entry.executable, "refusals", ())
+    ]
+    if refused:
+        raise WrongValue(f"{len(refused)} library calls cannot be captured: {refused[0]}")
 
 
 def require_replays(fast: Any) -> None:

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import dedent, indent
 
-import torch
 from torch import Tensor
 
-from stretto.machines.cuda.compile import CompiledTriton, compile_source
 from stretto.machines.cuda.printer.program import HEADER, library_text
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
-from stretto.options import Options
 
 from .device import Bench
 from .worker import WrongValue
@@ -27,12 +24,13 @@ POLLS = 1 << 22
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A kernel's text. body: statements after `unit`, `base`, `ok` and `trips` are known.
-    memory: names and Triton types of its pointers."""
+    memory: names and Triton types of its pointers. joint: units wait for each other."""
 
     name: str
     body: str
     memory: tuple[tuple[str, str], ...] = ()
     warps: int = 4
+    joint: bool = True
 
     def source(self, units: int) -> TritonSource:
         parameters = (
@@ -50,7 +48,8 @@ class Probe:
         body = dedent(body) + dedent(self.body).replace("UNITS", str(units))
         entry = f"@triton.jit\ndef {ENTRY}({names}):{indent(body, '    ')}"
         text = "\n\n".join([HEADER, library_text(), entry])
-        return TritonSource(text, parameters, (), units, self.warps)
+        busy = 0 if self.joint else units
+        return TritonSource(text, parameters, (), units, self.warps, joint=self.joint, busy=busy)
 
 
 class Loaded:
@@ -66,38 +65,18 @@ class Loaded:
     ) -> None:
         self.bench = bench
         self.units = units or bench.units
-        self.source = probe.source(self.units)
-        self.control = torch.zeros(PROGRESS + self.units, dtype=torch.int64, device=bench.device)
-        self.memory = tuple(memory)
-        # In a dry run too: that it compiles is half of what can be known without a GPU.
-        self.compiled: CompiledTriton = compile_source(
-            self.source, bench.target, Options(cache_dir=folder)
-        )
-        arguments = [self.control, POLLS, 1, *self.memory]
-        if bench.dry_run:
-            from stretto.machines.cuda.interpreter import InterpretedKernel
+        source = probe.source(self.units)
+        compiled = bench.compiled(source, folder)
+        self.from_cache = compiled is not None and compiled.from_cache
+        self.launcher = bench.launcher([source], [compiled])
+        words = PROGRESS + self.units
+        self.control, self.host = self.launcher.aside(lambda: self.launcher.control(words))
+        arguments = [self.control, POLLS, 1, *memory]
+        self.invocation = bench.bind(self.launcher, arguments)
 
-            kernel = InterpretedKernel(self.source)
-
-            def run(trips: int) -> None:
-                arguments[2] = trips
-                kernel.launch(arguments)
-
-        else:
-            from stretto.machines.cuda.driver import load_driver
-            from stretto.machines.cuda.launch import load_kernel, order_of, require_resident
-
-            driver, device = load_driver(), bench.device.index
-            kernel = load_kernel(driver, device, self.compiled, self.units)
-            require_resident(kernel, bench.units)
-            self.resident = kernel.resident
-            invocation, order = kernel.bind(arguments), order_of(device, driver)
-
-            def run(trips: int) -> None:
-                invocation.set(2, trips)
-                order.launch(invocation, bench.stream(), 0)
-
-        self.run = run
+    def run(self, trips: int) -> None:
+        self.invocation.set(2, trips)
+        self.launcher.launch(self.invocation, self.bench.stream(), 0)
 
     def check(self) -> None:
         """Raises WrongValue where a wait of a launch so far gave up."""

@@ -1,9 +1,16 @@
-"""Rows of results, and the JSON file of a part."""
+"""Rows of results, one line of JSON each, in a file that only grows.
+
+A line is on disk before the next row begins, so a lease that is cut short loses the row it was in.
+A row may be written again when more is known of it: the last line of a stage and name counts.
+"""
+
+from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +19,113 @@ from ..record import Status
 
 @dataclass(slots=True)
 class Row:
-    """One check or measurement. `reason` says why it is not `ok`; `values` is plain data."""
+    """One check or measurement. `reason` says why it is not `ok`; `values` is plain data. stage and
+    job: where it was run."""
 
     name: str
     status: Status
     reason: str = ""
     seconds: float = 0.0
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    stage: str = ""
+    job: str = ""
+
+    @property
+    def measured_us(self) -> float | None:
+        """Microseconds of a call of a model, or of what a ceiling is about."""
+        timing, scale = self.values.get("device"), 1e3
+        if timing is None and self.values.get("unit") == "s":
+            timing, scale = self.values, 1e6
+        return None if timing is None else timing["median"] * scale
+
+    @property
+    def simulated_us(self) -> float | None:
+        return self.values.get("simulated_us")
+
+
+Keep = Callable[[Row], None]
 
 
 @dataclass(slots=True)
-class PartRecord:
-    """What one part left. `about`: date, commit, device, versions. complete: it came to its end,
-    whether or not all its rows are ok."""
+class RowFile:
+    """The file of a lease. seconds: of the lease so far."""
 
-    part: str
+    path: Path
     dry_run: bool
-    about: dict[str, Any]
-    complete: bool = False
-    seconds: float = 0.0
-    rows: list[Row] = field(default_factory=list)
+    seconds: Callable[[], float]
 
-    def row(self, name: str) -> Row | None:
-        return next((row for row in self.rows if row.name == name), None)
+    def keep(self, stage: str) -> Keep:
+        """A function that appends the rows of a stage."""
 
-    def value(self, name: str, key: str = "median") -> float | None:
+        def append(row: Row) -> None:
+            row.stage = stage
+            line = {
+                "stage": stage,
+                "name": row.name,
+                "status": row.status,
+                "seconds": round(row.seconds, 3),
+                "measured_us": row.measured_us,
+                "simulated_us": row.simulated_us,
+                "reason": row.reason,
+                "job": row.job,
+                "at": round(self.seconds(), 1),
+                "dry_run": self.dry_run,
+                "details": {k: v for k, v in row.values.items() if k != "simulated_us"},
+            }
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+        return append
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a lease, or several, left. dry_run: its figures mean nothing."""
+
+    rows: tuple[Row, ...]
+    dry_run: bool = False
+
+    def of(self, stage: str) -> list[Row]:
+        return [row for row in self.rows if row.stage == stage]
+
+    def row(self, stage: str, name: str) -> Row | None:
+        return next((row for row in self.of(stage) if row.name == name), None)
+
+    def value(self, stage: str, name: str, key: str = "median") -> float | None:
         """A figure of a row that is ok."""
-        row = self.row(name)
+        row = self.row(stage, name)
         return row.values.get(key) if row is not None and row.status == "ok" else None
 
-    def write(self, folder: Path) -> None:
-        """Replaces the file at once, so that no reader and no kill sees half of one."""
-        path = part_path(folder, self.part)
-        aside = path.with_suffix(".part")
-        aside.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        aside.replace(path)
+
+def read_rows(paths: Sequence[Path]) -> Rows:
+    """The rows of files in this order; later lines replace earlier ones. A last line that was cut
+    off is left out. Raises ValueError for another line that is no row."""
+    found: dict[tuple[str, str], Row] = {}
+    dry_run = False
+    for path in paths:
+        text = path.read_text()
+        lines = text.splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                data = json.loads(line)
+            except ValueError as error:
+                if number == len(lines) and not text.endswith("\n"):
+                    break
+                raise ValueError(f"{path}, line {number}, is no row") from error
+            dry_run |= data["dry_run"]
+            row = _row(data)
+            found[row.stage, row.name] = row
+    return Rows(tuple(found.values()), dry_run)
 
 
-def part_path(folder: Path, part: str) -> Path:
-    return folder / f"{part}.json"
-
-
-def read_part(folder: Path, part: str) -> PartRecord | None:
-    """None where the part has left no file, or one that cannot be read."""
-    try:
-        data = json.loads(part_path(folder, part).read_text())
-        data["rows"] = [Row(**row) for row in data["rows"]]
-        return PartRecord(**data)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+def _row(data: dict[str, Any]) -> Row:
+    values = data["details"]
+    if data["simulated_us"] is not None:
+        values["simulated_us"] = data["simulated_us"]
+    names = ("name", "status", "reason", "seconds", "stage", "job")
+    return Row(values=values, **{name: data[name] for name in names})
 
 
 def now() -> str:

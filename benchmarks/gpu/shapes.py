@@ -1,4 +1,5 @@
-"""The memory that graphs of several shapes hold: stretto's one for all, and torch's for each.
+"""The stage `shapes`: the memory that graphs of several shapes hold, stretto's one for all of them
+and torch's for each.
 
 A process for each model and system. It measures after the first shape, and again after 4, 16 and
 64; what the GPU had free before any call is where it counts from. Shapes come largest first, since
@@ -11,6 +12,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,21 +21,20 @@ from torch import Tensor, nn
 from ..harness import reference_outputs, relative_error
 from ..models.real import MissingPackage
 from ..peers.base import Skipped
-from .correctness import on_host
 from .device import TOLERANCE, Bench
-from .engine import Job
-from .shortened import config_of, entry_of
-from .systems import Case, captured, compiled, without_gradients
+from .engine import Job, Settings, run_jobs
+from .results import Keep
+from .saved import Program, entry_of, load
+from .systems import captured, on_host, without_gradients
 from .worker import Reporter, WrongValue
 
 if TYPE_CHECKING:
     from stretto.machines.cuda.graphs.kept import Counts
 
-JOB = "memory"
 SYSTEMS = ("stretto", "graph-each", "graph-each-one-pool")
 """One dynamic program in a captured graph; torch.cuda.graph of eager for each shape, with memory of
 its own, or from a pool that all of them share."""
-SETTINGS: dict[str, Any] = {"enqueue": "graph", "launches": "per_kernel"}
+SETTINGS = (("enqueue", "graph"), ("launches", "per_kernel"))
 COUNTS, DRY_COUNTS = (1, 4, 16, 64), (1, 4)
 ROW_LIMIT_S = 120.0
 
@@ -55,28 +56,33 @@ MODELS = {"deepfm": Dimension(0, 64), "bert_base": Dimension(1, 128)}
 DRY_MODELS = {"deepfm": Dimension(0, 4)}
 
 
-def jobs(dry_run: bool, chosen: tuple[str, ...]) -> list[Job]:
+def jobs(settings: Settings) -> list[Job]:
     """Only stretto's in a dry run, which captures no CUDA graph."""
     return [
-        Job("graphs", f"{JOB} {model} {system}", 4 * ROW_LIMIT_S)
-        for model in (DRY_MODELS if dry_run else MODELS)
-        if not chosen or model in chosen
-        for system in (SYSTEMS[:1] if dry_run else SYSTEMS)
+        Job("shapes", f"{model} {system}", 4 * ROW_LIMIT_S)
+        for model in (DRY_MODELS if settings.dry_run else MODELS)
+        if not settings.chosen or model in settings.chosen
+        for system in (SYSTEMS[:1] if settings.dry_run else SYSTEMS)
     ]
+
+
+def drive(settings: Settings, record: Keep, end: float) -> None:
+    """One worker: others would use memory of the GPU meanwhile."""
+    run_jobs(jobs(settings), settings, record, end, 1)
 
 
 def row_name(model: str, system: str, count: int) -> str:
     return f"{model} memory {system}, {count} shape{'s' if count > 1 else ''}"
 
 
-def run(reporter: Reporter, bench: Bench, told: str) -> None:
-    """In a worker; `told` is what stands behind JOB in the job's name."""
-    model, _, system = told.partition(" ")
+def run(reporter: Reporter, bench: Bench) -> None:
+    """In a worker."""
+    model, _, system = reporter.job.partition(" ")
     held: list[Held] = []
 
     def measure(count: int) -> dict[str, Any]:
         if not held:
-            held.append(hold(model, system, bench, str(reporter.scratch / "programs")))
+            held.append(hold(model, system, bench, reporter.saved))
         return held[0].up_to(count)
 
     for count in DRY_COUNTS if bench.dry_run else COUNTS:
@@ -120,9 +126,10 @@ class Held:
         return relative_error(on_host(self.calls[number]()), reference)
 
 
-def hold(model: str, system: str, bench: Bench, cache: str) -> Held:
+def hold(model: str, system: str, bench: Bench, folder: Path) -> Held:
     """Raises Skipped where a package of the model is missing."""
-    config = config_of(model, bench.dry_run)
+    preset = "small" if bench.dry_run else "full"
+    config = entry_of(model).presets[preset]
     try:
         module, inputs = entry_of(model).make(config, 0)
         placed, _ = entry_of(model).make(config, 0)
@@ -136,8 +143,8 @@ def hold(model: str, system: str, bench: Bench, cache: str) -> Held:
     placed, _ = bench.place(placed, ())
     before = memory(bench)
     if system == "stretto":
-        case = Case(model, config, placed, (), module, inputs)
-        fast = compiled(case, bench, cache, dynamic=True, **SETTINGS)
+        program = Program(model, preset, "dynamic", SETTINGS, dynamic=True)
+        fast = load(program, placed, bench, folder)
         return Held(bench, module, shaped, partial(_dynamic, fast, bench), fast, before)
     pool = None if system == "graph-each" else torch.cuda.graph_pool_handle()
     add = partial(_captured, placed, bench, pool)

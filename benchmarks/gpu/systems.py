@@ -1,69 +1,43 @@
-"""The systems that a model is run by, each made ready in a worker of its own kind.
-
-A *group* is what one process holds: systems that share what they prepare, and whose failures
-should not touch others.
-"""
+"""The systems that a model is run by, each made ready in a worker of its own kind."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..models.lstm import LSTM
-from ..peers.base import Skipped, arrays_to_numpy
-from .correctness import on_host
+from ..peers.base import Skipped, arrays_to_numpy, tensors_to_numpy
+from . import saved
 from .device import Bench
+from .saved import Program, Saved
 
 DATA_DEPENDENT = ("seq2seq", "blockdrop", "blockdrop_policy", "skipnet", "rae")
 """Models whose host code looks at values on the GPU, which no capture records."""
-
-XLA_GRAPHS = (
-    "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,"
-    "DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE --xla_gpu_graph_min_graph_size=1"
-)
-
-# Group: its systems, and the environment of its process.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "stretto": ("stretto", "stretto-graph"),
-    "library": ("eager", "eager-graph", "cudnn", "cudnn-graph"),
-    "jax": ("jax",),
-    "jax-graphs": ("jax-graphs",),
-    "compile": ("compile", "compile-graph"),
-    "reduce-overhead": ("compile-reduce-overhead",),
-    "max-autotune": ("compile-max-autotune",),
-}
-UNROLLING = ("compile", "reduce-overhead", "max-autotune")
-"""Groups that unroll loops over steps: by the minute, where there are many."""
 NOTES = {
     "stretto-graph": "stretto's call captured and replayed",
     "eager-graph": "torch.cuda.graph of eager, by hand",
-    "compile-graph": "torch.cuda.graph of the default torch.compile, by hand",
-    "cudnn": "torch.nn.LSTM",
     "cudnn-graph": "torch.nn.LSTM captured and replayed, so that the host does not bound it",
-    "jax-graphs": "XLA command buffers with WHILE and CONDITIONAL nodes",
 }
 
 
-def environment(group: str, dry_run: bool) -> dict[str, str]:
+def environment(dry_run: bool) -> dict[str, str]:
     found = {"TORCHINDUCTOR_COMPILE_THREADS": "4", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    found["JAX_PLATFORMS"] = "cpu" if dry_run else "cuda"
-    if group == "jax-graphs" and not dry_run:
-        found["XLA_FLAGS"] = XLA_GRAPHS
-    return found
+    return found | {"JAX_PLATFORMS": "cpu" if dry_run else "cuda"}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model on the device, and the same on the host for those that convert its weights."""
+    """A model on the device, and the same on the host for those that convert its weights. program:
+    stretto's default one. saved: the folder of what was prepared."""
 
-    name: str
+    program: Program
+    saved: Saved
     config: Any
     module: nn.Module
     inputs: tuple[Tensor, ...]
@@ -74,30 +48,37 @@ class Case:
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A system to time. several: enqueues so many calls and waits for their results; only of a
-    system whose work CUDA events of torch cannot see. details: told once it has run."""
+    system whose work CUDA events of torch cannot see. details: asked for once it has run.
+    simulated_us: of a call, where the system runs a program of stretto."""
 
     call: Callable[[], Any]
     outputs: Callable[[Any], list[Any]]
     note: str = ""
     several: Callable[[int], object] | None = None
     details: Callable[[], dict[str, Any]] = dict
+    simulated_us: float | None = None
 
 
-def prepare(system: str, case: Case, bench: Bench, cache: str) -> Ready:
+def prepare(system: str, case: Case, bench: Bench) -> Ready:
     """Raises Skipped for a system that does not run the model."""
-    match system.removeprefix("compile-"):
+    match system:
         case "eager":
             return Ready(without_gradients(case.module, case.inputs), on_host)
         case "stretto":
-            return own_system(compiled(case, bench, cache), case.inputs)
+            return own_system(case.program, case, loaded(case, case.program, bench))
         case "cudnn":
             return _cudnn(case, bench)
-        case "jax" | "jax-graphs":
+        case "jax":
             return _jax(case)
-        case "stretto-graph" | "eager-graph" | "cudnn-graph" | "graph":
-            return _graph(system, case, bench, cache)
-        case mode:
-            return _compile(mode, case, bench)
+        case "compile-max-autotune":
+            return _autotuned(case, bench)
+        case _:
+            return _graph(system, case, bench)
+
+
+def loaded(case: Case, program: Program, bench: Bench) -> Any:
+    """A program of stretto for the model."""
+    return saved.load(program, case.module, bench, case.saved.folder)
 
 
 def without_gradients(
@@ -110,51 +91,35 @@ def without_gradients(
     return call
 
 
-def compiled(
-    case: Case, bench: Bench, cache: str, dynamic: bool | None = None, **settings: Any
-) -> Any:
-    """stretto's form of a model, with these settings of its options."""
-    import stretto
-
-    options = stretto.Options(cache_dir=cache, **settings)
-    return stretto.compile(case.module, backend=bench.backend, options=options, dynamic=dynamic)
-
-
 def own_system(
-    fast: Any, inputs: tuple[Tensor, ...], call: Callable[[], Any] | None = None
+    program: Program, case: Case, fast: Any, call: Callable[[], Any] | None = None
 ) -> Ready:
-    """stretto's call of a compiled model, by default with these inputs each time."""
-    call = call or without_gradients(fast, inputs)
+    """stretto's call of a loaded program, by default with the model's inputs each time."""
+    call = call or without_gradients(fast, case.inputs)
 
     def details() -> dict[str, Any]:
         (entry,) = fast.signatures
-        stages = entry.stages
-        front = {name: s for name, s in stages.seconds.items() if name != "compile"}
-        cold = sum(front.values()) + sum(kernel.seconds for kernel in stages.product.compiled)
         executable = entry.executable
         before = executable.launches
         call()
         return {
             "launches_per_call": executable.launches - before,
             "units": executable.program.units,
-            "compile_cold_s": cold,
-            "kernels_from_cache": [kernel.from_cache for kernel in stages.product.compiled],
-            "resources": [str(kernel.resources) for kernel in stages.product.compiled],
+            "load_s": entry.seconds,
         }
 
-    return Ready(call, on_host, details=details)
+    return Ready(call, on_host, details=details, simulated_us=simulated(program, case))
 
 
-def _compile(mode: str, case: Case, bench: Bench) -> Ready:
+def simulated(program: Program, case: Case) -> float | None:
+    """Microseconds of a call, as computed at home."""
+    return case.saved.facts(program).get("simulated_us")
+
+
+def _autotuned(case: Case, bench: Bench) -> Ready:
     if bench.dry_run:
-        if mode != "compile":
-            raise Skipped("a dry run has the default mode only, without code generation")
-        module = torch.compile(case.module, backend="eager")
-    else:
-        module = torch.compile(case.module, mode="default" if mode == "compile" else mode)
-    inner = without_gradients(module, case.inputs)
-    if mode == "compile":
-        return Ready(inner, on_host)
+        raise Skipped("a dry run does not generate code")
+    inner = without_gradients(torch.compile(case.module, mode="max-autotune"), case.inputs)
 
     def call() -> Any:
         torch.compiler.cudagraph_mark_step_begin()  # the results of the call before may go
@@ -163,15 +128,16 @@ def _compile(mode: str, case: Case, bench: Bench) -> Ready:
     return Ready(call, on_host)
 
 
-def _graph(system: str, case: Case, bench: Bench, cache: str) -> Ready:
+def _graph(system: str, case: Case, bench: Bench) -> Ready:
     """A capture of another system's call, replayed."""
-    of = system.removesuffix("-graph")
-    if of in ("eager", "compile") and case.name in DATA_DEPENDENT:
+    inner = system.removesuffix("-graph")
+    if inner == "eager" and case.program.model in DATA_DEPENDENT:
         raise Skipped("the host looks at values in the midst of it, which a capture cannot record")
-    inner = prepare(of, case, bench, cache)
+    ready = prepare(inner, case, bench)
+    note = NOTES[system]
     if bench.dry_run:
-        return Ready(inner.call, inner.outputs, NOTES[system] + " (dry run: not captured)")
-    return Ready(captured(inner.call, bench), inner.outputs, NOTES[system])
+        return replace(ready, note=f"{note} (dry run: not captured)", details=dict)
+    return replace(ready, call=captured(ready.call, bench), note=note, details=dict)
 
 
 def captured(call: Callable[[], Any], bench: Bench, pool: Any = None) -> Callable[[], Any]:
@@ -203,7 +169,7 @@ def _cudnn(case: Case, bench: Bench) -> Ready:
                 getattr(fused, f"weight_{part}_l{layer}").copy_(map_.weight)
                 getattr(fused, f"bias_{part}_l{layer}").copy_(map_.bias)
     fused.flatten_parameters()
-    return Ready(without_gradients(lambda x: fused(x)[0][-1], case.inputs), on_host, NOTES["cudnn"])
+    return Ready(without_gradients(lambda x: fused(x)[0][-1], case.inputs), on_host)
 
 
 def _jax(case: Case) -> Ready:
@@ -234,9 +200,14 @@ def _jax(case: Case) -> Ready:
         results = [jitted(weights, *inputs) for _ in range(count)]
         jax.block_until_ready(results[-1])
 
-    flags = os.environ.get("XLA_FLAGS", "")
-    details = {"platform": platform, "xla_flags": flags}
-    return Ready(call, arrays_to_numpy, note, several, lambda: details)
+    return Ready(call, arrays_to_numpy, note, several, lambda: {"platform": platform})
+
+
+def on_host(value: Any) -> list[Any]:
+    """The tensors of a result as arrays."""
+    if isinstance(value, Tensor):
+        return tensors_to_numpy(value.cpu())
+    return [array for item in value for array in on_host(item)]
 
 
 def launches(ready: Ready, bench: Bench) -> int:
@@ -255,17 +226,3 @@ def launches(ready: Ready, bench: Bench) -> int:
         for event in found.events() or []
         if "CUDA" in str(event.device_type) and not event.name.lower().startswith(moves)
     )
-
-
-__all__ = [
-    "GROUPS",
-    "Case",
-    "Ready",
-    "captured",
-    "compiled",
-    "environment",
-    "launches",
-    "own_system",
-    "prepare",
-    "without_gradients",
-]

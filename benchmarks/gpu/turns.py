@@ -1,8 +1,8 @@
-"""Systems of a model in turns: what the parts `models` and `graphs` have in common.
+"""Systems of a model in turns: what the stages `peers` and `graphs` have in common.
 
-Model by model. Every group of systems has a process of its own. First all of a model make ready, a
-few at a time; then, with nothing else running, the systems take turns on the GPU; then their
-processes end. In exclusive-process mode there is one process at a time, and so no turns.
+Every group of systems of a model has a process of its own. First all of them make ready, a few at a
+time; then, model by model and with nothing else running, the systems take turns on the GPU. In
+exclusive-process mode there is one process at a time, and so no turns.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from ..harness import reference_outputs, relative_error
+from ..harness import relative_error
 from ..measure import Protocol, once
 from ..models.real import MissingPackage
 from ..peers.base import Skipped
 from .clock import Turn, spread, take_turn
 from .device import TOLERANCE, Bench
-from .engine import TICK_S, Job, Message, Running, Settings
-from .results import Row
-from .shortened import config_of, entry_of
+from .engine import TICK_S, Job, Message, Running, Settings, not_reached
+from .results import Keep, Row
+from .saved import SEEDS, Program, Saved, entry_of
 from .systems import Case, Ready, environment, launches, prepare
 from .worker import Reporter, WrongValue, one_line
 
-PREPARE_SHARE = 0.75
-"""Of a model's time: what is not ready then has no result."""
+PREPARE_SHARE = 0.55
+"""Of a stage's time: what is not ready then has no result."""
 TURN_LIMIT_S = 25.0
 DETAILS_LIMIT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The systems that a part compares.
+    """The systems that a stage compares.
 
-    groups: the systems that one process holds, by the group's name. weights: of the part's time,
-    by model, 1 where it has none. prepare: makes a system ready in a worker; raises Skipped where
-    it does not run the model.
+    groups: the systems that one process holds, by the group's name. prepare: makes a system ready
+    in a worker; raises Skipped where it does not run the model.
     """
 
     part: str
     groups: Mapping[str, tuple[str, ...]]
-    weights: Mapping[str, float] = field(default_factory=dict[str, float])
-    prepare: Callable[[str, Case, Bench, str], Ready] = prepare
+    prepare: Callable[[str, Case, Bench], Ready] = prepare
 
     def jobs(self, chosen: Iterable[tuple[str, str]], dry_run: bool, scratch: str) -> list[Job]:
         """A job for each (model, group), with caches of its own in `scratch`."""
@@ -54,7 +52,7 @@ class Lineup:
             own = f"{scratch}/{self.part}-{model}-{group}"
             folders = {"TORCHINDUCTOR_CACHE_DIR": f"{own}/inductor"}
             folders["TRITON_CACHE_DIR"] = f"{own}/triton"
-            settings = environment(group, dry_run) | folders
+            settings = environment(dry_run) | folders
             found.append(Job(self.part, f"{model} {group}", 200.0, settings))
         return found
 
@@ -67,26 +65,29 @@ def serve(lineup: Lineup, reporter: Reporter, bench: Bench) -> None:
     model, _, group = reporter.job.partition(" ")
     ready: dict[str, Ready] = {}
     try:
-        case, reference = _case(model, bench)
+        case, reference = case_of(model, bench, Saved(reporter.saved))
     except MissingPackage as error:
         for system in lineup.groups[group]:
             reporter.row(f"{model} {system}", 200.0, partial(_skip, str(error)))
     else:
         for system in lineup.groups[group]:
             prepare = partial(lineup.prepare, system, case, bench)
-            make = partial(_prepare, reporter, bench, system, prepare, reference, ready)
+            make = partial(_prepare, bench, system, prepare, reference, ready)
             reporter.row(f"{model} {system}", 200.0, make)
     reporter.send("serving", systems=list(ready))
     while (message := reporter.listen()) is not None and message["ask"] != "stop":
         _answer(reporter, bench, message, ready[message["system"]])
 
 
-def _case(model: str, bench: Bench) -> tuple[Case, list[Any]]:
-    config = config_of(model, bench.dry_run)
-    module, inputs = entry_of(model).make(config, 0)
-    reference = reference_outputs(module, inputs)
+def case_of(model: str, bench: Bench, saved: Saved) -> tuple[Case, list[Any]]:
+    """A model on the device, and what it is to give."""
+    program = Program(model, "small" if bench.dry_run else "full")
+    entry = entry_of(model)
+    config = entry.presets[program.preset]
+    module, inputs = entry.make(config, SEEDS[0])
+    reference, _ = saved.reference(program, SEEDS[0], module, inputs)
     placed, values = bench.place(copy.deepcopy(module), inputs)
-    return Case(model, config, placed, values, module, inputs), reference
+    return Case(program, saved, config, placed, values, module, inputs), reference
 
 
 def _skip(reason: str) -> dict[str, Any]:
@@ -94,16 +95,15 @@ def _skip(reason: str) -> dict[str, Any]:
 
 
 def _prepare(
-    reporter: Reporter,
     bench: Bench,
     system: str,
-    prepare: Callable[[str], Ready],
+    prepare: Callable[[], Ready],
     reference: list[Any],
     ready: dict[str, Ready],
 ) -> dict[str, Any]:
     """The accuracy gate, and the seconds until the second call has ended, less two steady ones."""
     start = time.perf_counter()
-    found = prepare(str(reporter.scratch / "programs"))
+    found = prepare()
     outputs = found.outputs(found.call())
     found.call()
     bench.synchronize()
@@ -111,7 +111,8 @@ def _prepare(
     steady = once(lambda: (found.call(), bench.synchronize()))
     error = relative_error(outputs, reference)
     again = relative_error(found.outputs(found.call()), reference)
-    values = {"error": error, "compile_s": max(0.0, spent - 2 * steady), "note": found.note}
+    values = {"error": error, "ready_s": max(0.0, spent - 2 * steady), "note": found.note}
+    values["simulated_us"] = found.simulated_us
     if not max(error, again) <= TOLERANCE:
         raise WrongValue(f"error {error:.1e}, in a later call {again:.1e}")
     ready[system] = found
@@ -153,85 +154,66 @@ class _System:
     running: Running
     name: str
     runs: int = 0
-    device: list[float] = field(default_factory=list)
-    host: list[float] = field(default_factory=list)
-    latency: list[float] = field(default_factory=list)
+    device: list[float] = field(default_factory=list[float])
+    host: list[float] = field(default_factory=list[float])
+    latency: list[float] = field(default_factory=list[float])
 
 
 def drive(
-    lineup: Lineup,
-    todo: Sequence[Job],
-    settings: Settings,
-    record: Callable[[Row], None],
-    end: float,
+    lineup: Lineup, todo: Sequence[Job], settings: Settings, record: Keep, end: float
 ) -> None:
-    """All jobs of a part, until the time `end` of the monotonic clock."""
+    """All jobs of a stage, until the time `end` of the monotonic clock."""
     rows: dict[str, Row] = {}
 
     def keep(row: Row) -> None:
         rows[row.name] = row
         record(row)
 
-    left = batches(todo, settings.alone)
-    for number, batch in enumerate(left):
+    batches = [[job] for job in todo] if settings.alone else [list(todo)]
+    for number, batch in enumerate(batches):
         start = time.monotonic()
-        until = start + (end - start) * _share(lineup, left[number:])
+        until = start + (end - start) / (len(batches) - number)
         _measure(lineup, batch, settings, rows, keep, until)
-
-
-def batches(todo: Sequence[Job], alone: bool) -> list[list[Job]]:
-    """Jobs whose systems take turns: those of a model, or each alone."""
-    if alone:
-        return [[job] for job in todo]
-    found: dict[str, list[Job]] = {}
-    for job in todo:
-        found.setdefault(_model(job), []).append(job)
-    return list(found.values())
-
-
-def _share(lineup: Lineup, left: Sequence[Sequence[Job]]) -> float:
-    """Of the time that is left, for the first of these batches."""
-    weights = [lineup.weights.get(_model(batch[0]), 1.0) for batch in left]
-    return weights[0] / sum(weights)
-
-
-def _model(job: Job) -> str:
-    return job.name.partition(" ")[0]
 
 
 def _measure(
     lineup: Lineup,
     batch: Sequence[Job],
     settings: Settings,
-    rows: dict[str, Row],
-    keep: Callable[[Row], None],
+    rows: Mapping[str, Row],
+    keep: Keep,
     end: float,
 ) -> None:
-    """Makes systems ready, lets them take turns, and ends their processes, by the time `end`."""
+    """Makes systems ready, lets those of each model take turns, and ends their processes, by the
+    time `end`."""
     start = time.monotonic()
-    ready_by = start + PREPARE_SHARE * (end - start)
-    running = _make_ready(batch, settings, keep, ready_by, end)
+    running = _make_ready(batch, settings, keep, start + PREPARE_SHARE * (end - start), end)
     try:
-        systems = [
-            _System(row, one, name)
-            for one in running
-            for name in lineup.groups[one.job.name.partition(" ")[2]]
-            if (row := rows.get(f"{_model(one.job)} {name}")) is not None and row.status == "ok"
-        ]
-        details_s = min(DETAILS_LIMIT_S, 0.15 * (end - start))
-        _take_turns(systems, settings, keep, end - details_s)
-        _ask_details(systems, keep, end)
+        models = list(dict.fromkeys(_model(one.job) for one in running))
+        for number, model in enumerate(models):
+            begin = time.monotonic()
+            until = begin + (end - begin) / (len(models) - number)
+            systems = [
+                _System(row, one, name)
+                for one in running
+                if _model(one.job) == model
+                for name in lineup.groups[one.job.name.partition(" ")[2]]
+                if (row := rows.get(f"{model} {name}")) is not None and row.status == "ok"
+            ]
+            details_s = min(DETAILS_LIMIT_S, 0.3 * (until - begin))
+            _take_turns(systems, settings, keep, until - details_s)
+            _ask_details(systems, keep, until)
     finally:
         for one in running:
             one.worker.kill()
 
 
+def _model(job: Job) -> str:
+    return job.name.partition(" ")[0]
+
+
 def _make_ready(
-    todo: Sequence[Job],
-    settings: Settings,
-    keep: Callable[[Row], None],
-    ready_by: float,
-    end: float,
+    todo: Sequence[Job], settings: Settings, keep: Keep, ready_by: float, end: float
 ) -> list[Running]:
     """All jobs as far as they come until then, a few at a time; those that serve."""
     waiting = list(todo)
@@ -248,20 +230,18 @@ def _make_ready(
             one.step()
         time.sleep(TICK_S)
     for job in waiting:
-        reason = "not reached: the time for making ready was over"
-        keep(Row(f"{job.name}: all", "failed", reason))
+        keep(not_reached(job))
     for one in running:
         if not one.serving and not one.over:
             seconds = time.monotonic() - one.row_start
             one.worker.kill()
             late = f"not ready after {seconds:.0f} s: killed"
-            keep(Row(one.row or f"{one.job.name}: start", "failed", late, seconds))
+            name = one.row or f"{one.job.name}: start"
+            keep(Row(name, "failed", late, seconds, job=one.job.name))
     return [one for one in running if one.serving]
 
 
-def _take_turns(
-    systems: list[_System], settings: Settings, keep: Callable[[Row], None], end: float
-) -> None:
+def _take_turns(systems: list[_System], settings: Settings, keep: Keep, end: float) -> None:
     """Rounds in which every system has a turn. The first one counts the runs of the others."""
     protocol = Protocol.quick() if settings.dry_run else Protocol()
     for turn in range(protocol.rounds + 1):
@@ -275,7 +255,7 @@ def _take_turns(
             keep(_timed(system, in_turns=not settings.alone))
 
 
-def _one_turn(system: _System, protocol: Protocol, turn: int, keep: Callable[[Row], None]) -> None:
+def _one_turn(system: _System, protocol: Protocol, turn: int, keep: Keep) -> None:
     runs = system.runs if turn else 3
     answer = _ask(system, TURN_LIMIT_S, ask="turn", runs=runs)
     if answer["kind"] != "turn":
@@ -318,7 +298,7 @@ def _timed(system: _System, in_turns: bool) -> Row:
     return system.row
 
 
-def _ask_details(systems: list[_System], keep: Callable[[Row], None], end: float) -> None:
+def _ask_details(systems: list[_System], keep: Keep, end: float) -> None:
     """Last, since a profiler may leave a process slower than it was; all workers at once."""
     groups: dict[int, list[_System]] = {}
     for system in systems:

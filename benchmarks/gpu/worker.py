@@ -30,8 +30,9 @@ class Reporter:
 
     def __init__(self, told: dict[str, Any], channel: TextIO, bench: Bench) -> None:
         self.job: str = told["job"]
-        self.out = Path(told["out"])
         self.scratch = Path(told["scratch"])
+        self.saved = Path(told["saved"])
+        self.programs = self.scratch / "programs"
         self.chosen = tuple(told["chosen"])
         self.skip: set[str] = set(told["skip"])
         self.channel = channel
@@ -65,7 +66,8 @@ class Reporter:
 
     def finish(self, row: Row) -> Row:
         """Sends a row. Ends the process where it has left the GPU unusable."""
-        fields = {name: getattr(row, name) for name in Row.__slots__}
+        fields = {name: getattr(row, name) for name in ("name", "status", "reason", "seconds")}
+        fields["values"] = row.values
         broken = row.status == "failed" and self.bench.is_broken()
         if broken:
             fields["reason"] += " [the GPU context was lost]"
@@ -89,7 +91,7 @@ def main() -> None:
     told: dict[str, Any] = json.loads(sys.argv[1])
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what others print goes to the log
-    bench = Bench(told["dry_run"])
+    bench = Bench(told["dry_run"], Path(told["scratch"]))
     plain_math()
     reporter = Reporter(told, channel, bench)
     part = importlib.import_module(f".{told['part']}", __package__)

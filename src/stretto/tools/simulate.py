@@ -107,7 +107,7 @@ def simulate_model(
         here = replace(options, threads=threads, units=None, launches="auto", control="auto")
         if device.target:  # whose recursions are not unrolled: they have other branches
             here = replace(here, skip=(*here.skip, "unroll_recursion"))
-        choices = _followed(model, here, machine.costs if device.target else None)
+        choices = followed_way(model, here, machine.costs if device.target else None)
     planned = None
     if device.target and (options.launches, options.control) != ("auto", "auto"):
         chosen = choose_launches(program, machine.costs, options.launches, options.control, device)
@@ -171,7 +171,7 @@ def scheduled_program(model: Model, machine: Machine, options: Options) -> Devic
     return stages.device
 
 
-def _followed(model: Model, options: Options, costs: CostModel | None) -> Recorded:
+def followed_way(model: Model, options: Options, costs: CostModel | None) -> Recorded:
     """The way that a run of the model takes here. costs: of another machine, which say how its
     recursions are computed, for branches and loops follow from that."""
     machine = default_machine()

@@ -1,0 +1,123 @@
+"""A stand-in for a GPU in dry runs: the driver of the tests, which runs launches on the host.
+
+Programs are launched through it as on a GPU; the text of their kernels is interpreted. It compiles
+with the header that Triton brings, and needs a C++ compiler and the source tree's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
+from stretto.machines.cuda.executable import CudaExecutable
+from stretto.machines.cuda.graphs.arrange import arrangements
+from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.graphs.streams import StreamsExecutable
+from stretto.machines.cuda.machine import EmulatedCudaMachine, gpu_program
+from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.machine import Stages
+from stretto.machines.registry import register
+from stretto.runtime.results import Result
+from stretto.runtime.sizes import Values
+from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
+
+T = TypeVar("T", bound=CudaExecutable)
+
+BACKEND = "cuda-rehearsed"
+FAILED = 999
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The driver of one process, and the launchers that are on it.
+
+    allows: asked before each launch; what it does not allow is refused by the driver.
+    """
+
+    cuda: FakeCuda
+    machines: dict[int, FakeGpu] = field(default_factory=dict[int, FakeGpu])
+    calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    allows: Callable[[bool], bool] = lambda cooperative: True
+    error: BaseException | None = None
+
+    def launcher(self, sources: Sequence[TritonSource]) -> FakeGpu:
+        """A launcher of kernels, in this order. All launchers of the process share the driver."""
+        made = FakeGpu(self.cuda, sources)
+        made.fake.calls = self.calls
+        self.machines |= dict.fromkeys(made.sources, made)
+        self.cuda.on_launch(self._launched)
+        self.cuda.on_call(self._called)
+        return made
+
+    def _launched(self, kernel: int, *rest: Any) -> int:
+        cooperative = bool(rest[4])
+        if not self.allows(cooperative):
+            return COOPERATIVE_LAUNCH_TOO_LARGE
+        return self.machines[kernel]._launched(kernel, *rest)  # pyright: ignore[reportPrivateUsage]
+
+    def _called(self, number: int) -> int:
+        """ctypes drops what a callback raises, so the call of the program raises it."""
+        try:
+            self.calls[number]()
+        except Exception as error:
+            self.error = error
+            return FAILED
+        return 0
+
+    def known(self, kind: type[T], machine: FakeGpu) -> type[T]:
+        """The executable, which makes its inputs known to the stand-in before a call."""
+        rehearsal = self
+
+        class Known(kind):  # pyright: ignore[reportGeneralTypeIssues]
+            def __call__(
+                self, inputs: list[torch.Tensor], sizes: Values | None = None
+            ) -> list[Result]:
+                machine.fake.know(*inputs)
+                machine.error = rehearsal.error = None
+                try:
+                    return super().__call__(inputs, sizes)
+                except BaseException:
+                    seen = machine.error or rehearsal.error
+                    if seen is not None:
+                        raise seen from None
+                    raise
+
+        return Known
+
+
+def start(folder: Path) -> Rehearsal:
+    """Compiles the driver into a folder, unless it is there, and makes the backend known."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Rehearsal(FakeCuda(folder))
+    made.cuda.library.fake_reset()
+    register(RehearsedMachine(BACKEND, rehearsal=made))
+    return made
+
+
+@dataclass(frozen=True)
+class RehearsedMachine(EmulatedCudaMachine):
+    """The emulated GPU's programs, launched through the stand-in for the driver."""
+
+    rehearsal: Rehearsal | None = None
+
+    def load(self, stages: Stages) -> None:
+        assert self.rehearsal is not None
+        made, (_, interface) = gpu_program(stages), stages.runnable()
+        machine = self.rehearsal.launcher(made.sources)
+        machine.fake.know(*interface.constants.values())
+        settings = (made.plan, made.sources, interface, stages.options, machine)
+        kind: type[PlanExecutable] = PlanExecutable
+        if made.as_graph:
+            settings = (*settings, arrangements(made.plan, stages.machine.costs))
+            streams = stages.options.enqueue == "streams"
+            kind = StreamsExecutable if streams else GraphExecutable
+        executable = self.rehearsal.known(kind, machine)(*settings)
+        filler = executable._filler  # pyright: ignore[reportPrivateUsage]
+        machine.fake.know(*filler.constants.values(), *filler.tables)
+        stages.executable = executable

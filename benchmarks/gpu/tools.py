@@ -1,0 +1,219 @@
+"""The stages `sanitizer` and `profile`: NVIDIA's tools on programs of stretto.
+
+A worker's row starts the tool, and the tool starts this module on one program. compute-sanitizer's
+racecheck finds accesses to shared memory without a barrier between them, memcheck accesses outside
+of what was allocated; ncu reads what hardware counters say of one launch. A machine without a tool
+has rows `skipped`. Neither changes settings of the GPU: ncu is told to leave the clocks alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..harness import relative_error
+from ..peers.base import Skipped
+from . import graphs, saved, timeline
+from .device import TOLERANCE, Bench, plain_math
+from .engine import Job, Settings, run_jobs
+from .results import Keep
+from .saved import SEEDS, Program, Saved, entry_of
+from .systems import on_host
+from .worker import Reporter, WrongValue
+
+CHECKED = ("attention", "lstm", "deepfm", "rae")
+DRY_CHECKED = ("rae",)
+CHECKS = ("racecheck", "memcheck")
+UNITS = 2
+"""Of checked programs: instrumented code is slow, and two units wait for each other as many do."""
+ROW_S = 28.0
+PROFILED = ("lstm", "gpt2_decode")
+PROFILE_S = 38.0
+KERNEL = "stretto_run"
+SKIPPED_LAUNCHES = 2
+METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_bytes.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_membar_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+)
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+
+
+def checked(model: str) -> Program:
+    """A program that is small enough to be run with a check of each access."""
+    return Program(model, "small", units=UNITS)
+
+
+def profiled(model: str) -> Program:
+    """One launch of full size."""
+    if model in graphs.MODELS:
+        return graphs.program(model, "stretto", False)
+    return Program(model)
+
+
+def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
+    models = DRY_CHECKED if dry_run else CHECKED
+    found = [checked(model) for model in models if not chosen or model in chosen]
+    if dry_run:
+        return found
+    return [*found, *(profiled(m) for m in PROFILED if not chosen or m in chosen)]
+
+
+def sanitizer_jobs(settings: Settings) -> list[Job]:
+    models = DRY_CHECKED if settings.dry_run else CHECKED
+    return [
+        Job("tools", f"{check} {model}", ROW_S)
+        for check in CHECKS
+        for model in models
+        if not settings.chosen or model in settings.chosen
+    ]
+
+
+def sanitizer(settings: Settings, record: Keep, end: float) -> None:
+    run_jobs(sanitizer_jobs(settings), settings, record, end, settings.workers)
+
+
+def profile_jobs(settings: Settings) -> list[Job]:
+    """Counters first, one at a time: a profiled launch is to have the GPU for itself."""
+    models = DRY_CHECKED if settings.dry_run else PROFILED
+    chosen = [model for model in models if not settings.chosen or model in settings.chosen]
+    traced = [Job("tools", f"timeline {model}", PROFILE_S) for model in chosen[:1]]
+    return [*traced, *(Job("tools", f"ncu {model}", PROFILE_S) for model in chosen)]
+
+
+def profile(settings: Settings, record: Keep, end: float) -> None:
+    run_jobs(profile_jobs(settings), settings, record, end, 1)
+
+
+def run(reporter: Reporter, bench: Bench) -> None:
+    """In a worker."""
+    tool, _, model = reporter.job.partition(" ")
+    match tool:
+        case "timeline":
+            reporter.row(reporter.job, PROFILE_S, partial(timeline.measure, reporter, bench, model))
+        case "ncu":
+            reporter.row(reporter.job, PROFILE_S, partial(counters, reporter, bench, model))
+        case _:
+            check = partial(sanitized, reporter, bench, tool, model)
+            reporter.row(reporter.job, ROW_S, check)
+
+
+def sanitized(reporter: Reporter, bench: Bench, check: str, model: str) -> dict[str, Any]:
+    """Raises WrongValue where the tool reports an error."""
+    tool = _found("compute-sanitizer")
+    options = ["--tool", check, "--kernel-name", f"kernel_substring={KERNEL}", "--print-limit", "9"]
+    done = _run([tool, *options, *_subject(reporter, bench, checked(model))])
+    counted = SUMMARY.findall(done.stdout + done.stderr)
+    print(done.stdout[-4000:], done.stderr[-2000:], file=sys.stderr)
+    if not counted:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"{check} gave no summary, exit code {done.returncode}: {lines[-1]}")
+    errors = sum(map(int, counted))
+    if errors or done.returncode:
+        first = next((line for line in done.stdout.splitlines() if "=====" in line[:9]), "")
+        raise WrongValue(f"{errors} errors, exit code {done.returncode}: {first}")
+    return {"errors": 0, "units": UNITS}
+
+
+def counters(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
+    """What ncu says of one launch, after a few that warm up."""
+    tool = _found("ncu")
+    options = ["--clock-control", "none", "--csv", "--page", "raw"]
+    options += ["--kernel-name", KERNEL, "--metrics", ",".join(METRICS)]
+    options += ["--launch-skip", str(SKIPPED_LAUNCHES), "--launch-count", "1"]
+    wanted = checked(model) if bench.dry_run else profiled(model)
+    done = _run([tool, *options, *_subject(reporter, bench, wanted)])
+    print(done.stdout[-6000:], done.stderr[-2000:], file=sys.stderr)
+    return read_counters(done.stdout)
+
+
+def read_counters(text: str) -> dict[str, Any]:
+    """The figures of one launch and their units, from ncu's table: a row of names, one of units,
+    one of values. Raises RuntimeError where there is none."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    table = list(csv.reader(lines))
+    if len(table) < 3:
+        said = text.strip().splitlines() or ["it said nothing"]
+        raise RuntimeError(f"ncu gave no figures: {said[-1]}")
+    names, units, values = table[:3]
+    found: dict[str, Any] = {}
+    for name, unit, value in zip(names, units, values, strict=True):
+        if name in METRICS:
+            found[name] = {"value": float(value.replace(",", "")), "unit": unit}
+    return found
+
+
+def _found(tool: str) -> str:
+    path = shutil.which(tool)
+    if path is None:
+        raise Skipped(f"{tool} is not installed")
+    return path
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Its limit is the row's: the worker is killed with all that it has started."""
+    return subprocess.run(command, capture_output=True, text=True, errors="replace")
+
+
+def _subject(reporter: Reporter, bench: Bench, program: Program) -> list[str]:
+    told = {
+        "model": program.model,
+        "preset": program.preset,
+        "system": program.system,
+        "settings": program.settings,
+        "units": program.units,
+        "saved": str(reporter.saved),
+        "scratch": str(reporter.scratch),
+        "dry_run": bench.dry_run,
+    }
+    return [sys.executable, "-m", f"{__package__}.tools", json.dumps(told)]
+
+
+# ---- in the process that a tool looks at -------------------------------------------------------
+
+
+@torch.no_grad()
+def main() -> None:
+    """Calls a program a few times, and checks what it gives."""
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    bench = Bench(told["dry_run"], Path(told["scratch"]))
+    plain_math()
+    settings = tuple((name, _setting(value)) for name, value in told["settings"])
+    program = Program(told["model"], told["preset"], told["system"], settings, told["units"])
+    entry = entry_of(program.model)
+    module, inputs = entry.make(entry.presets[program.preset], SEEDS[0])
+    folder = Path(told["saved"])
+    wanted, _ = Saved(folder).reference(program, SEEDS[0], module, inputs)
+    module, inputs = bench.place(module, inputs)
+    fast = saved.load(program, module, bench, folder)
+    for _ in range(SKIPPED_LAUNCHES + 1):
+        found = fast(*inputs)
+    bench.synchronize()
+    error = relative_error(on_host(found), wanted)
+    if not error <= TOLERANCE:
+        raise SystemExit(f"error {error:.1e}")
+
+
+def _setting(value: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    main()
