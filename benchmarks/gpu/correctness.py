@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,9 +18,10 @@ import stretto
 
 from ..harness import reference_outputs, relative_error
 from ..models import CORE
-from . import launches, pytest_rows, saved
+from ..peers.base import Skipped
+from . import launches, saved
 from .device import TOLERANCE, Bench
-from .engine import Job, Settings, run_jobs
+from .engine import ROOT, Job, Settings, run_jobs
 from .results import Keep
 from .saved import SEEDS, Program, Saved, entry_of
 from .systems import on_host
@@ -25,6 +30,9 @@ from .worker import Reporter, WrongValue
 FULL = ("deepspeech2", "blockdrop", "nasrnn", "lstm", "seq2seq", "attention", "rae")
 """The models of full size; what takes longest begins first."""
 CALLS = 3
+TESTS = ROOT / "tests"
+NO_TESTS = 5
+"""pytest's exit code."""
 
 
 def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
@@ -64,7 +72,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
         case "dtypes":
             check_dtypes(reporter, bench)
         case _:
-            pytest_rows.run(reporter)
+            reporter.row("tests marked gpu", 85.0, partial(marked_tests, reporter))
 
 
 # ---- the zoo ---------------------------------------------------------------------------------
@@ -112,6 +120,32 @@ def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str,
         "simulated_us": known.get("simulated_us"),
         "resources": known.get("resources", []),
     }
+
+
+# ---- tests -----------------------------------------------------------------------------------
+
+
+def marked_tests(reporter: Reporter) -> dict[str, Any]:
+    """Runs the tests that need a GPU; what they print goes to the log."""
+    files = [file for file in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in file.read_text()]
+    missing = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
+    if not files or missing:
+        raise Skipped(f"{missing[0]} is not installed" if missing else "there are no such tests")
+    without = [f"-pno:{plugin}" for plugin in ("xdist", "timeout", "cacheprovider")]
+    options = ["-m", "pytest", "-q", "--disable-warnings", "--whole", "-m", "gpu", *without]
+    done = subprocess.run(
+        [sys.executable, *options, *map(str, sorted(files))],
+        cwd=TESTS.parent,
+        env={**os.environ, "STRETTO_CACHE": str(reporter.programs)},
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    print(done.stdout, done.stderr, file=sys.stderr)
+    last = done.stdout.strip().splitlines()[-1:] or ["it said nothing"]
+    if done.returncode not in (0, NO_TESTS):
+        raise WrongValue(last[0])
+    return {"summary": last[0]}
 
 
 # ---- kernels by dtype ------------------------------------------------------------------------

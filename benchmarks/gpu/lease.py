@@ -17,18 +17,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copytree
+from typing import TYPE_CHECKING
 
-from . import ceilings, correctness, graphs, launches, peers, saved, shapes, smoke, tools, turns
+from . import ceilings, correctness, graphs, launches, peers, shapes, smoke, tools, turns
 from .device import Home
 from .engine import Job, Log, Settings, run_jobs
 from .gpu import Gpu, why_no_gpu
 from .results import Keep, Row, RowFile, Rows, count, read_rows
-from .saved import KINDS, Others, Program
+from .saved import KINDS, Program
+
+if TYPE_CHECKING:
+    from .prepare import Others
 
 ROWS, LOG = "rows.jsonl", "log.txt"
 SAVED = Path("build/lease")
@@ -255,9 +259,10 @@ def rehearse(scratch: Path, chosen: tuple[str, ...]) -> None:
     """What a dry run has before it starts: the stand-in for the driver, references, simulated
     times. It has no machine code."""
     from .device import Bench
+    from .prepare import prepare
 
     assert Bench(True, scratch).rehearsal is not None
-    saved.prepare(scratch / "saved", programs(True, chosen), None, (DRY_KIND,), tell=say)
+    prepare(scratch / "saved", programs(True, chosen), None, (DRY_KIND,), tell=say)
 
 
 # ---- at home -----------------------------------------------------------------------------------
@@ -277,6 +282,8 @@ def programs(dry_run: bool, chosen: tuple[str, ...]) -> list[Program]:
 
 def others() -> Others:
     """What rows compile besides the models' programs."""
+    from .prepare import Others
+
     home = Home()
     parts = (launches, ceilings, correctness)
     functions = [one for part in parts for one in part.functions(home)]
@@ -289,7 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = tuple(options.models)
     if options.prepare is not None:
         kinds = (options.kind,) if options.kind else tuple(KINDS)
-        saved.prepare(options.prepare, programs(False, chosen), others(), kinds)
+        from .prepare import prepare
+
+        prepare(options.prepare, programs(False, chosen), others(), kinds)
         return 0
     if not options.dry_run and (reason := why_no_gpu()):
         say(f"No GPU, nothing is measured: {reason}. --dry-run rehearses without one.")
@@ -338,7 +347,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    """A terminal that is gone must not end the lease."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What is made at home for a GPU that is elsewhere: programs, references and simulated times.
+"""What was made at home for a GPU that is elsewhere: programs, references and simulated times.
 
-`prepare` fills a folder. KIND/programs has the machine code of a kind of GPU, KIND/facts.json what
-is known of each program: its simulated time, units, target, and digests of its texts and weights.
-references.safetensors has what eager computes in float64 on this host. Weights are not kept: they
-are made again from their seed, and a digest says if they are the same there.
+A folder has, by the kind of GPU, KIND/programs with machine code and KIND/facts.json with what is
+known of each program: its simulated time, units, target, and digests of its texts and weights.
+references.safetensors has what eager computes in float64 at home. Weights are not kept: they are
+made again from their seed, and a digest says if they are the same there. `prepare` fills it.
 
 `load` is the one place where a program becomes something to call on the GPU.
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,27 +22,12 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.build import begin, run_stages
-from stretto.errors import ScheduleError
-from stretto.frontends.python import capture
-from stretto.machines.cuda.compile import compile_source
-from stretto.machines.cuda.machine import CUDA, gpu_program
-from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.machine import Stages
 from stretto.options import Options
-from stretto.schedule.graph_choice import graph_seconds
-from stretto.schedule.launches import plan_seconds
-from stretto.simulator.control import Asked, Assumed, Choices
-from stretto.simulator.devices import costs_on, device_for, gpu_like
-from stretto.simulator.simulate import simulate
-from stretto.tools.models import Model
-from stretto.tools.simulate import followed_way
 
 from ..harness import reference_outputs
 from ..models import ZOO
 from ..models.entry import ZooEntry
 from ..models.groups import GROUPS
-from ..models.real import MissingPackage
 from .device import Bench
 from .gpu import Gpu
 
@@ -54,10 +37,7 @@ KINDS = {
 }
 SEEDS = 0, 5
 """Of the inputs that are checked; the weights have the first one."""
-MOST_EXACT_BYTES = 64 << 10
-"""References that are larger are kept as float32, whose rounding is far below the tolerance."""
-MOST_BYTES = 40 << 20
-"""Of the whole folder: the source tree travels beside it."""
+REFERENCES, FACTS, CODE = "references.safetensors", "facts.json", "programs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +69,6 @@ def entry_of(model: str) -> ZooEntry:
     raise KeyError(f"there is no model {model!r}")
 
 
-# ---- where the GPU is --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Saved:
     """A folder of one kind of GPU."""
@@ -101,7 +78,7 @@ class Saved:
     @cached_property
     def known(self) -> dict[str, dict[str, Any]]:
         """What is known of each program; empty for a folder that was not prepared."""
-        path = self.folder / "facts.json"
+        path = self.folder / FACTS
         return json.loads(path.read_text()) if path.is_file() else {}
 
     def facts(self, program: Program) -> dict[str, Any]:
@@ -113,11 +90,11 @@ class Saved:
         """What eager computes in float64, and where: at home, or here where weights that the
         seed gives here are others, as another version of a package may have it."""
         known = self.facts(program)
-        if known.get("weights") != digest_of(module, ()):
+        if known.get("weights") != digest_of(module):
             return reference_outputs(module, inputs), "computed here"
         from safetensors.numpy import load_file
 
-        stored = load_file(self.folder.parent / "references.safetensors")
+        stored = load_file(self.folder.parent / REFERENCES)
         prefix = f"{program.model} {program.preset} {seed} "
         found = {int(k.removeprefix(prefix)): v for k, v in stored.items() if k.startswith(prefix)}
         if not found:
@@ -128,162 +105,15 @@ class Saved:
 def load(program: Program, module: nn.Module, bench: Bench, folder: Path) -> Any:
     """The program for a module that is on the device. Its machine code is in `folder`; what the
     texts there do not have is compiled. Called with the model's inputs."""
-    options = program.options(folder / "programs")
+    options = program.options(folder / CODE)
     return stretto.compile(module, backend=bench.backend, options=options, dynamic=program.dynamic)
 
 
-# ---- at home -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Others:
-    """What rows compile besides the models' programs: functions with their inputs, kernels."""
-
-    functions: Sequence[tuple[Callable[..., Any], tuple[Tensor, ...]]]
-    sources: Sequence[TritonSource]
-
-
-def prepare(
-    folder: Path,
-    programs: Sequence[Program],
-    others: Others | None,
-    kinds: Sequence[str] = tuple(KINDS),
-    *,
-    tell: Callable[[str], None] = print,
-) -> None:
-    """Makes all for these kinds of GPU. others: what is compiled besides; None: no machine code is
-    made, not of the programs either. A model whose package is missing is left out, and said to be.
-    Raises ValueError for a folder that becomes too large."""
-    references: dict[str, np.ndarray] = {}
-    for kind in kinds:
-        facts: dict[str, Any] = {}
-        for program in programs:
-            try:
-                facts[program.name] = _prepared(
-                    folder, kind, program, references, others is not None
-                )
-            except MissingPackage as error:
-                tell(f"{kind}: {program.name}: left out: {error}")
-                continue
-            simulated = facts[program.name]["simulated_us"]
-            shown = "not simulated" if simulated is None else f"{simulated:.1f} us simulated"
-            seconds = facts[program.name]["seconds"]
-            tell(f"{kind}: {program.name}: {seconds:.1f} s, {shown}")
-        here = folder / kind
-        here.mkdir(parents=True, exist_ok=True)
-        (here / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
-        if others is not None:
-            _compile(here / "programs", KINDS[kind], others)
-    _write_references(folder / "references.safetensors", references)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    tell(f"{folder}: {size / 2**20:.1f} MiB")
-    if size > MOST_BYTES:
-        raise ValueError(f"{folder} has {size >> 20} MiB, and {MOST_BYTES >> 20} may travel")
-
-
-def _prepared(
-    folder: Path, kind: str, program: Program, references: dict[str, np.ndarray], compiled: bool
-) -> dict[str, Any]:
-    """Builds a program and computes its references; gives what is known of it."""
-    entry = entry_of(program.model)
-    config = entry.presets[program.preset]
-    module, inputs = entry.make(config, SEEDS[0])
-    start = time.perf_counter()
-    options = program.options(folder / kind / "programs")
-    stages = built(KINDS[kind], module, inputs, options, compiled)
-    seconds = time.perf_counter() - start
-    for seed in SEEDS:
-        prefix = f"{program.model} {program.preset} {seed} "
-        if not any(key.startswith(prefix) for key in references):
-            outputs = reference_outputs(module, entry.make(config, seed)[1])
-            references |= {f"{prefix}{n}": _kept(array) for n, array in enumerate(outputs)}
-    made = gpu_program(stages)
-    texts = hashlib.sha256("".join(source.text for source in made.sources).encode())
-    simulated, problem = _simulated(stages, Model(program.model, module, inputs))
-    return {
-        "simulated_us": simulated,
-        "not_simulated": problem,
-        "units": made.plan.program.units,
-        "target": KINDS[kind].target,
-        "launches": len(made.plan.launches),
-        "texts": texts.hexdigest(),
-        "weights": digest_of(module, ()),
-        "seconds": seconds,
-        "resources": [asdict(kernel.resources) for kernel in made.compiled[:4]],
-    }
-
-
-@torch.no_grad()
-def built(
-    gpu: Gpu,
-    function: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    options: Options,
-    compiled: bool = True,
-) -> Stages:
-    """A function as it is built where that GPU is: what is compiled lies in the cache of the
-    options, where the build there finds the same text. compiled: else only planned."""
-    costs = costs_on(gpu_like(gpu.name, gpu.capability), CUDA.costs)
-    units = options.units or gpu.multiprocessors
-    machine = replace(CUDA.for_target(gpu.target, units), costs=costs)
-    captured = capture(function, inputs, {}, options)
-    stages = begin(captured.program, machine, options, torch.device("cpu"))
-    run_stages(stages, machine.stages if compiled else machine.stages[:-1])
-    return stages
-
-
-def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
-    """Microseconds of a call by the simulator, on the device that the costs are those of; branches
-    and loops that values decide go as they do on these inputs. None, and why, where a run is too
-    long or cannot be followed."""
-    made, costs = gpu_program(stages), stages.machine.costs
-    plan = made.plan
-    device = device_for(costs, plan.program.units)
-
-    def seconds(choices: Choices) -> float:
-        if made.as_graph:
-            return graph_seconds(plan, device, costs)
-        if not plan.is_whole:
-            return plan_seconds(plan, device, costs, choices)
-        kept = stages.machine.kept_constants(plan.program)
-        return simulate(plan.program, device, choices, costs, kept).seconds
-
-    asked = Asked(Assumed(costs.unknown_trips))
-    try:
-        found = seconds(asked)
-        if asked.count:
-            way = Options(threads=1, skip=("unroll_recursion",), cache_dir=stages.options.cache_dir)
-            found = seconds(followed_way(model, way, costs))
-    except ScheduleError as error:
-        return None, error.message
-    return found * 1e6, ""
-
-
-def _compile(folder: Path, gpu: Gpu, others: Others) -> None:
-    options = Options(cache_dir=str(folder))
-    for function, inputs in others.functions:
-        built(gpu, function, inputs, options)
-    for source in others.sources:
-        compile_source(source, gpu.target, options)
-
-
-def _kept(array: np.ndarray) -> np.ndarray:
-    exact = np.asarray(array, np.float64)
-    return exact if exact.nbytes <= MOST_EXACT_BYTES else exact.astype(np.float32)
-
-
-def _write_references(path: Path, references: Mapping[str, np.ndarray]) -> None:
-    from safetensors.numpy import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({key: np.ascontiguousarray(value) for key, value in references.items()}, path)
-
-
-def digest_of(module: nn.Module, inputs: Sequence[Tensor]) -> str:
-    """Of all weights by name, and of the inputs."""
+def digest_of(module: nn.Module) -> str:
+    """A digest of all weights and their names."""
     found = hashlib.sha256()
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name, tensor in (*sorted(named.items()), *enumerate(inputs)):
-        found.update(str(name).encode())
+    for name, tensor in sorted(named.items()):
+        found.update(name.encode())
         found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return found.hexdigest()

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,10 @@ from typing import Any
 import torch
 
 from ..harness import relative_error
-from ..peers.base import Skipped
 from . import graphs, saved, timeline
 from .device import TOLERANCE, Bench, plain_math
 from .engine import Job, Settings, run_jobs
-from .results import Keep
+from .results import Keep, Row
 from .saved import SEEDS, Program, Saved, entry_of
 from .systems import on_host
 from .worker import Reporter, WrongValue
@@ -86,19 +86,34 @@ def sanitizer_jobs(settings: Settings) -> list[Job]:
 
 
 def sanitizer(settings: Settings, record: Keep, end: float) -> None:
-    run_jobs(sanitizer_jobs(settings), settings, record, end, settings.workers)
+    jobs = with_tool("compute-sanitizer", sanitizer_jobs(settings), record)
+    run_jobs(jobs, settings, record, end, settings.workers)
+
+
+def with_tool(tool: str, jobs: Sequence[Job], record: Keep) -> list[Job]:
+    """The jobs if the tool is there; else none, and rows that say so."""
+    if shutil.which(tool) is not None:
+        return list(jobs)
+    for job in jobs:
+        record(Row(job.name, "skipped", f"{tool} is not installed", job=job.name))
+    return []
 
 
 def profile_jobs(settings: Settings) -> list[Job]:
-    """Counters first, one at a time: a profiled launch is to have the GPU for itself."""
+    """A dry run has no timer of a GPU, so nothing is traced there."""
     models = DRY_CHECKED if settings.dry_run else PROFILED
     chosen = [model for model in models if not settings.chosen or model in settings.chosen]
-    traced = [Job("tools", f"timeline {model}", PROFILE_S) for model in chosen[:1]]
-    return [*traced, *(Job("tools", f"ncu {model}", PROFILE_S) for model in chosen)]
+    traced = [] if settings.dry_run else [f"timeline {model}" for model in chosen[:1]]
+    counted = [f"ncu {model}" for model in chosen]
+    return [Job("tools", name, PROFILE_S) for name in (*traced, *counted)]
 
 
 def profile(settings: Settings, record: Keep, end: float) -> None:
-    run_jobs(profile_jobs(settings), settings, record, end, 1)
+    """One at a time: what is looked at has the GPU for itself."""
+    jobs = profile_jobs(settings)
+    counted = with_tool("ncu", [job for job in jobs if job.name.startswith("ncu")], record)
+    traced = [job for job in jobs if not job.name.startswith("ncu")]
+    run_jobs([*traced, *counted], settings, record, end, 1)
 
 
 def run(reporter: Reporter, bench: Bench) -> None:
@@ -116,9 +131,8 @@ def run(reporter: Reporter, bench: Bench) -> None:
 
 def sanitized(reporter: Reporter, bench: Bench, check: str, model: str) -> dict[str, Any]:
     """Raises WrongValue where the tool reports an error."""
-    tool = _found("compute-sanitizer")
     options = ["--tool", check, "--kernel-name", f"kernel_substring={KERNEL}", "--print-limit", "9"]
-    done = _run([tool, *options, *_subject(reporter, bench, checked(model))])
+    done = _run(["compute-sanitizer", *options, *_subject(reporter, bench, checked(model))])
     counted = SUMMARY.findall(done.stdout + done.stderr)
     print(done.stdout[-4000:], done.stderr[-2000:], file=sys.stderr)
     if not counted:
@@ -133,12 +147,11 @@ def sanitized(reporter: Reporter, bench: Bench, check: str, model: str) -> dict[
 
 def counters(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
     """What ncu says of one launch, after a few that warm up."""
-    tool = _found("ncu")
     options = ["--clock-control", "none", "--csv", "--page", "raw"]
     options += ["--kernel-name", KERNEL, "--metrics", ",".join(METRICS)]
     options += ["--launch-skip", str(SKIPPED_LAUNCHES), "--launch-count", "1"]
     wanted = checked(model) if bench.dry_run else profiled(model)
-    done = _run([tool, *options, *_subject(reporter, bench, wanted)])
+    done = _run(["ncu", *options, *_subject(reporter, bench, wanted)])
     print(done.stdout[-6000:], done.stderr[-2000:], file=sys.stderr)
     return read_counters(done.stdout)
 
@@ -157,13 +170,6 @@ def read_counters(text: str) -> dict[str, Any]:
         if name in METRICS:
             found[name] = {"value": float(value.replace(",", "")), "unit": unit}
     return found
-
-
-def _found(tool: str) -> str:
-    path = shutil.which(tool)
-    if path is None:
-        raise Skipped(f"{tool} is not installed")
-    return path
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -202,8 +208,9 @@ def main() -> None:
     wanted, _ = Saved(folder).reference(program, SEEDS[0], module, inputs)
     module, inputs = bench.place(module, inputs)
     fast = saved.load(program, module, bench, folder)
-    for _ in range(SKIPPED_LAUNCHES + 1):
-        found = fast(*inputs)
+    for _ in range(SKIPPED_LAUNCHES):
+        fast(*inputs)
+    found = fast(*inputs)
     bench.synchronize()
     error = relative_error(on_host(found), wanted)
     if not error <= TOLERANCE:

@@ -1,0 +1,188 @@
+"""Makes at home what a GPU's machine is not to spend time on; needs no GPU.
+
+What it leaves in a folder is said in `saved`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stretto.build import begin, run_stages
+from stretto.errors import ScheduleError
+from stretto.frontends.python import capture
+from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.machine import CUDA, gpu_program
+from stretto.machines.cuda.printer.source import TritonSource
+from stretto.machines.machine import Stages
+from stretto.options import Options
+from stretto.schedule.graph_choice import graph_seconds
+from stretto.schedule.launches import plan_seconds
+from stretto.simulator.control import Asked, Assumed, Choices
+from stretto.simulator.devices import costs_on, device_for, gpu_like
+from stretto.simulator.simulate import simulate
+from stretto.tools.models import Model
+from stretto.tools.simulate import followed_way
+
+from ..harness import reference_outputs
+from ..models.real import MissingPackage
+from .gpu import Gpu
+from .saved import CODE, FACTS, KINDS, REFERENCES, SEEDS, Program, digest_of, entry_of
+
+MOST_EXACT_BYTES = 64 << 10
+"""References that are larger are kept as float32, whose rounding is far below the tolerance."""
+MOST_BYTES = 40 << 20
+"""Of the whole folder: the source tree travels beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What rows compile besides the models' programs: functions with their inputs, kernels."""
+
+    functions: Sequence[tuple[Callable[..., Any], tuple[Tensor, ...]]]
+    sources: Sequence[TritonSource]
+
+
+def prepare(
+    folder: Path,
+    programs: Sequence[Program],
+    others: Others | None,
+    kinds: Sequence[str] = tuple(KINDS),
+    *,
+    tell: Callable[[str], None] = print,
+) -> None:
+    """Makes all for these kinds of GPU. others: what is compiled besides; None: no machine code is
+    made, not of the programs either. A model whose package is missing is left out, and said to be.
+    Raises ValueError for a folder that becomes too large."""
+    references: dict[str, np.ndarray] = {}
+    for kind in kinds:
+        facts: dict[str, Any] = {}
+        for program in programs:
+            try:
+                facts[program.name] = _prepared(
+                    folder, kind, program, references, others is not None
+                )
+            except MissingPackage as error:
+                tell(f"{kind}: {program.name}: left out: {error}")
+                continue
+            simulated = facts[program.name]["simulated_us"]
+            shown = "not simulated" if simulated is None else f"{simulated:.1f} us simulated"
+            seconds = facts[program.name]["seconds"]
+            tell(f"{kind}: {program.name}: {seconds:.1f} s, {shown}")
+        here = folder / kind
+        here.mkdir(parents=True, exist_ok=True)
+        (here / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        if others is not None:
+            _compile(here / CODE, KINDS[kind], others)
+    _write_references(folder / REFERENCES, references)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    tell(f"{folder}: {size / 2**20:.1f} MiB")
+    if size > MOST_BYTES:
+        raise ValueError(f"{folder} has {size >> 20} MiB, and {MOST_BYTES >> 20} may travel")
+
+
+def _prepared(
+    folder: Path, kind: str, program: Program, references: dict[str, np.ndarray], compiled: bool
+) -> dict[str, Any]:
+    """Builds a program and computes its references; gives what is known of it."""
+    entry = entry_of(program.model)
+    config = entry.presets[program.preset]
+    module, inputs = entry.make(config, SEEDS[0])
+    start = time.perf_counter()
+    options = program.options(folder / kind / CODE)
+    stages = built(KINDS[kind], module, inputs, options, compiled)
+    seconds = time.perf_counter() - start
+    for seed in SEEDS:
+        prefix = f"{program.model} {program.preset} {seed} "
+        if not any(key.startswith(prefix) for key in references):
+            outputs = reference_outputs(module, entry.make(config, seed)[1])
+            references |= {f"{prefix}{n}": _kept(array) for n, array in enumerate(outputs)}
+    made = gpu_program(stages)
+    texts = hashlib.sha256("".join(source.text for source in made.sources).encode())
+    simulated, problem = _simulated(stages, Model(program.model, module, inputs))
+    return {
+        "simulated_us": simulated,
+        "not_simulated": problem,
+        "units": made.plan.program.units,
+        "target": KINDS[kind].target,
+        "launches": len(made.plan.launches),
+        "texts": texts.hexdigest(),
+        "weights": digest_of(module),
+        "seconds": seconds,
+        "resources": [asdict(kernel.resources) for kernel in made.compiled[:4]],
+    }
+
+
+@torch.no_grad()
+def built(
+    gpu: Gpu,
+    function: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    options: Options,
+    compiled: bool = True,
+) -> Stages:
+    """A function as it is built where that GPU is: what is compiled lies in the cache of the
+    options, where the build there finds the same text. compiled: else only planned."""
+    costs = costs_on(gpu_like(gpu.name, gpu.capability), CUDA.costs)
+    units = options.units or gpu.multiprocessors
+    machine = replace(CUDA.for_target(gpu.target, units), costs=costs)
+    captured = capture(function, inputs, {}, options)
+    stages = begin(captured.program, machine, options, torch.device("cpu"))
+    run_stages(stages, machine.stages if compiled else machine.stages[:-1])
+    return stages
+
+
+def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
+    """Microseconds of a call by the simulator, on the device that the costs are those of; branches
+    and loops that values decide go as they do on these inputs. None, and why, where a run is too
+    long or cannot be followed."""
+    made, costs = gpu_program(stages), stages.machine.costs
+    plan = made.plan
+    device = device_for(costs, plan.program.units)
+
+    def seconds(choices: Choices) -> float:
+        if made.as_graph:
+            return graph_seconds(plan, device, costs)
+        if not plan.is_whole:
+            return plan_seconds(plan, device, costs, choices)
+        kept = stages.machine.kept_constants(plan.program)
+        return simulate(plan.program, device, choices, costs, kept).seconds
+
+    asked = Asked(Assumed(costs.unknown_trips))
+    try:
+        found = seconds(asked)
+        if asked.count:
+            way = Options(threads=1, skip=("unroll_recursion",), cache_dir=stages.options.cache_dir)
+            found = seconds(followed_way(model, way, costs))
+    except ScheduleError as error:
+        return None, error.message
+    return found * 1e6, ""
+
+
+def _compile(folder: Path, gpu: Gpu, others: Others) -> None:
+    options = Options(cache_dir=str(folder))
+    for function, inputs in others.functions:
+        built(gpu, function, inputs, options)
+    for source in others.sources:
+        compile_source(source, gpu.target, options)
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    exact = np.asarray(array, np.float64)
+    return exact if exact.nbytes <= MOST_EXACT_BYTES else exact.astype(np.float32)
+
+
+def _write_references(path: Path, references: Mapping[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({key: np.ascontiguousarray(value) for key, value in references.items()}, path)
