@@ -32,6 +32,7 @@ MOST_WORKERS = 8
 BROKEN = 86
 """Exit code of a worker whose GPU context an error has made unusable, after it has said so."""
 TICK_S = 0.05
+DRY_FACTOR = 5.0
 MOST_LOG_BYTES = 12 << 20
 """What comes back from a lent machine is limited: 16 MiB a file."""
 LAST_LINES = 60
@@ -87,6 +88,11 @@ class Settings:
     def alone(self) -> bool:
         """True where only one process at a time may use the GPU."""
         return self.gpu is not None and self.gpu.exclusive
+
+    def limit(self, seconds: float) -> float:
+        """The limit of a row or job that has so many seconds on a GPU. Only stages are rehearsed
+        under the same limits: kernels are interpreted there, on a host that may be busy."""
+        return seconds * DRY_FACTOR if self.dry_run else seconds
 
     @property
     def workers(self) -> int:
@@ -238,7 +244,7 @@ class Running:
     def _hear(self, message: Message) -> None:
         match message["kind"]:
             case "start":
-                self.row, self.row_limit = message["row"], message["limit"]
+                self.row, self.row_limit = message["row"], self.settings.limit(message["limit"])
                 self.row_start = time.monotonic()
             case "row":
                 row = Row(**message["row"], job=self.job.name)
@@ -293,7 +299,7 @@ def run_jobs(
         while waiting or running:
             while waiting and len(running) < parallel and time.monotonic() < end:
                 job = waiting.pop(0)
-                limit = min(time.monotonic() + job.limit_s, end)
+                limit = min(time.monotonic() + settings.limit(job.limit_s), end)
                 skip = list(done.get(job.name, ())) if done else []
                 running.append(Running(job, settings, record, limit, done=skip))
             for one in running:

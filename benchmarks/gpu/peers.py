@@ -13,7 +13,7 @@ from .turns import Lineup
 from .worker import Reporter
 
 MODELS = ("lstm", "attention", "seq2seq", "rae", "nasrnn", "blockdrop")
-DRY_MODELS = ("rae", "lstm")
+DRY_MODELS = ("lstm", "rae")
 JAX_MODELS = ("lstm", "seq2seq")
 GROUPS: dict[str, tuple[str, ...]] = {
     "stretto": ("stretto", "stretto-graph"),

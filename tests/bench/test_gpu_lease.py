@@ -291,7 +291,7 @@ def test_a_crash_and_a_hang_lose_one_row_each(
     }
     assert "exit code 7" in rows["crash"].reason
     assert rows["raises"].reason == "ZeroDivisionError: division by zero"
-    assert rows["hang"].reason == "no result after 0 s: killed"
+    assert rows["hang"].reason == "no result after 2 s: killed"
     assert {row.job for row in rows.values()} == {"all"}
     assert rows["last"].values == {"told": 1}
     assert rows["tests"].values == {"folder": str(ROOT / "tests" / "__init__.py")}

@@ -1,4 +1,5 @@
-"""The part `graphs` of the GPU suite on the emulated GPU, and with stand-ins for what needs one."""
+"""The stages `graphs` and `shapes` against the stand-in for a driver, and what needs a GPU by other
+stand-ins."""
 
 from __future__ import annotations
 
@@ -12,21 +13,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu import graphs, precompile, shapes, summary, turns
+from benchmarks.gpu import graphs, shapes, turns
 from benchmarks.gpu.device import Bench
-from benchmarks.gpu.gpu import Gpu
+from benchmarks.gpu.engine import Log, Settings
 from benchmarks.gpu.graphs import COPIED, GROUPS, MOVED, Programs
-from benchmarks.gpu.results import PartRecord, Row, read_part
-from benchmarks.gpu.shortened import entry_of
+from benchmarks.gpu.saved import Program, Saved, entry_of
 from benchmarks.gpu.systems import Case
 from benchmarks.gpu.worker import WrongValue
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models.real import MissingPackage
 from benchmarks.peers.base import Skipped
 from stretto.machines.cuda.graphs.kept import Counts
-from tests.bench.test_gpu_suite import run_dry, system
 
-DRY = Bench(True)
+pytest.importorskip("triton")
+
+
+@pytest.fixture
+def dry(tmp_path_factory: pytest.TempPathFactory, built_cuda: Any) -> Bench:
+    """A dry run's machine; its driver is compiled once."""
+    folder = tmp_path_factory.mktemp("lease")
+    (folder / "driver").mkdir()
+    (folder / "driver" / built_cuda.path.name).symlink_to(built_cuda.path)
+    return Bench(True, folder)
 
 
 class Branches(nn.Module):
@@ -43,25 +51,33 @@ class Branches(nn.Module):
 
 
 def case_of(module: nn.Module, *inputs: Tensor) -> Case:
-    return Case("branches", None, module, inputs, module, inputs)
+    saved = Saved(Path("no such folder"))
+    return Case(Program("branches"), saved, None, module, inputs, module, inputs)
 
 
 # ---- what is run -------------------------------------------------------------------------------
 def test_every_system_is_in_one_group() -> None:
     systems = [name for group in GROUPS.values() for name in group]
     assert len(systems) == len(set(systems))
-    peers = {"eager", "eager-graph", "compile-reduce-overhead", "compile-max-autotune"}
+    peers = {"eager", "eager-graph", "compile-max-autotune"}
     assert set(systems) == {*graphs.SETTINGS, *graphs.PROGRAMS, *peers}
     assert all(set(entry_of(model).presets) >= {"small", "full"} for model in graphs.MODELS)
 
 
-def test_models_can_be_chosen() -> None:
-    assert [job.name for job in graphs.jobs(False, ("deepfm", "rae"))] == [
-        f"deepfm {group}" for group in GROUPS
-    ]
-    assert len(graphs.jobs(False, ())) == len(graphs.MODELS) * len(GROUPS)
-    assert not graphs.jobs(True, ("googlenet",)) and not shapes.jobs(True, ("googlenet",))
-    assert {job.part for job in (*graphs.jobs(True, ()), *shapes.jobs(True, ()))} == {"graphs"}
+def settings_of(folder: Path, dry_run: bool, *chosen: str) -> Settings:
+    return Settings(folder, folder, Log(folder / "log.txt"), dry_run, chosen)
+
+
+def test_models_can_be_chosen(tmp_path: Path) -> None:
+    groups = [group for group in GROUPS if group != "max-autotune"]
+    found = graphs.jobs(settings_of(tmp_path, False, "deepfm", "rae"))
+    assert [job.name for job in found] == [f"deepfm {group}" for group in groups]
+    everything = settings_of(tmp_path, False)
+    assert len(graphs.jobs(everything)) == len(graphs.MODELS) * len(groups)
+    tuned = [job.name for job in graphs.jobs(everything, tuned=True)]
+    assert tuned == [f"{model} max-autotune" for model in graphs.AUTOTUNED]
+    dry = settings_of(tmp_path, True, "googlenet")
+    assert not graphs.jobs(dry) and not shapes.jobs(dry)
 
 
 def test_no_name_of_a_model() -> None:
@@ -70,14 +86,14 @@ def test_no_name_of_a_model() -> None:
 
 
 # ---- systems on the emulated GPU ---------------------------------------------------------------
-def test_all_of_stretto_s_systems(tmp_path: Path) -> None:
+def test_all_of_stretto_s_systems(dry: Bench) -> None:
     torch.manual_seed(0)
     module, x = Branches().eval(), torch.randn(3, 5)
     programs, case = Programs(), case_of(module, x)
     wanted = reference_outputs(module, (x,))
     found: dict[str, dict[str, Any]] = {}
     for name in (*graphs.SETTINGS, *graphs.PROGRAMS):
-        ready = programs.prepare(name, case, DRY, str(tmp_path))
+        ready = programs.prepare(name, case, dry)
         for _ in range(3):
             assert relative_error(ready.outputs(ready.call()), wanted) < 1e-5, name
         found[name] = ready.details()
@@ -90,10 +106,17 @@ def test_all_of_stretto_s_systems(tmp_path: Path) -> None:
     assert found[MOVED]["graphs_made_per_call"] == 0, "a graph serves all addresses"
 
 
-def test_a_program_that_is_one_launch_has_no_inputs_to_patch(tmp_path: Path) -> None:
+def test_a_program_that_is_one_launch_has_no_inputs_to_patch(dry: Bench) -> None:
     module = nn.ReLU()
     with pytest.raises(Skipped, match="the program is one launch, which is not captured"):
-        Programs().prepare(MOVED, case_of(module, torch.randn(3)), DRY, str(tmp_path))
+        Programs().prepare(MOVED, case_of(module, torch.randn(3)), dry)
+
+
+def test_a_library_call_that_cannot_be_captured_is_wrong() -> None:
+    refused = SimpleNamespace(executable=SimpleNamespace(refusals=["mm: not permitted"]))
+    fast = SimpleNamespace(signatures=[refused, SimpleNamespace(executable=None)])
+    with pytest.raises(WrongValue, match="1 library calls cannot be captured: mm: not permitted"):
+        graphs.require_none_refused(fast)
 
 
 # ---- where inputs lie --------------------------------------------------------------------------
@@ -174,14 +197,14 @@ def test_sizes_are_different_and_the_largest_comes_first() -> None:
         assert sizes[0] == dimension.most and sizes[-1] >= 1
 
 
-def test_one_graph_has_all_shapes(tmp_path: Path) -> None:
+def test_one_graph_has_all_shapes(dry: Bench, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
 
     def row(name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> None:
         rows.append({"name": name, **run()})
 
-    reporter: Any = SimpleNamespace(scratch=tmp_path, row=row)
-    shapes.run(reporter, DRY, "deepfm stretto")
+    reporter: Any = SimpleNamespace(saved=tmp_path, row=row, job="deepfm stretto")
+    shapes.run(reporter, dry)
     assert [one["name"] for one in rows] == [
         "deepfm memory stretto, 1 shape",
         "deepfm memory stretto, 4 shapes",
@@ -209,7 +232,7 @@ def hold(monkeypatch: pytest.MonkeyPatch, capture: Callable[..., Any]) -> shapes
         "memory",
         lambda bench: {kind: 1000 + n * len(made) for n, kind in enumerate(kinds, 10)},
     )
-    return shapes.hold("deepfm", "graph-each", DRY, "")
+    return shapes.hold("deepfm", "graph-each", Bench(True), Path())
 
 
 def test_bytes_are_those_since_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +252,7 @@ def test_a_shape_with_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- a model whose package is missing ----------------------------------------------------------
 def test_a_missing_package_skips_all_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(model: str, bench: Bench) -> None:
+    def missing(model: str, bench: Bench, saved: Saved) -> None:
         raise MissingPackage("torchvision is not installed")
 
     rows: dict[str, str] = {}
@@ -240,104 +263,15 @@ def test_a_missing_package_skips_all_systems(monkeypatch: pytest.MonkeyPatch) ->
         rows[name] = str(caught.value)
 
     sent: list[Any] = []
-    monkeypatch.setattr(turns, "_case", missing)
+    monkeypatch.setattr(turns, "case_of", missing)
     reporter: Any = SimpleNamespace(
         job="googlenet library",
+        saved=Path(),
         row=row,
         listen=lambda: None,
         send=lambda kind, **content: sent.append((kind, content)),
     )
-    turns.serve(graphs.lineup(), reporter, DRY)
+    turns.serve(graphs.lineup(), reporter, Bench(True))
     reason = "torchvision is not installed"
-    assert rows == {"googlenet eager": reason, "googlenet eager-graph": reason}
+    assert rows == {f"googlenet {system}": reason for system in GROUPS["library"]}
     assert sent == [("serving", {"systems": []})]
-
-
-def test_programs_can_be_compiled_beforehand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told: list[tuple[str, Any]] = []
-
-    def compile_for(gpu: Gpu, model: str, preset: str, folder: Path, settings: Any) -> Any:
-        if model == "googlenet":
-            raise MissingPackage("torchvision is not installed")
-        told.append((model, settings))
-        return {"compile_s": 1.0}
-
-    monkeypatch.setattr(precompile, "compile_for", compile_for)
-    found = precompile.precompile_graphs(tmp_path, ("deepfm", "googlenet"))
-    assert list(found) == [f"deepfm {system}" for system in graphs.SETTINGS]
-    assert told == [("deepfm", settings) for settings in graphs.SETTINGS.values()]
-    assert "googlenet: left out: torchvision is not installed" in capsys.readouterr().out
-
-
-# ---- the summary -------------------------------------------------------------------------------
-ABOUT = {"date": "2026-11-26", "commit": "abc", "device": "NVIDIA H200", "versions": {"torch": "2"}}
-
-
-def measured(folder: Path) -> PartRecord:
-    replayed = {"as_they_were": 1.0, "patched_per_call": 0.0}
-    rows = [
-        system("deepfm stretto", 0.06),
-        system("deepfm stretto-per-kernel", 0.02, **replayed),
-        system("deepfm stretto-inputs-moved", 0.03, as_they_were=0.0, patched_per_call=24.0),
-        system("deepfm stretto-inputs-copied", 0.04),
-        system("deepfm eager-graph", 0.08),
-        Row("deepfm eager", "failed", "out of memory"),
-        Row("googlenet eager", "skipped", "torchvision is not installed"),
-    ]
-    for count, size in ((1, 2), (4, 8), (16, 32)):
-        values = {"shapes": count, "graphs": count, "driver_bytes": size << 20}
-        values |= {"reserved_bytes": size << 19, "allocated_bytes": size << 18}
-        rows.append(Row(shapes.row_name("deepfm", "graph-each", count), "ok", values=values))
-    values = {"shapes": 1, "graphs": 1}
-    rows.append(Row(shapes.row_name("deepfm", "stretto", 1), "ok", values=values))
-    record = PartRecord("graphs", False, ABOUT, True, 1.0, rows)
-    record.write(folder)
-    return record
-
-
-def test_the_lines_of_the_part(tmp_path: Path) -> None:
-    measured(tmp_path)
-    text = summary.table(tmp_path)
-    assert "deepfm     fastest peer eager-graph: 4.00x (stretto-per-kernel)" in text
-    assert (
-        "inputs that stay: 0.0200 ms, 100 % of replays with all arguments as they were, "
-        "0.0 launches patched a call" in text
-    )
-    assert "inputs that move: 0.0300 ms, 0 % of replays" in text and "24.0 launches" in text
-    assert "inputs that are copied: 0.0400 ms, replays were not counted" in text
-    assert (
-        "1, 4, 16 shapes, graph-each: driver 2.0, 8.0, 32.0 MiB; reserved 1.0, 4.0, 16.0 MiB; "
-        "allocated 0.5, 2.0, 8.0 MiB; 1, 4, 16 graphs" in text
-    )
-    assert "1 shapes, stretto: memory was not measured; 1 graphs" in text
-    assert "one-pool" not in text, "there are no such rows"
-
-
-def test_the_table_of_the_part(tmp_path: Path) -> None:
-    record = measured(tmp_path)
-    lines = summary.section(tmp_path).splitlines()
-    assert lines[-1] == (
-        "| DeepFM, 32 categories and 16 numbers |  | 0.080 |  |  | 0.060 |  |  | 0.020 |  |"
-    )
-    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
-    record.dry_run = True
-    record.write(tmp_path)
-    assert summary.section(tmp_path) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.whole
-def test_a_dry_run_of_the_part(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = run_dry(tmp_path_factory, "--part", "graphs")
-    record = read_part(folder, "graphs")
-    assert record is not None and record.complete and record.dry_run
-    assert {row.name: row.reason for row in record.rows if row.status != "ok"} == {}
-    systems = [name for group in graphs.DRY_GROUPS for name in GROUPS[group]]
-    names = {f"deepfm {name}" for name in systems}
-    names |= {shapes.row_name("deepfm", "stretto", count) for count in shapes.DRY_COUNTS}
-    assert {row.name for row in record.rows} == names
-    moved = record.row(f"deepfm {MOVED}")
-    assert moved is not None and moved.values["as_they_were"] == 0
-    assert "memory was not measured" in (folder / "printed").read_text()
