@@ -15,7 +15,7 @@ import torch
 from ..peers.base import Skipped
 from .clock import slopes, spread
 from .device import Bench
-from .worker import WrongValue
+from .results import WrongValue
 
 PTX = """
 .version 7.0

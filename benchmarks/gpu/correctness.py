@@ -22,10 +22,10 @@ from ..peers.base import Skipped
 from . import launches, saved
 from .device import TOLERANCE, Bench
 from .engine import ROOT, Job, Settings, run_jobs
-from .results import Keep
-from .saved import SEEDS, Program, Saved, entry_of
+from .results import Keep, WrongValue
+from .saved import SEEDS, Program, entry_of
 from .systems import on_host
-from .worker import Reporter, WrongValue
+from .worker import Reporter
 
 FULL = ("deepspeech2", "blockdrop", "nasrnn", "lstm", "seq2seq", "attention", "rae")
 """The models of full size; what takes longest begins first."""
@@ -81,7 +81,7 @@ def run(reporter: Reporter, bench: Bench) -> None:
 @torch.no_grad()
 def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str, Any]:
     """Several calls and other inputs of the same shapes, each against float64."""
-    folder = Saved(reporter.saved)
+    folder = reporter.saved
     entry = entry_of(program.model)
     config = entry.presets[program.preset]
     module, first = entry.make(config, SEEDS[0])
@@ -92,7 +92,7 @@ def check_model(bench: Bench, reporter: Reporter, program: Program) -> dict[str,
     ]
     placed = [bench.place(module, case)[1] for case in cases]
     start = time.perf_counter()
-    fast = saved.load(program, module, bench, reporter.saved)
+    fast = saved.load(program, module, bench, folder)
     worst = 0.0
     for turn in range(1 if bench.dry_run else CALLS):
         for number, case in enumerate(placed):

@@ -24,11 +24,11 @@ from ..peers.base import Skipped
 from . import shapes, turns
 from .device import TOLERANCE, Bench
 from .engine import Job, Settings
-from .results import Keep
+from .results import Keep, WrongValue
 from .saved import Program
 from .systems import Case, Ready, loaded, on_host, own_system, prepare, without_gradients
 from .turns import Lineup
-from .worker import Reporter, WrongValue
+from .worker import Reporter
 
 MODELS = ("deepfm", "gpt2_decode", "bert_base", "googlenet")
 DRY_MODELS = ("deepfm",)

@@ -22,7 +22,8 @@ from ..peers.base import Skipped
 from .device import Bench
 from .engine import ROOT
 from .probes import EXCHANGE, Loaded
-from .worker import Reporter, WrongValue
+from .results import WrongValue
+from .worker import Reporter
 
 FEW_POLLS = 200_000
 """Looks of a wait that is never over: a fraction of a second."""

@@ -82,7 +82,7 @@ def prepare(
         here.mkdir(parents=True, exist_ok=True)
         (here / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         if others is not None:
-            _compile(here / CODE, KINDS[kind], others)
+            _compile(folder / CODE, KINDS[kind], others)
     _write_references(folder / REFERENCES, references)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     tell(f"{folder}: {size / 2**20:.1f} MiB")
@@ -98,10 +98,10 @@ def _prepared(
     config = entry.presets[program.preset]
     module, inputs = entry.make(config, SEEDS[0])
     start = time.perf_counter()
-    options = program.options(folder / kind / CODE)
+    options = program.options(folder / CODE)
     stages = built(KINDS[kind], module, inputs, options, compiled)
     seconds = time.perf_counter() - start
-    for seed in SEEDS:
+    for seed in SEEDS if program.is_checked else SEEDS[:1]:
         prefix = f"{program.model} {program.preset} {seed} "
         if not any(key.startswith(prefix) for key in references):
             outputs = reference_outputs(module, entry.make(config, seed)[1])

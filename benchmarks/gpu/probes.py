@@ -15,7 +15,7 @@ from stretto.machines.cuda.printer.program import HEADER, library_text
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 
 from .device import Bench
-from .worker import WrongValue
+from .results import WrongValue
 
 POLLS = 1 << 22
 """Looks at a counter before a wait gives up: seconds, so that a probe that hangs still ends."""

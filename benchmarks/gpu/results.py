@@ -17,6 +17,10 @@ from typing import Any
 from ..record import Status
 
 
+class WrongValue(Exception):
+    """A check that ran and found another value than it should."""
+
+
 @dataclass(slots=True)
 class Row:
     """One check or measurement. `reason` says why it is not `ok`; `values` is plain data. stage and

@@ -1,9 +1,10 @@
 """What was made at home for a GPU that is elsewhere: programs, references and simulated times.
 
-A folder has, by the kind of GPU, KIND/programs with machine code and KIND/facts.json with what is
-known of each program: its simulated time, units, target, and digests of its texts and weights.
-references.safetensors has what eager computes in float64 at home. Weights are not kept: they are
-made again from their seed, and a digest says if they are the same there. `prepare` fills it.
+A folder has KIND/facts.json for each kind of GPU, with what is known of each program: its simulated
+time, units, target, and digests of its texts and weights. `programs` has machine code of all kinds,
+found by its text, and references.safetensors what eager computes in float64 at home. Weights are
+not kept: they are made again from their seed, and a digest says if they are the same there.
+`prepare` fills the folder.
 
 `load` is the one place where a program becomes something to call on the GPU.
 """
@@ -57,6 +58,11 @@ class Program:
         few = f" on {self.units} units" if self.units else ""
         return f"{self.model} {self.preset} {self.system}{few}"
 
+    @property
+    def is_checked(self) -> bool:
+        """True for a program that the stage `correctness` calls, with the inputs of all seeds."""
+        return self.system == "stretto" and self.units is None
+
     def options(self, folder: Path) -> Options:
         return Options(cache_dir=str(folder), units=self.units, **dict(self.settings))
 
@@ -71,9 +77,13 @@ def entry_of(model: str) -> ZooEntry:
 
 @dataclass(frozen=True)
 class Saved:
-    """A folder of one kind of GPU."""
+    """The folder of one kind of GPU."""
 
     folder: Path
+
+    @property
+    def code(self) -> Path:
+        return self.folder.parent / CODE
 
     @cached_property
     def known(self) -> dict[str, dict[str, Any]]:
@@ -102,10 +112,10 @@ class Saved:
         return [found[number].astype(np.float64) for number in sorted(found)], "stored"
 
 
-def load(program: Program, module: nn.Module, bench: Bench, folder: Path) -> Any:
-    """The program for a module that is on the device. Its machine code is in `folder`; what the
-    texts there do not have is compiled. Called with the model's inputs."""
-    options = program.options(folder / CODE)
+def load(program: Program, module: nn.Module, bench: Bench, saved: Saved) -> Any:
+    """The program for a module that is on the device, called with the model's inputs. Machine code
+    that the folder does not have is compiled."""
+    options = program.options(saved.code)
     return stretto.compile(module, backend=bench.backend, options=options, dynamic=program.dynamic)
 
 

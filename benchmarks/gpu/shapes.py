@@ -12,7 +12,6 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,10 +22,10 @@ from ..models.real import MissingPackage
 from ..peers.base import Skipped
 from .device import TOLERANCE, Bench
 from .engine import Job, Settings, run_jobs
-from .results import Keep
-from .saved import Program, entry_of, load
+from .results import Keep, WrongValue
+from .saved import Program, Saved, entry_of, load
 from .systems import captured, on_host, without_gradients
-from .worker import Reporter, WrongValue
+from .worker import Reporter
 
 if TYPE_CHECKING:
     from stretto.machines.cuda.graphs.kept import Counts
@@ -126,7 +125,7 @@ class Held:
         return relative_error(on_host(self.calls[number]()), reference)
 
 
-def hold(model: str, system: str, bench: Bench, folder: Path) -> Held:
+def hold(model: str, system: str, bench: Bench, saved: Saved) -> Held:
     """Raises Skipped where a package of the model is missing."""
     preset = "small" if bench.dry_run else "full"
     config = entry_of(model).presets[preset]
@@ -144,7 +143,7 @@ def hold(model: str, system: str, bench: Bench, folder: Path) -> Held:
     before = memory(bench)
     if system == "stretto":
         program = Program(model, preset, "dynamic", SETTINGS, dynamic=True)
-        fast = load(program, placed, bench, folder)
+        fast = load(program, placed, bench, saved)
         return Held(bench, module, shaped, partial(_dynamic, fast, bench), fast, before)
     pool = None if system == "graph-each" else torch.cuda.graph_pool_handle()
     add = partial(_captured, placed, bench, pool)

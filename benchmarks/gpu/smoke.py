@@ -28,8 +28,8 @@ from .device import Bench, versions
 from .engine import Job, Settings, run_jobs
 from .gpu import found
 from .probes import Loaded
-from .results import Keep, Row, now
-from .worker import Reporter, WrongValue
+from .results import Keep, Row, WrongValue, now
+from .worker import Reporter
 
 FIRST = "an empty launch"
 GPU = "the GPU"

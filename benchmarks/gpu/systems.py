@@ -78,7 +78,7 @@ def prepare(system: str, case: Case, bench: Bench) -> Ready:
 
 def loaded(case: Case, program: Program, bench: Bench) -> Any:
     """A program of stretto for the model."""
-    return saved.load(program, case.module, bench, case.saved.folder)
+    return saved.load(program, case.module, bench, case.saved)
 
 
 def without_gradients(

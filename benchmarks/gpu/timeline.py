@@ -22,9 +22,9 @@ from ..harness import relative_error
 from ..peers.base import Skipped
 from .clock import spread
 from .device import TOLERANCE, Bench
+from .results import WrongValue
 from .saved import SEEDS, Program, entry_of
 from .systems import on_host
-from .worker import WrongValue
 
 if TYPE_CHECKING:
     from .worker import Reporter

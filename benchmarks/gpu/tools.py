@@ -25,10 +25,10 @@ from ..harness import relative_error
 from . import graphs, saved, timeline
 from .device import TOLERANCE, Bench, plain_math
 from .engine import Job, Settings, run_jobs
-from .results import Keep, Row
+from .results import Keep, Row, WrongValue
 from .saved import SEEDS, Program, Saved, entry_of
 from .systems import on_host
-from .worker import Reporter, WrongValue
+from .worker import Reporter
 
 CHECKED = ("attention", "lstm", "deepfm", "rae")
 DRY_CHECKED = ("lstm",)
@@ -184,7 +184,7 @@ def _subject(reporter: Reporter, bench: Bench, program: Program) -> list[str]:
         "system": program.system,
         "settings": program.settings,
         "units": program.units,
-        "saved": str(reporter.saved),
+        "saved": str(reporter.saved.folder),
         "scratch": str(reporter.scratch),
         "dry_run": bench.dry_run,
     }
@@ -204,8 +204,8 @@ def main() -> None:
     program = Program(told["model"], told["preset"], told["system"], settings, told["units"])
     entry = entry_of(program.model)
     module, inputs = entry.make(entry.presets[program.preset], SEEDS[0])
-    folder = Path(told["saved"])
-    wanted, _ = Saved(folder).reference(program, SEEDS[0], module, inputs)
+    folder = Saved(Path(told["saved"]))
+    wanted, _ = folder.reference(program, SEEDS[0], module, inputs)
     module, inputs = bench.place(module, inputs)
     fast = saved.load(program, module, bench, folder)
     for _ in range(SKIPPED_LAUNCHES):

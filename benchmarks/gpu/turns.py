@@ -22,10 +22,10 @@ from ..peers.base import Skipped
 from .clock import Turn, spread, take_turn
 from .device import TOLERANCE, Bench
 from .engine import TICK_S, Job, Message, Running, Settings, not_reached
-from .results import Keep, Row
+from .results import Keep, Row, WrongValue
 from .saved import SEEDS, Program, Saved, entry_of
 from .systems import Case, Ready, environment, launches, prepare
-from .worker import Reporter, WrongValue, one_line
+from .worker import Reporter, one_line
 
 PREPARE_SHARE = 0.55
 """Of a stage's time: what is not ready then has no result."""
@@ -65,7 +65,7 @@ def serve(lineup: Lineup, reporter: Reporter, bench: Bench) -> None:
     model, _, group = reporter.job.partition(" ")
     ready: dict[str, Ready] = {}
     try:
-        case, reference = case_of(model, bench, Saved(reporter.saved))
+        case, reference = case_of(model, bench, reporter.saved)
     except MissingPackage as error:
         for system in lineup.groups[group]:
             reporter.row(f"{model} {system}", 200.0, partial(_skip, str(error)))

@@ -18,11 +18,8 @@ from ..peers.base import Skipped
 from ..record import Status
 from .device import Bench, plain_math
 from .engine import BROKEN, Message
-from .results import Row
-
-
-class WrongValue(Exception):
-    """A check that ran and found another value than it should."""
+from .results import Row, WrongValue
+from .saved import Saved
 
 
 class Reporter:
@@ -31,8 +28,8 @@ class Reporter:
     def __init__(self, told: dict[str, Any], channel: TextIO, bench: Bench) -> None:
         self.job: str = told["job"]
         self.scratch = Path(told["scratch"])
-        self.saved = Path(told["saved"])
-        self.programs = self.scratch / "programs"
+        self.saved = Saved(Path(told["saved"]))
+        self.programs = self.saved.code
         self.chosen = tuple(told["chosen"])
         self.skip: set[str] = set(told["skip"])
         self.channel = channel

@@ -17,9 +17,9 @@ from benchmarks.gpu import graphs, shapes, turns
 from benchmarks.gpu.device import Bench
 from benchmarks.gpu.engine import Log, Settings
 from benchmarks.gpu.graphs import COPIED, GROUPS, MOVED, Programs
+from benchmarks.gpu.results import WrongValue
 from benchmarks.gpu.saved import Program, Saved, entry_of
 from benchmarks.gpu.systems import Case
-from benchmarks.gpu.worker import WrongValue
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models.real import MissingPackage
 from benchmarks.peers.base import Skipped
@@ -203,7 +203,7 @@ def test_one_graph_has_all_shapes(dry: Bench, tmp_path: Path) -> None:
     def row(name: str, limit_s: float, run: Callable[[], dict[str, Any]]) -> None:
         rows.append({"name": name, **run()})
 
-    reporter: Any = SimpleNamespace(saved=tmp_path, row=row, job="deepfm stretto")
+    reporter: Any = SimpleNamespace(saved=Saved(tmp_path), row=row, job="deepfm stretto")
     shapes.run(reporter, dry)
     assert [one["name"] for one in rows] == [
         "deepfm memory stretto, 1 shape",
@@ -232,7 +232,7 @@ def hold(monkeypatch: pytest.MonkeyPatch, capture: Callable[..., Any]) -> shapes
         "memory",
         lambda bench: {kind: 1000 + n * len(made) for n, kind in enumerate(kinds, 10)},
     )
-    return shapes.hold("deepfm", "graph-each", Bench(True), Path())
+    return shapes.hold("deepfm", "graph-each", Bench(True), Saved(Path()))
 
 
 def test_bytes_are_those_since_before_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import clock, correctness, gpu, graphs, lease, peers, saved, tools, turns
+from benchmarks.gpu import clock, correctness, gpu, graphs, lease, peers, tools, turns
 from benchmarks.gpu.clock import device_seconds, slopes, spread
 from benchmarks.gpu.device import Bench
 from benchmarks.gpu.engine import MOST_WORKERS, Job, Log, Settings
@@ -176,7 +176,7 @@ def test_a_program_made_at_home_is_what_the_gpu_s_own_build_finds(
     monkeypatch.setattr(cuda_machine, "resident_units", lambda kernel, place: 132)
     monkeypatch.setattr(cuda_machine.CudaMachine, "load", lambda self, stages: None)
     module, inputs = ZOO["rae"].make(ZOO["rae"].presets["small"], 0)
-    options = program.options(folder.folder / saved.CODE)
+    options = program.options(folder.code)
     with torch.no_grad():
         captured = capture(module, inputs, {}, options)
         stages = build(captured.program, cuda_machine.CUDA, options)
@@ -244,7 +244,8 @@ def test_a_checked_program_without_errors(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_checked_program_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = checked(tmp_path, monkeypatch, "ERROR SUMMARY: 3 errors")
-    assert row.status == "wrong" and row.reason.startswith("3 errors, exit code 0")
+    assert row.status == "wrong", row.reason
+    assert row.reason.startswith("3 errors, exit code 0")
 
 
 def test_counters_are_read() -> None:
