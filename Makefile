@@ -7,6 +7,8 @@ ARGS ?=
 JOBS ?= auto
 # Folder of what `make gpu` leaves.
 OUT ?= build/gpu
+# Folder of what `make lease` makes for GPUs that are elsewhere.
+LEASE ?= build/lease
 # The Python of `make gpu`: that of .venv where there is one, unless PYTHON is given.
 GPU_PYTHON = $(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(or $(wildcard .venv/bin/python),$(PYTHON)))
 
@@ -17,7 +19,7 @@ INSTALLED_BENCH := .venv/.installed-bench
 INSTALLED_RAY := .venv/.installed-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test whole ray lint type golden fuzz bench gpu docs
+.PHONY: help setup demo test whole ray lint type golden fuzz bench gpu lease docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +55,10 @@ bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them
 	$(BIN)/stretto bench $(ARGS)
 
 gpu: ## check and measure on an NVIDIA GPU; needs no install: make gpu PYTHON=... OUT=folder
-	PYTHONPATH=src $(GPU_PYTHON) -m benchmarks.gpu --out $(OUT) $(ARGS)
+	PYTHONPATH=src $(GPU_PYTHON) -m benchmarks.gpu.lease --out $(OUT) $(ARGS)
+
+lease: setup ## compile the programs of `make gpu` for an H100 and an H200, without a GPU
+	PYTHONPATH=src $(BIN)/python -m benchmarks.gpu.lease --prepare $(LEASE) $(ARGS)
 
 docs: setup ## check that the links in README.md and docs/ lead somewhere
 	$(BIN)/pytest tests/test_docs.py $(ARGS)

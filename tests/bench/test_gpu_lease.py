@@ -59,7 +59,7 @@ def test_a_rehearsal(tmp_path: Path) -> None:
     out = tmp_path / "out"
     start = time.monotonic()
     done = subprocess.run(
-        command(out, "--models", "rae"),
+        command(out, "--models", "lstm"),
         cwd=ROOT,
         env=environment(tmp_path),
         capture_output=True,
@@ -81,15 +81,15 @@ def test_a_rehearsal(tmp_path: Path) -> None:
         "sanitizer": 2,
         "correctness": 20,
         "ceilings": 34,
-        "peers": 5,
+        "peers": 6,
         "profile": 1,
     }
     for line in (out / "rows.jsonl").read_text().splitlines():
         row = json.loads(line)
         assert row["dry_run"] and row["seconds"] >= 0 and row["at"] <= TOTAL_S
-    timed = rows.row("peers", "rae stretto")
+    timed = rows.row("peers", "lstm stretto")
     assert timed is not None and timed.measured_us and timed.simulated_us
-    checked = rows.row("correctness", "full rae")
+    checked = rows.row("correctness", "full lstm")
     assert checked is not None and checked.simulated_us == timed.simulated_us
     assert checked.values["reference"] == "stored"
     reasons = {row.reason for row in rows.of("sanitizer")}
@@ -106,7 +106,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_lease_that_is_killed_keeps_its_rows(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
-        command(out, "--models", "rae"),
+        command(out, "--models", "lstm"),
         cwd=ROOT,
         env=environment(tmp_path),
         stdout=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,18 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import clock, correctness, gpu, graphs, lease, peers, tools, turns
+from benchmarks.gpu import (
+    clock,
+    correctness,
+    gpu,
+    graphs,
+    lease,
+    peers,
+    probes,
+    timeline,
+    tools,
+    turns,
+)
 from benchmarks.gpu.clock import device_seconds, slopes, spread
 from benchmarks.gpu.device import Bench
 from benchmarks.gpu.engine import MOST_WORKERS, Job, Log, Settings
@@ -218,16 +230,17 @@ def test_kernels_of_the_rows_are_made_at_home(tmp_path: Path) -> None:
 # ---- NVIDIA's tools --------------------------------------------------------------------------
 SANITIZER = """#!/bin/sh
 while [ "$1" != "{python}" ]; do shift; done
-"$@" || exit 1
+{run} || exit 1
 echo "========= {summary}"
 """
 
 
-def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, summary: str) -> Row:
-    """The row of a stand-in for compute-sanitizer, which runs what it is given."""
+def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, summary: str, run: str) -> Row:
+    """The row of a stand-in for compute-sanitizer. run: what it does with the command that it is
+    given."""
     tool = folder / "bin" / "compute-sanitizer"
     tool.parent.mkdir()
-    tool.write_text(SANITIZER.format(python=sys.executable, summary=summary))
+    tool.write_text(SANITIZER.format(python=sys.executable, summary=summary, run=run))
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     rows: list[Row] = []
@@ -237,13 +250,18 @@ def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, summary: str) -> Row:
     return rows[-1]
 
 
-def test_a_checked_program_without_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = checked(tmp_path, monkeypatch, "RACECHECK SUMMARY: 0 hazards displayed (0 errors)")
+def test_a_checked_program_without_errors(
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "driver" / cuda.path.name).symlink_to(cuda.path)
+    summary = "RACECHECK SUMMARY: 0 hazards displayed (0 errors)"
+    row = checked(tmp_path, monkeypatch, summary, run='"$@"')
     assert (row.name, row.status, row.reason) == ("racecheck lstm", "ok", "")
 
 
 def test_a_checked_program_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = checked(tmp_path, monkeypatch, "ERROR SUMMARY: 3 errors")
+    row = checked(tmp_path, monkeypatch, "ERROR SUMMARY: 3 errors", run="true")
     assert row.status == "wrong", row.reason
     assert row.reason.startswith("3 errors, exit code 0")
 
@@ -261,6 +279,24 @@ def test_counters_are_read() -> None:
     }
     with pytest.raises(RuntimeError, match="ncu gave no figures: ==ERROR=="):
         tools.read_counters("==ERROR== no permission\n")
+
+
+def test_notes_of_waits_are_compiled(tmp_path: Path) -> None:
+    made = timeline.timed(probes.WAVE.source(4))
+    compiled = compile_source(made, "sm_90", Options(cache_dir=str(tmp_path)))
+    assert compiled.binary
+    with pytest.raises(ValueError, match="substring not found"):
+        timeline.timed(replace(made, text="no waits here"))
+
+
+def test_waits_are_summed_by_unit() -> None:
+    notes = torch.zeros(2, timeline.SIZE, dtype=torch.int64)
+    notes[0, :5] = torch.tensor([2, 1000, 2000, 5000, 8000])
+    notes[1, :3] = torch.tensor([1, 3000, 9000])
+    found = timeline.summary(notes)
+    assert found["span_us"] == pytest.approx(8.0) and found["waits_per_unit"] == 1.5
+    assert found["waiting_us_by_unit"] == [4.0, 6.0]
+    assert found["waiting_part"]["median"] == pytest.approx((0.5 + 0.75) / 2)
 
 
 # ---- the GPU, seen without a context ---------------------------------------------------------
