@@ -24,6 +24,8 @@ from pathlib import Path
 from shutil import copytree
 from typing import TYPE_CHECKING
 
+from stretto.simulator.devices import gpu_like
+
 from . import ceilings, correctness, graphs, launches, peers, shapes, smoke, tools, turns
 from .device import Home
 from .engine import Job, Log, Settings, run_jobs
@@ -68,11 +70,13 @@ SLACK_S = 20.0
 
 @dataclass(slots=True)
 class Lease:
-    """One command under way. rows: what it left so far, by stage and name."""
+    """One command under way. kind: of the programs, None for that of the GPU. rows: what it left so
+    far, by stage and name."""
 
     settings: Settings
     file: RowFile
     end: float
+    kind: str | None = None
     rows: dict[tuple[str, str], Row] = field(default_factory=dict[tuple[str, str], Row])
 
     def stage(self, stage: Stage) -> None:
@@ -105,6 +109,18 @@ class Lease:
     def known(self) -> Rows:
         return Rows(tuple(self.rows.values()))
 
+    def know_gpu(self) -> None:
+        """Takes the GPU from the row of facts, and the programs of its kind unless one was
+        named."""
+        row = self.rows.get(("facts", smoke.GPU))
+        if row is None or "gpu" not in row.values:
+            return
+        told = row.values["gpu"]
+        gpu = Gpu(**{**told, "capability": tuple(told["capability"])})
+        kind = self.kind or gpu_like(gpu.name, gpu.capability).name
+        folder = self.settings.saved.parent / kind
+        self.settings = replace(self.settings, gpu=gpu, saved=folder)
+
 
 # ---- what is done again ------------------------------------------------------------------------
 
@@ -125,19 +141,40 @@ def again(rows: Rows, wanted: Callable[[Row], bool]) -> list[Stage]:
     """Stages of the jobs that have such rows, without the rows that are right."""
     found: list[Stage] = []
     for name, jobs_of in JOBS.items():
-        names = {row.job for row in rows.of(name) if wanted(row)}
+        old = [row for row in rows.of(name) if wanted(row)]
+        names = {row.job for row in old}
         if not names:
             continue
         if name in LINEUPS:
             models = {job.partition(" ")[0] for job in names}
-            found.append(Stage(name, TOTAL_S, _models_again(name, jobs_of, models)))
+            drive = _models_again(name, jobs_of, models)
         else:
             done: dict[str, list[str]] = {}
             for row in rows.of(name):
                 if row.status in ("ok", "skipped"):
                     done.setdefault(row.job, []).append(row.name)
-            found.append(Stage(name, TOTAL_S, _jobs_again(name, jobs_of, names, done)))
+            drive = _jobs_again(name, jobs_of, names, done)
+        found.append(Stage(name, TOTAL_S, _replacing(drive, old)))
     return found
+
+
+def _replacing(drive: Drive, old: Sequence[Row]) -> Drive:
+    """Also replaces old rows of jobs that ran again without such a row, as one that says that the
+    job was not reached."""
+
+    def run(settings: Settings, keep: Keep, end: float) -> None:
+        seen: dict[str, str] = {}
+
+        def noting(row: Row) -> None:
+            seen[row.name] = row.job
+            keep(row)
+
+        drive(settings, noting, end)
+        for row in old:
+            if row.name not in seen and row.job in seen.values():
+                keep(Row(row.name, "skipped", "its job was run again", job=row.job))
+
+    return run
 
 
 def _models_again(name: str, jobs_of: Callable[[Settings], list[Job]], models: set[str]) -> Drive:
@@ -180,7 +217,7 @@ def first(lease: Lease) -> None:
     for stage in FIRST:
         lease.stage(stage)
         if stage.name == "facts":
-            lease.settings = replace(lease.settings, gpu=_gpu(lease))
+            lease.know_gpu()
     for stage in again(lease.known(), was_cut_off):
         lease.stage(replace(stage, limit_s=max(SLACK_S, lease.end - time.monotonic())))
 
@@ -188,7 +225,7 @@ def first(lease: Lease) -> None:
 def second(lease: Lease, previous: Rows) -> None:
     """What went wrong before has half of the time; each of the others a part of what is left."""
     lease.stage(FIRST[0])
-    lease.settings = replace(lease.settings, gpu=_gpu(lease))
+    lease.know_gpu()
     repeated = again(previous, is_wrong)
     half = (lease.end - time.monotonic()) / 2
     stages = [replace(stage, limit_s=half / len(repeated)) for stage in repeated]
@@ -205,13 +242,6 @@ def _skipnet(settings: Settings, keep: Keep, end: float) -> None:
 
 def _tuned(settings: Settings, keep: Keep, end: float) -> None:
     turns.drive(graphs.lineup(), graphs.jobs(settings, tuned=True), settings, keep, end)
-
-
-def _gpu(lease: Lease) -> Gpu | None:
-    """The GPU by the row of facts."""
-    row = lease.rows.get(("facts", smoke.GPU))
-    told = row.values.get("gpu") if row is not None else None
-    return None if told is None else Gpu(**{**told, "capability": tuple(told["capability"])})
 
 
 def run(
@@ -231,16 +261,15 @@ def run(
         scratch = Path(held.enter_context(temporary))
         if dry_run:
             rehearse(scratch, chosen)
-            kind = DRY_KIND
         elif folder.is_dir():
             copytree(folder, scratch / "saved")
             make_private(scratch / "saved")
         start = time.monotonic()
-        here = scratch / "saved" / (kind or DRY_KIND)
+        here = scratch / "saved" / (DRY_KIND if dry_run else kind or DRY_KIND)
         here.mkdir(parents=True, exist_ok=True)
         settings = Settings(scratch, here, Log(out / LOG), dry_run, chosen)
         file = RowFile(out / ROWS, dry_run, lambda: time.monotonic() - start)
-        lease = Lease(settings, file, start + limit_s - END_S)
+        lease = Lease(settings, file, start + limit_s - END_S, kind)
         if previous is None:
             first(lease)
         else:

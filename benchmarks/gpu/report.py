@@ -300,7 +300,8 @@ def _profile(rows: Rows) -> Iterator[str]:
                 f"{100 * values['waiting_part']['median']:.0f} % of its time"
             )
         else:
-            shown = ", ".join(f"{n} {_counter(v)}" for n, v in row.values.items())
+            counted = {n: v for n, v in row.values.items() if isinstance(v, dict)}
+            shown = ", ".join(f"{n} {_counter(v)}" for n, v in counted.items())
             yield f"- {row.name}: {shown}"
 
 

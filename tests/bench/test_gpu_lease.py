@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from benchmarks.gpu import lease, smoke
 from benchmarks.gpu.engine import ROOT, Job, Log, Settings, run_jobs
 from benchmarks.gpu.lease import FIRST, SLACK_S, TOTAL_S, Lease, Stage, again
 from benchmarks.gpu.results import Row, RowFile, Rows, read_rows
+from benchmarks.gpu.saved import KINDS
 
 pytest.importorskip("greenlet", reason="greenlet is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -250,6 +251,55 @@ def test_what_failed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             ["seq2seq stretto", "seq2seq library", "seq2seq jax", "rae stretto", "rae library"],
         ),
     ]
+
+
+def test_rows_of_jobs_that_ran_again_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(jobs: list[Job], settings: Settings, keep: Any, *rest: Any) -> None:
+        keep(Row("dtype float32", "ok", job="dtypes"))
+
+    monkeypatch.setattr(lease, "run_jobs", run)
+    made = lease_of(tmp_path, 100.0)
+    for job in ("dtypes", "zoo"):
+        made.rows["correctness", f"{job}: all"] = Row(
+            f"{job}: all", "failed", "not reached: x", stage="correctness", job=job
+        )
+    for stage in again(made.known(), lease.was_cut_off):
+        made.stage(stage)
+    statuses = {name: row.status for (_, name), row in made.rows.items()}
+    assert statuses == {"dtypes: all": "skipped", "zoo: all": "failed", "dtype float32": "ok"}
+
+
+def test_the_gpu_of_the_first_row_decides_about_programs(tmp_path: Path) -> None:
+    values = {"gpu": {**asdict(KINDS["h200"]), "capability": [9, 0]}}
+    for kind, folder in ((None, "h200"), ("h100", "h100")):
+        made = replace(lease_of(tmp_path, 100.0), kind=kind)
+        made.settings = replace(made.settings, saved=tmp_path / "saved" / "h100")
+        made.rows["facts", smoke.GPU] = Row(smoke.GPU, "ok", values=values)
+        made.know_gpu()
+        assert made.settings.gpu == KINDS["h200"]
+        assert made.settings.saved == tmp_path / "saved" / folder
+
+
+def test_the_second_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def stand_in(name: str) -> Any:
+        return lambda settings, keep, end: seen.append((name, end - time.monotonic()))
+
+    def run(jobs: list[Job], settings: Settings, keep: Any, end: float, *rest: Any) -> None:
+        seen.append((jobs[0].name, end - time.monotonic()))
+
+    monkeypatch.setattr(lease, "FIRST", (Stage("facts", 15, stand_in("facts")),))
+    monkeypatch.setattr(lease, "run_jobs", run)
+    monkeypatch.setattr(lease, "_skipnet", stand_in("skipnet"))
+    monkeypatch.setattr(lease, "_tuned", stand_in("tuned"))
+    monkeypatch.setattr(lease.shapes, "drive", stand_in("shapes"))
+    previous = Rows((Row("full rae", "wrong", stage="correctness", job="full rae"),))
+    lease.second(lease_of(tmp_path, 200.0), previous)
+    assert [name for name, _ in seen] == ["facts", "full rae", "skipnet", "shapes", "tuned"]
+    assert seen[1][1] == pytest.approx(100, abs=1) and seen[-1][1] == pytest.approx(200, abs=1)
 
 
 # ---- jobs that go wrong ------------------------------------------------------------------------
