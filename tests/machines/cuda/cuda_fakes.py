@@ -22,7 +22,7 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.builder import CaptureError
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.launch import LoadedKernel, load_kernel
+from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, load_kernel
 from stretto.machines.cuda.launcher import GpuLauncher
 from stretto.machines.cuda.printer.source import ERROR, HOST, TritonSource
 from stretto.options import Options
@@ -207,6 +207,20 @@ class FakeGpu(GpuLauncher):
         self.error: BaseException | None = None
         cuda.on_launch(self._launched)
         cuda.on_call(self._called)
+
+    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
+        """Also takes down which memory the arguments are, then and later."""
+        invocation: Any = super().bind(number, arguments)
+        self.fake.know(*(x for x in arguments if isinstance(x, Tensor)))
+        put = invocation.set
+
+        def set(place: int, argument: Argument) -> None:
+            if isinstance(argument, Tensor):
+                self.fake.know(argument)
+            put(place, argument)
+
+        invocation.set = set
+        return invocation
 
     def _launched(
         self,
