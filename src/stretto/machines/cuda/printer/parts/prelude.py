@@ -127,6 +127,25 @@ def poll_each(control, unit, tables, start, base, polls, ok, LANES: tl.constexpr
     return ok
 
 
+@triton.jit
+def wait_by(control, unit, row, base, polls, ok, BLOCK: tl.constexpr):
+    """Waits as a word says that the unit has read before: from its lowest bit on 10 bits for the
+    first unit to wait for, 10 for how many, 0 of which is no wait, then the step from `base` on.
+    The rest as in `wait`."""
+    NARROW: tl.constexpr = 128 if PORTABLE else 64
+    LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
+    return poll_row(control, unit, row, base, polls, ok, LANES)
+
+
+# Not inlined, as `signal_within`.
+@triton.jit(noinline=True)
+def poll_row(control, unit, row, base, polls, ok, LANES: tl.constexpr):
+    count = (row >> 10) & 1023
+    if count > 0:
+        ok = poll(control, unit, row & 1023, count, base + (row >> 20), polls, ok, LANES)
+    return ok
+
+
 # What each thread of a block does in a wait. It looks at every counter that is its own, one after
 # the other, until that has come to the target; every 32 looks also at the error. Then all threads
 # meet, and learn whether one of them was stopped. $0 is 0 where none was; $1 the address of the
