@@ -44,8 +44,8 @@ def assemblies(monkeypatch: pytest.MonkeyPatch) -> list[Assembly]:
     found: list[Assembly] = []
     run = triton_compile._run_triton
 
-    def recorded(source: TritonSource, target: Any) -> Any:
-        compiled = run(source, target)
+    def recorded(source: TritonSource, target: Any, **named: Any) -> Any:
+        compiled = run(source, target, **named)
         found.append(Assembly(source, compiled.asm["ptx"], compiled.asm["cubin"]))
         return compiled
 
@@ -104,8 +104,8 @@ ACQUIRES = """
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of one place in the code of the prelude, in the text of `function` or anywhere. rule, why:
-    what is found, and how the reason begins."""
+    """Of one place in the code of the prelude, in the text of `function` or in what waits do.
+    rule, why: what is found, and how the reason begins."""
 
     before: str
     after: str
@@ -114,7 +114,7 @@ class Change:
     function: str = ""
 
     def places(self) -> list[int]:
-        begin = PRELUDE.index(f"def {self.function}") if self.function else CODE
+        begin = PRELUDE.index(f"def {self.function}" if self.function else "LOOKS = ")
         end = PRELUDE.find("\n\n\n", begin) if self.function else -1
         found = re.finditer(self.before, PRELUDE, re.MULTILINE)
         return [m.start() for m in found if begin <= m.start() < (end if end > 0 else len(PRELUDE))]
@@ -125,7 +125,6 @@ class Change:
         return replace(SOURCE, text=SOURCE.text[:place] + rest)
 
 
-CODE = PRELUDE.index("import triton")
 UNSEALED, UNFENCED = "no fence since the barrier", "no fence since the look"
 UNMET = "no barrier since the fence"
 MEETING = r"bar\.red\.or\.pred %stop, 0, %stop"
