@@ -84,6 +84,7 @@ LEAVES = function("leaves", BARRIER, WRITE, BARRIER, READ)
         ((Effect.KEPT, Effect.KEEP, "clean"), []),
     ],
 )
+@pytest.mark.rotating(1)
 def test_one_call(steps: tuple[Effect | str, ...], expected: list[tuple[str, bool, str]]) -> None:
     functions = (CLEAN, READS, LEAVES)
     assert found(function("main", *steps), *functions) == expected
@@ -180,6 +181,7 @@ def text(name: str) -> TritonSource:
 
 
 @pytest.mark.parametrize("name", ["red(); clean()", "two levels", "back edge", "own reduction"])
+@pytest.mark.rotating(1)
 def test_what_triton_leaves_out_is_found_and_ordered(
     name: str, made: list[str], tmp_path: Path
 ) -> None:
@@ -315,6 +317,7 @@ LOOP, END = "scf.for %i = %c0 to %n step %c1 : i32 {", "}"
         ((MAKE, LOOP, USE, END, CALL), False),
     ],
 )
+@pytest.mark.rotating(1)
 def test_where_a_block_is_held(lines: tuple[str, ...], expected: bool, tmp_path: Path) -> None:
     from triton._C.libtriton import ir, nvidia
 

@@ -16,6 +16,7 @@ shared memory (machine_code/hazards.py). Triton's builder puts them into its mod
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator
@@ -31,6 +32,7 @@ from stretto.machines.cuda.machine_code.hazards import Hazard, analysed
 
 Stage = Callable[[Any, dict[str, Any]], Any]
 """A stage of Triton: from what the one before it has made, and what is known of the kernel."""
+DECLARATION = re.compile(r"^\.extern \.shared .*global_smem\[", re.MULTILINE)
 CLONE = "_clone_triton_value"
 """Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
 
@@ -55,6 +57,7 @@ class Assembled:
 
     def assemble(self, ptx: str, options: Any, architecture: int) -> bytes:
         """The binary of a program in PTX. Raises BuildError, with what ptxas said."""
+        ptx = _declared(ptx)
         calls = analysed(ptx_text.functions(ptx))
         self.hazards = tuple(calls.hazards)
         touching = {name for name, one in calls.summaries.items() if one.touches}
@@ -80,6 +83,15 @@ class Assembled:
                     remedy=REPORT,
                 )
             return binary.read_bytes()
+
+
+def _declared(ptx: str) -> str:
+    """The module with the declaration of shared memory, which LLVM leaves out where only assembly
+    of the program (printer/parts/shared.py) uses it."""
+    if "global_smem" not in ptx or DECLARATION.search(ptx):
+        return ptx
+    head, size, rest = ptx.partition(".address_size 64\n")
+    return f"{head}{size}.extern .shared .align 16 .b8 global_smem[];\n{rest}"
 
 
 @contextmanager
