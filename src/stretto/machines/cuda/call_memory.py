@@ -26,24 +26,25 @@ _BLOCK = "!ttg.memdesc"
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """The barriers that a program is given: at the beginning of functions, and after the calls that
-    a function makes of another one. Functions have the names of PTX."""
+    """The barriers that a program is given: before, and after, all calls that a function makes of
+    another one. A pair is the caller and the callee, by their names in PTX."""
 
-    beginnings: frozenset[str] = frozenset()
-    returns: frozenset[tuple[str, str]] = frozenset()
+    before: frozenset[tuple[str, str]] = frozenset()
+    after: frozenset[tuple[str, str]] = frozenset()
 
     def against(self, hazards: Iterable[Hazard]) -> Barriers:
-        """These, and those that order the accesses of `hazards`. Raises BuildError where there are
-        such barriers already."""
+        """These, and those that order the accesses of `hazards`: after the call that makes the
+        first one, or before the call that makes the second one where the caller makes the first.
+        Raises BuildError where there are such barriers already."""
         hazards = tuple(hazards)
-        entered = {one.callee for one in hazards if one.entering}
-        left = {(one.caller, one.callee) for one in hazards if not one.entering}
-        if entered & self.beginnings or left & self.returns:
+        after = {(one.caller, one.first) for one in hazards if one.first}
+        before = {(one.caller, one.second) for one in hazards if not one.first}
+        if before & self.before or after & self.after:
             raise BuildError(
                 f"no barrier orders what calls do to shared memory: {'; '.join(map(str, hazards))}",
                 remedy=REPORT,
             )
-        return Barriers(self.beginnings | entered, self.returns | left)
+        return Barriers(self.before | before, self.after | after)
 
     def place(self, module: Any) -> None:
         """Puts the barriers into Triton's module."""
@@ -52,11 +53,15 @@ class Barriers:
         walk = walked(module)
         builder = ir.builder(module.context)
         for function in walk.functions:
-            if function.name in self.beginnings:
-                builder.set_insertion_point_to_start(function.block)
-                builder.create_barrier()
             for call in function.calls:
-                if (function.name, call.callee) in self.returns:
+                pair = function.name, call.callee
+                if pair in self.before:
+                    if call.previous is None:
+                        builder.set_insertion_point_to_start(call.operation.get_block())
+                    else:
+                        builder.set_insertion_point_after(call.previous)
+                    builder.create_barrier()
+                if pair in self.after:
                     builder.set_insertion_point_after(call.operation)
                     builder.create_barrier()
 
@@ -66,19 +71,20 @@ NO_BARRIERS = Barriers()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """place: the number of its operation. callee: its name in PTX."""
+    """place: the number of its operation. callee: its name in PTX. previous: the operation before
+    it in its block."""
 
     place: int
     callee: str
     operation: Any
+    previous: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """block: its first one. operations: its first and last number."""
+    """operations: its first and last number."""
 
     name: str
-    block: Any
     operations: range
     calls: tuple[Call, ...]
 
@@ -89,7 +95,7 @@ class _Walk:
 
     made: by value in shared memory, where it is made and in which region. used: where such values
     are used, and in which region. outer: the region around each. loops: the number where each
-    region ends that is repeated. blocks: the first of each region.
+    region ends that is repeated. last: what came last in each block.
     """
 
     functions: list[_Function] = field(default_factory=list[_Function])
@@ -97,7 +103,7 @@ class _Walk:
     used: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     outer: dict[int, int] = field(default_factory=dict[int, int])
     loops: dict[int, int] = field(default_factory=dict[int, int])
-    blocks: dict[int, Any] = field(default_factory=dict[int, Any])
+    last: dict[int, Any] = field(default_factory=dict[int, Any])
     calls: list[Call] = field(default_factory=list[Call])
     count: int = 0
     begin: int = 0
@@ -111,13 +117,14 @@ class _Walk:
         if name == "tt.func":
             self._function(operation)
             return
-        region = self._region(operation)
+        region, block = self._region(operation), operation.get_block().id()
         if name in _LOOPS:
             for number in range(operation.get_num_regions()):
                 self.loops[operation.get_region(number).id()] = place
         elif name == "tt.call":
             callee = in_ptx(operation.get_flat_symbol_ref_attr("callee"))
-            self.calls.append(Call(place, callee, operation))
+            self.calls.append(Call(place, callee, operation, self.last.get(block)))
+        self.last[block] = operation
         for number in range(operation.get_num_operands()):
             value = operation.get_operand(number)
             if _is_block(value):
@@ -129,17 +136,14 @@ class _Walk:
 
     def _function(self, operation: Any) -> None:
         name = in_ptx(operation.get_str_attr("sym_name"))
-        block = self.blocks[operation.get_region(0).id()]
         operations = range(self.begin, self.count)
-        self.functions.append(_Function(name, block, operations, tuple(self.calls)))
+        self.functions.append(_Function(name, operations, tuple(self.calls)))
         self.calls, self.begin = [], self.count
 
     def _region(self, operation: Any) -> int:
-        block = operation.get_block()
-        region = block.get_parent()
+        region = operation.get_block().get_parent()
         number = region.id()
-        if number not in self.blocks:
-            self.blocks[number] = block
+        if number not in self.outer:
             around = region.get_parent_region()
             self.outer[number] = around.id() if around is not None else number
         return number

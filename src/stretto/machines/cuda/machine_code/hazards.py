@@ -47,19 +47,19 @@ _RELEVANT = {*_WRITES, *_WAITS, Effect.BARRIER, Effect.CALL, Effect.RETURN}
 class Hazard:
     """Two accesses to scratch, of which one writes, with no barrier between them on some path.
 
-    entering: the second access is in the callee, before its first barrier. Otherwise the first one
-    is the callee's, and the second one follows its return. kind: such as "a write after a read".
+    first, second: the functions called by `caller` that make the accesses, "" where it makes one
+    itself. kind: such as "a write after a read". place: where the second one, or its call, is.
     """
 
     caller: str
-    callee: str
-    entering: bool
+    first: str
+    second: str
     kind: str
     place: str
 
     def __str__(self) -> str:
-        where = "in" if self.entering else "after the return from"
-        return f"{self.caller} {self.place}: {self.kind} {where} {self.callee}, without a barrier"
+        first, second = (one or "the function itself" for one in (self.first, self.second))
+        return f"{self.caller} {self.place}: {self.kind}, of {second} after {first}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class _Walk:
             self.summary.first.add(writes)
         for one in state.pending:
             if one.callee:
-                self._compare(instruction, one.callee, one, writes, entering=False)
+                self._compare(instruction, one, "", writes)
         flying = effect if effect in _WAITS.values() else None
         return State(state.fresh, state.pending | {Pending(writes, flying=flying)})
 
@@ -202,17 +202,15 @@ class _Walk:
             self.summary.first |= callee.first
         for one in state.pending:
             for writes in callee.first:
-                self._compare(instruction, name, one, writes, entering=True)
+                self._compare(instruction, one, name, writes)
         kept = {one for one in state.pending if callee.passes or one.flying}
         left = {replace(one, callee=name) for one in callee.left}
         return State(state.fresh and callee.passes, frozenset(kept | left))
 
-    def _compare(
-        self, instruction: Instruction, name: str, one: Pending, writes: bool, *, entering: bool
-    ) -> None:
+    def _compare(self, instruction: Instruction, one: Pending, name: str, writes: bool) -> None:
         if one.writes or writes:
             kind = f"a {_word(writes)} after a {_word(one.writes)}"
-            found = Hazard(self.function.name, name, entering, kind, instruction.place)
+            found = Hazard(self.function.name, one.callee, name, kind, instruction.place)
             self.calls.hazards[found] = None
 
 
