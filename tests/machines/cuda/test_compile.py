@@ -61,7 +61,7 @@ def test_compiles_for_nvidia(target: str, options: Options) -> None:
     assert (compiled.scratch_parameters, compiled.scratch_bytes) == (2, 0)
     needs = compiled.resources
     assert 0 < needs.registers < 64
-    assert needs.shared_bytes == compiled.shared_bytes > 0
+    assert needs.shared_bytes == compiled.shared_bytes == 0  # waits and signals need none
     assert needs.spill_bytes == 0
     assert needs.units_per_sm >= 8
 
