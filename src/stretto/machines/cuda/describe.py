@@ -96,6 +96,8 @@ def describe(
         tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
     tables += graph_tables(made, stages.machine.costs)
     if isinstance(executable, GraphExecutable):
+        cells = refusal_rows(executable)
+        tables.append(Table("library calls that cannot be captured", cells, REFUSAL_HEADERS))
         counts = executable.branch_counts()
         keep_frequencies(stages, counts)
         cells = branch_rows(made.branches, counts)
@@ -131,8 +133,17 @@ def graph_text(executable: GraphExecutable) -> str:
         if hits.seen:
             text += f", {100 * hits.hit // hits.seen} % of the {name} where they were"
     text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
-    refused = counted(len(executable.refused), "library call")
-    return f"{text}; {refused} cannot be captured" if executable.refused else text
+    refused = counted(len(executable.refusals), "library call")
+    return f"{text}; {refused} cannot be captured" if executable.refusals else text
+
+
+REFUSAL_HEADERS = ("the host runs", "where", "because")
+
+
+def refusal_rows(executable: GraphExecutable) -> list[tuple[str, ...]]:
+    """A row for each library call that torch has refused to capture."""
+    found = executable.refusals
+    return [(one.call.target, one.call.origin or one.call.source, one.reason) for one in found]
 
 
 BRANCH_HEADERS = ("branch", "executed as", "because", "first arm", "come to")

@@ -7,6 +7,7 @@ runs the same kernel text on CPU tensors, without a GPU; each launch is over whe
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
@@ -17,6 +18,7 @@ from stretto.machines.cuda.blocks import ReusedBlocks
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
 from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
 from stretto.machines.cuda.graphs.driver_graph import DriverGraph
+from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool, store_of
 from stretto.machines.cuda.interpretation import Interpretation, KernelText
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
@@ -230,6 +232,14 @@ def _forget_workspaces() -> None:
     clear()
 
 
+class _Rehearsed(threading.local):
+    """The library calls that this thread has run before it captured them, by their keys: torch has
+    handles of cuBLAS and cuDNN for each thread."""
+
+    def __init__(self) -> None:
+        self.keys: set[Hashable] = set()
+
+
 class GpuLauncher:
     """One GPU and the kernels of a program on it."""
 
@@ -247,6 +257,7 @@ class GpuLauncher:
         self.kernels = tuple(kernels)
         self.torch = memory
         self.order = order_of(device.index, driver)
+        self.rehearsed = _Rehearsed()
         self.empty = memory.empty
         self.stream = memory.stream
 
@@ -328,10 +339,13 @@ class GpuLauncher:
     def graph(self) -> GraphBuilder:
         return DriverGraph.empty(self)
 
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object, Pool]:
+    def captured(self, call: GraphCall, lane: Hashable) -> tuple[int, object, Pool]:
+        if call.key not in self.rehearsed.keys:
+            self.aside(lambda: call.rehearse(self.empty))
+            self.rehearsed.keys.add(call.key)
         store = store_of(self.device, self.memory())
         with store.pool(lane, self.torch.new_pool) as pool:
-            return (*self.torch.captured(run, pool), pool)
+            return (*self.torch.captured(call.run, pool), pool)
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
         """Words in the memory of the device."""

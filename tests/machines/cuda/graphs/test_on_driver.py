@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from stretto.errors import RunError
+from stretto.device.operator import LibraryCall
+from stretto.errors import RunError, StrettoWarning
+from stretto.machines.cuda.describe import graph_text, refusal_rows
+from stretto.machines.cuda.graphs import library
 from stretto.machines.cuda.graphs.executable import MOST_GRAPHS
-from tests.machines.cuda.cuda_fakes import FakeCuda
+from stretto.runtime.library import run_call
+from tests.machines.cuda.cuda_fakes import SIDE_STREAM, FakeCuda
 from tests.machines.cuda.graphs.programs import (
     PROGRAMS,
     arguments,
@@ -78,15 +85,56 @@ def test_library_calls_are_graphs_inside_of_the_graph(cuda: FakeCuda) -> None:
     assert len(gpu.machine.fake.calls) == 2
 
 
-def test_what_cannot_be_captured_is_executed_by_the_host(cuda: FakeCuda) -> None:
-    for function in (with_library, library_in_a_loop):
-        gpu = on_fake_gpu(cuda, function, arguments(0))
-        gpu.machine.fake.uncaptured = True
+def test_a_library_call_runs_once_before_its_first_capture(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each thread that captures it, and on zeros; the stand-in refuses to capture it else."""
+    gpu = on_fake_gpu(cuda, with_library, arguments(0))
+    rehearsed: list[tuple[int, list[float]]] = []
+
+    def counted(call: LibraryCall, operands: Sequence[Tensor]) -> None:
+        rehearsed.append((gpu.machine.fake.stream(), [float(x.abs().sum()) for x in operands]))
+        run_call(call, operands)
+
+    def call(seed: int) -> None:
+        """A call for which the graph is made anew."""
+        for state in gpu.run.states.values():
+            gpu.run.graphs_of(state).made.clear()
+            gpu.run.graphs_of(state).last.clear()
+        inputs = arguments(seed)
+        same(gpu(*inputs), with_library(*inputs))
+
+    monkeypatch.setattr(library, "run_call", counted)
+    for seed in range(3):
+        call(seed)
+    assert gpu.run.counts.made == 3
+    assert [stream for stream, _ in rehearsed] == [SIDE_STREAM] * 2
+    assert not any(sum(sums) for _, sums in rehearsed)
+    thread = threading.Thread(target=call, args=(3,))
+    thread.start()
+    thread.join()
+    assert gpu.run.counts.made == 4 and len(rehearsed) == 4 and not gpu.run.refusals
+
+
+@pytest.mark.parametrize("function", [with_library, library_in_a_loop])
+def test_what_cannot_be_captured_is_executed_by_the_host(
+    cuda: FakeCuda, function: Function
+) -> None:
+    gpu = on_fake_gpu(cuda, function, arguments(0))
+    gpu.machine.fake.refused = "operation not permitted when stream is capturing"
+    gpu.may_refuse = True
+    calls = 2 if function is with_library else 1
+    with pytest.warns(StrettoWarning, match=r"cummax.* cannot be captured \(operation not perm"):
+        same(gpu(*arguments(0)), function(*arguments(0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each call is refused once
         for seed in range(3):
             inputs = arguments(seed)
             same(gpu(*inputs), function(*inputs))
-        assert gpu.run.refused and not cuda.log("cuGraphAddChildGraphNode")
-        assert gpu.run.library_runs > 0
+    assert not cuda.log("cuGraphAddChildGraphNode") and gpu.run.library_runs > 0
+    assert [refusal.call.name for refusal in gpu.run.refusals] == ["aten.cummax.default"] * calls
+    assert f"{calls} library call" in graph_text(gpu.run)
+    assert {row[-1] for row in refusal_rows(gpu.run)} == {gpu.machine.fake.refused}
 
 
 def test_graphs_are_given_back(cuda: FakeCuda) -> None:
