@@ -16,7 +16,13 @@ import torch
 
 from stretto.machines.cuda.blocks import ReusedBlocks
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
-from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
+from stretto.machines.cuda.graphs.builder import (
+    WAITS_IN_BODIES,
+    CaptureError,
+    EmulatedGraph,
+    GraphBuilder,
+    Replay,
+)
 from stretto.machines.cuda.graphs.driver_graph import DriverGraph
 from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool, store_of
@@ -37,12 +43,13 @@ class Launcher(Protocol):
     """Streams are ints, 0 is the default one.
 
     device: where the tensors of programs are. polls: the limit of waits. synchronous: a launch
-    has ended when it returns.
+    has ended when it returns. cuda: the latest CUDA that the driver can run.
     """
 
     device: torch.device
     polls: int
     synchronous: bool
+    cuda: tuple[int, int]
 
     def active(self) -> AbstractContextManager[object]:
         """Everything else is called inside of it, and leaves no trace after it."""
@@ -254,6 +261,7 @@ class GpuLauncher:
         self.polls = POLLS
         self.synchronous = False
         self.driver = driver
+        self.cuda = driver.version()
         self.kernels = tuple(kernels)
         self.torch = memory
         self.order = order_of(device.index, driver)
@@ -382,6 +390,7 @@ class InterpretedLauncher:
         self.device = HOST_DEVICE
         self.polls = POLLS
         self.synchronous = True
+        self.cuda: tuple[int, int] = WAITS_IN_BODIES
         self.kernels = tuple(kernels)
         self.blocks = ReusedBlocks()
         self.begin_results = self.blocks.begin

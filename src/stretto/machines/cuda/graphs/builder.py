@@ -27,6 +27,11 @@ NODE_BYTES = 72
 """Of what the driver is given for a node, beside its parameters: CUDA_KERNEL_NODE_PARAMS."""
 
 
+WAITS_IN_BODIES = (12, 6)
+"""The first CUDA whose driver has cooperative launches, those whose blocks wait for each other, in
+bodies of conditional nodes. The nodes themselves are of CUDA 12.4."""
+
+
 class GraphBuilder(Protocol):
     """A graph that is being made, or the body of one of its conditional nodes."""
 

@@ -1,7 +1,9 @@
 """CUDA graphs, made node by node through the driver.
 
-Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later; what
-an older one lacks is a RunError that says so.
+Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later, and
+one of `WAITS_IN_BODIES` where blocks of launches in their bodies wait for each other: with an older
+one the host executes such loops and branches. Any other function that an older driver lacks is a
+RunError that says so.
 """
 
 from __future__ import annotations

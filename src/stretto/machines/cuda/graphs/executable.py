@@ -44,9 +44,15 @@ from stretto.device.plan import (
 from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
-from stretto.machines.cuda.graphs.builder import GraphNode
+from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES, GraphNode
 from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
-from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
+from stretto.machines.cuda.graphs.exits import (
+    ExitCells,
+    exits_of,
+    graph_walk,
+    leaves_graph,
+    unlikely_arm,
+)
 from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
 from stretto.machines.cuda.graphs.library import GraphCall, Refusal
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
@@ -104,7 +110,17 @@ class GraphExecutable(PlanExecutable):
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
         launches = [launch for _, launch in plan.launches]
         self.moves = frozenset(rotating(plan.tree.main.body)).union(*(x.rotated for x in launches))
+        # The body of a conditional node cannot have launches that wait, if the driver is too old.
+        self.waits_in_bodies = launcher.cuda >= WAITS_IN_BODIES
+        self.any_waits = any(launch.units_wait for launch in launches)
         self.waits = self.is_read or self._host_decides()
+
+    @property
+    def needs_newer_driver(self) -> tuple[Node[Action], ...]:
+        """The loops and branches of main that the host executes because launches in them wait."""
+        body = self.plan.tree.main.body
+        outer = stretch(body) if isinstance(body, Seq) else ()
+        return tuple(n for n in outer if can_record(n, self.moves) and self._lacks_driver(n))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -207,8 +223,19 @@ class GraphExecutable(PlanExecutable):
         )
 
     def _can_capture(self, node: Node[Action]) -> bool:
-        return can_record(node, self.moves) and not any(
-            id(call) in self._refused for call in _calls([node])
+        return (
+            can_record(node, self.moves)
+            and not self._lacks_driver(node)
+            and not any(id(call) in self._refused for call in _calls([node]))
+        )
+
+    def _lacks_driver(self, node: Node[Action]) -> bool:
+        """True for a node that the graph would have in a body with a launch that waits, where the
+        driver has no such bodies. Behind a node that leaves the graph everything is in a body."""
+        if self.waits_in_bodies or isinstance(node, Leaf):
+            return False
+        return any(one.units_wait for one in _launches([node])) or (
+            self.any_waits and leaves_graph(node)
         )
 
     def _stretch(
