@@ -37,6 +37,10 @@ CLONE = "_clone_triton_value"
 """Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
 
 
+_UNKNOWN_GPU = "is not defined for option 'gpu-name'"
+"""What ptxas says of a GPU that is newer than it."""
+
+
 @dataclass(slots=True)
 class Assembled:
     """log: what ptxas has said about the functions of the program. barriers: those that Triton is
@@ -77,6 +81,11 @@ class Assembled:
             command += ["-o", str(binary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             self.log = done.stdout + done.stderr
+            if _UNKNOWN_GPU in self.log:
+                raise BuildError(
+                    f"ptxas of the installed Triton does not know this GPU: {self.log.strip()}",
+                    remedy="install a newer Triton: that of 3.7 knows sm_110",
+                )
             if done.returncode:
                 raise BuildError(
                     f"ptxas fails with {done.returncode}: {self.log.strip()}",
