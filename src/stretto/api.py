@@ -21,7 +21,7 @@ from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
 from stretto.notices import Notices
 from stretto.options import Options
-from stretto.placement import AUTO, require_backend
+from stretto.placement import AUTO, require_backend, target_machine
 from stretto.programs import Programs
 from stretto.progress import print_log
 
@@ -57,8 +57,10 @@ class Compiled:
         dynamic: bool | None = None,
         fallback: bool = False,
         pieces: Pieces | None = None,
+        target: str | None = None,
     ) -> None:
-        """pieces: those that the function is one of; else those of its own calls."""
+        """pieces: those that the function is one of; else those of its own calls. target: as for
+        `compile`."""
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
@@ -68,7 +70,9 @@ class Compiled:
         self._surroundings = Surroundings.CUT if fallback else Surroundings.COMPILED
         if pieces is not None:
             self._surroundings = Surroundings.PYTHON
-        self._compiler = Compiler(function, backend, options, self._surroundings, cut=fallback)
+        self._compiler = Compiler(
+            function, backend, options, self._surroundings, cut=fallback, target=target
+        )
         self._notices = Notices(options)
         self._programs = Programs(self._compiler, dynamic, self._notices)
         if self._module is None:
@@ -86,7 +90,13 @@ class Compiled:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return self._programs.run(self._programs.find(args, kwargs), args, kwargs)
+            found = self._programs.find(args, kwargs)
+            if (target := self._compiler.target) is not None:
+                raise RunsEager(
+                    f"the program was compiled for {target}, and does not run here",
+                    "Write it to a file with save(path), and load that where the GPU is.",
+                )
+            return self._programs.run(found, args, kwargs)
         except RunsEager as call:
             eager = call
         except (RunError, CaptureError) as error:
@@ -166,7 +176,8 @@ class Compiled:
                 found = getattr(found, part, None)
             if found is self:
                 return name
-        kept = (self._backend, self._options, self._dynamic, self._fallback is not None)
+        target = self._compiler.target
+        kept = (self._backend, self._options, self._dynamic, self._fallback is not None, target)
         return _compile_again, (self._function, *kept)
 
     @property
@@ -220,14 +231,18 @@ class Compiled:
         for entry in self.signatures:
             entry.executable.synchronize()
 
-    def save(self, path: str | Path) -> None:
-        """Writes everything compiled so far to a file, with the weights, for `stretto.load`.
+    def save(self, path: str | Path, *, weights: bool = True) -> None:
+        """Writes everything compiled so far to a file for `stretto.load`: the programs, and the
+        machine code of those for GPUs.
+
+        weights: with the parameters, buffers and other tensors that the function has by name.
+        Without them who loads the file gives them, as `stretto.load(path, tensors=...)`.
 
         Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
         depends on objects that a file cannot hold."""
         from stretto.saving.describe import save
 
-        save(self, path)
+        save(self, path, weights)
 
     def explain(self) -> str:
         """What was captured, fused, scheduled and built, per signature, and what not and why."""
@@ -260,8 +275,9 @@ def _compile_again(
     options: Options,
     dynamic: bool | None = None,
     fallback: bool = False,
+    target: str | None = None,
 ) -> Compiled:
-    return Compiled(function, backend, options, dynamic, fallback)
+    return Compiled(function, backend, options, dynamic, fallback, target=target)
 
 
 @overload
@@ -273,6 +289,7 @@ def compile(
     options: Options | None = None,
     dynamic: bool | None = None,
     fallback: bool = False,
+    target: str | None = None,
 ) -> Compiled: ...
 @overload
 def compile(
@@ -283,6 +300,7 @@ def compile(
     options: Options | None = None,
     dynamic: bool | None = None,
     fallback: bool = False,
+    target: str | None = None,
 ) -> Callable[[Callable[..., Any]], Compiled]: ...
 def compile(
     function: Callable[..., Any] | None = None,
@@ -292,6 +310,7 @@ def compile(
     options: Options | None = None,
     dynamic: bool | None = None,
     fallback: bool = False,
+    target: str | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
     """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
 
@@ -308,6 +327,10 @@ def compile(
         becomes a symbol of a second program, for all further sizes. True: all of them are symbols
         from the start. False: each size has its own program. `torch._dynamo.mark_dynamic` and
         `mark_static` say it of single dims.
+    target: a GPU that need not be here, by name, as "h100", or by its architecture, as "sm_90".
+        The function, its inputs and its weights stay on the CPU; a call compiles what is new of it
+        for that GPU, and runs eager, with a warning. `save` writes what was compiled to a file,
+        machine code included, and `stretto.load` runs it where the GPU is.
 
     The result takes and returns what the original does. One program is compiled per signature:
     dtypes and devices of tensors, values of everything else. Raises ValueError for an
@@ -333,6 +356,7 @@ def compile(
                 options=settings,
                 dynamic=dynamic,
                 fallback=fallback,
+                target=target,
             )
 
         return decorate
@@ -340,7 +364,18 @@ def compile(
         raise TypeError(
             f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}"
         )
-    compiled = Compiled(function, backend, settings, dynamic, fallback)
+    if target is not None:
+        _require_target(target, settings.units, backend, fallback)
+    compiled = Compiled(function, backend, settings, dynamic, fallback, target=target)
     if example_inputs is not None:
         compiled._prepare(tuple(example_inputs))  # pyright: ignore[reportPrivateUsage]
     return compiled
+
+
+def _require_target(target: str, units: int | None, backend: str, fallback: bool) -> None:
+    """Raises for a target that nothing can be compiled for so that it can be loaded again."""
+    if fallback:
+        raise ValueError("a function with a target cannot have fallback=True: no file holds Python")
+    machine = target_machine(target, units, backend)
+    if not machine.makes_files:
+        raise ValueError(f"stretto compiles for {target}, but has nothing that runs it there")

@@ -25,7 +25,7 @@ from stretto.frontends.python.tracing.settling import Settling
 from stretto.keys import Key
 from stretto.machines.machine import Machine, Stages
 from stretto.options import Options
-from stretto.placement import choose_machine, device_of
+from stretto.placement import choose_machine, device_of, target_machine
 from stretto.progress import LOG
 from stretto.runtime.check import Checker
 
@@ -47,9 +47,10 @@ class Call(NamedTuple):
 class Compiler:
     """Makes the entries of one compiled function.
 
-    cut: what cannot be captured is cut and runs in Python. surroundings: who makes the calls.
-    windows: where slices of static length may reach beyond their dim. settling: branches of which a
-    program has one arm.
+    cut: what cannot be captured is cut and runs in Python. target: a device that programs are
+    compiled for and that need not be here; no call runs them then. surroundings: who makes the
+    calls. windows: where slices of static length may reach beyond their dim. settling: branches of
+    which a program has one arm.
     """
 
     function: Callable[..., Any]
@@ -57,6 +58,7 @@ class Compiler:
     options: Options
     surroundings: Surroundings
     cut: bool
+    target: str | None = None
     windows: frozenset[SourceLocation] = frozenset()
     settling: Settling = field(default_factory=Settling)
 
@@ -86,9 +88,16 @@ class Compiler:
         entry.is_refuted = True
         return True
 
+    def chosen(self, tensors: Sequence[torch.Tensor]) -> Machine:
+        """The machine for these inputs. With a target they lie on the host."""
+        if self.target is None:
+            return choose_machine(self.backend, tensors)
+        check_inputs(tensors)
+        return target_machine(self.target, self.options.units, self.backend)
+
     def machine(self, tensors: Sequence[torch.Tensor]) -> Machine:
         """The machine for these inputs, ready to compile for them."""
-        machine = choose_machine(self.backend, tensors)
+        machine = self.chosen(tensors)
         machine.require_ready()
         machine.prepare(self.options)
         device_of(machine, tensors)

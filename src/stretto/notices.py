@@ -28,13 +28,13 @@ class Notices:
         """A call runs eager."""
         if call.reason not in self._eager:
             self._eager.add(call.reason)
-            _warn(f"{call.reason}: running eager. {call.remedy}".rstrip())
+            warn(f"{call.reason}: running eager. {call.remedy}".rstrip())
 
     def compiled(self, keys: Collection[Key]) -> None:
         """There are entries for these keys now."""
         if len(keys) > self._limit and not self._warned_signatures:
             self._warned_signatures = True
-            _warn(
+            warn(
                 f"{len(keys)} signatures compiled: {varying(list(keys))}. Each new one is compiled "
                 "from the start; pad or bucket what varies, or raise "
                 "Options(max_signatures_before_warning=...)."
@@ -43,13 +43,13 @@ class Notices:
     def compiled_again(self, entry: Entry, changed: str) -> None:
         """An entry took the place of a stale one."""
         if entry.builds == self._limit + 1:
-            _warn(
+            warn(
                 f"compiled {entry.builds} times for the same shapes, because what it was compiled "
                 f"with changes between calls: {changed}. Pass it as an argument, as a tensor."
             )
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
     """A StrettoWarning at the line that called the compiled function."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -23,6 +23,17 @@ def require_backend(backend: str) -> None:
         raise ValueError(f"backend must be one of {known}, not {backend!r}")
 
 
+def target_machine(target: str, units: int | None = None, backend: str = AUTO) -> Machine:
+    """The machine that compiles for a device that need not be here. Raises ValueError for a target
+    that none knows, or not this backend, and BuildError where its compiler is missing."""
+    machines = known_machines()
+    for machine in machines.values() if backend == AUTO else (machines[backend],):
+        if target in machine.targets:
+            return machine.for_target(target, units)
+    known = [name for machine in machines.values() for name in machine.targets]
+    raise ValueError(f"unknown target {target!r}; known are {', '.join(known)}")
+
+
 def choose_machine(backend: str, tensors: Sequence[torch.Tensor]) -> Machine:
     """The machine for these inputs: one on an accelerator where any of them is there. Raises for
     tensors that it cannot take."""

@@ -40,7 +40,6 @@ from stretto.frontends.python import ArgumentsChange, Reading, capturing
 from stretto.keys import Key, is_by_structure, key_of_call
 from stretto.locks import ForkSafeLock
 from stretto.notices import Notices
-from stretto.placement import choose_machine
 from stretto.progress import LOG, compiling, stage
 from stretto.structures import Structures
 
@@ -265,7 +264,7 @@ class Programs:
         plan = family.plan(form, call.tensors, self._dynamic)
         if not plan.symbols:
             return key, None
-        if not choose_machine(self._compiler.backend, call.tensors).takes_symbols:
+        if not self._compiler.chosen(call.tensors).takes_symbols:
             family.refused = "the machine runs programs of fixed sizes only"
             if self._dynamic or family.declared:
                 raise BuildError(family.refused, remedy="compile with dynamic=False")

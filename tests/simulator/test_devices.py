@@ -12,6 +12,7 @@ from stretto.simulator.devices import (
     H100,
     H200,
     RTX4090,
+    SHARES,
     V100,
     Device,
     costs_on,
@@ -63,3 +64,22 @@ def test_a_gpu_has_the_figures_of_the_device_most_like_it(
     name: str, capability: tuple[int, int], device: Device
 ) -> None:
     assert gpu_like(name, capability) is device
+
+
+DATA_SHEETS = {
+    "h200": 4.8e12,
+    "h100": 3.35e12,
+    "a100": 2.039e12,
+    "v100": 9e11,
+    "rtx4090": 1.008e12,
+    "mi300x": 5.3e12,
+}
+"""Bytes per second from memory."""
+
+
+@pytest.mark.parametrize("device", GPUS.values(), ids=lambda device: device.name)
+def test_no_unit_has_more_than_its_share_of_the_peak(device: Device) -> None:
+    costs = costs_on(device, CUDA_COSTS)
+    assert device.memory_bandwidth < DATA_SHEETS[device.name]
+    for name, rate in SHARES.items():
+        assert getattr(costs, name) * device.units <= getattr(device, rate) * (1 + 1e-9), name

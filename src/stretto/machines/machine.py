@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -163,6 +163,18 @@ class Stages:
         with timed_stage(stage):
             yield
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What a machine made of a program, as the content of a file, without the constants.
+
+    facts: JSON. texts, binaries: by names that the machine gives.
+    """
+
+    facts: Any
+    texts: Mapping[str, str]
+    binaries: Mapping[str, bytes]
 
 
 class FewerUnitsError(BuildError):
@@ -316,6 +328,33 @@ class Machine(ABC):
         """A machine that compiles for a device that need not be there, and loads nothing. `units`:
         None is as many as a usual one has. Raises ValueError for a target that is not known."""
         raise ValueError(f"{self.name} compiles for what is here only")
+
+    def pack(self, stages: Stages) -> Packed | None:
+        """What the machine made of a program, for a file that another process loads; None for a
+        machine whose programs are built where the file is loaded."""
+        return None
+
+    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+        """Makes the executable of a program that `pack` has packed, without building it again;
+        puts it into `stages`. constants: the tensor of each slot of the program's interface.
+
+        Raises BuildError, with the reason, where the program cannot run on the device that is here.
+        """
+        raise BuildError(f"the machine {self.name} builds its programs where it runs them")
+
+    @property
+    def makes_files(self) -> bool:
+        """True if what it compiles for its target can be packed and run there."""
+        return False
+
+    def for_packed(self, packed: Packed) -> Machine:
+        """The machine with the costs that a packed program was made with."""
+        return self
+
+    @property
+    def runs_on(self) -> str:
+        """The type of torch device that its programs run on, which need not be here."""
+        return self.device_type
 
     def units(self, options: Options, device: torch.device) -> int:
         """How many execution units a program gets."""

@@ -39,7 +39,8 @@ from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
 from stretto.ir.core import Program
 from stretto.ir.ops import TensorOp
 from stretto.ir.printer import print_program
-from stretto.saving.file import Content, write
+from stretto.saving.code import names_of_code, pack
+from stretto.saving.file import Content, without_weights, write
 from stretto.saving.values import Json, container_to_json, value_to_json
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
 _PATHS = ("dump_dir", "cache_dir")
 
 
-def save(compiled: Compiled, path: str | Path) -> None:
-    """Writes all signatures of a compiled function to a file. Raises SaveError."""
+def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
+    """Writes all signatures of a compiled function to a file. weights: with the tensors that the
+    function has by name. Raises SaveError."""
     entries = [entry for entry in compiled.signatures if _is_of_mode(entry, compiled._module)]
     if not entries:
         raise SaveError(
@@ -65,19 +67,23 @@ def save(compiled: Compiled, path: str | Path) -> None:
                 f"since: {changed}",
                 remedy="call it once more with the same arguments before you save it",
             )
-    tensors = _Tensors()
+    tensors = Tensors()
     texts: dict[str, str] = {}
     signatures: list[Json] = []
     for number, entry in enumerate(entries):
         texts[f"program.{number}"] = print_program(entry.captured.program)
-        signatures.append(_signature(entry, f"program.{number}", tensors))
+        signature = _signature(entry, f"program.{number}", tensors)
+        signatures.append(signature | {"code": pack(entry.stages, signature, tensors, texts)})
     manifest = {
         "function": _name(compiled),
         "parameters": _parameters(compiled._function),
         "built": _built(compiled),
         "signatures": signatures,
     }
-    write(Path(path), Content(manifest, texts, tensors.by_name))
+    content = Content(manifest, texts, tensors.by_name)
+    if not weights:
+        content = without_weights(content, tensors.named, names_of_code(manifest, made=True))
+    write(Path(path), content)
 
 
 def _is_of_mode(entry: Entry, module: torch.nn.Module | None) -> bool:
@@ -95,11 +101,20 @@ def _mode_of(key: Any) -> bool | None:
 
 
 @dataclass(slots=True)
-class _Tensors:
-    """The tensors of a file by name, each once."""
+class Tensors:
+    """The tensors of a file by name, each once. named: those of the function itself, which who
+    loads the file may have, too."""
 
     by_name: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     names: dict[int, str] = field(default_factory=dict[int, str])
+    named: list[str] = field(default_factory=list[str])
+
+    def of_function(self, tensor: torch.Tensor, wanted: str) -> str:
+        """The name of a tensor that the function has by that name."""
+        name = self.name(tensor, wanted)
+        if name not in self.named:
+            self.named.append(name)
+        return name
 
     def name(self, tensor: torch.Tensor, wanted: str) -> str:
         if id(tensor) not in self.names:
@@ -112,7 +127,7 @@ class _Tensors:
         return self.names[id(tensor)]
 
 
-def _signature(entry: Entry, text: str, tensors: _Tensors) -> Json:
+def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
     captured = entry.captured
     if captured.objects is not None:
         raise SaveError(
@@ -125,9 +140,9 @@ def _signature(entry: Entry, text: str, tensors: _Tensors) -> Json:
             remedy="pass a clone() of it",
         )
     _check_buffers(captured)
-    arguments, order = _arguments(entry.keep)
+    arguments, order = _arguments(entry.keep, _device_named(entry))
     constants = {
-        source.key: tensors.name(source.tensor, source.key)
+        source.key: tensors.of_function(source.tensor, source.key)
         for source in captured.constants
         if source.key is not None
     }
@@ -182,7 +197,14 @@ class _Numbered:
     value: Any
 
 
-def _arguments(keep: Any) -> tuple[Json, _Order]:
+def _device_named(entry: Entry) -> str:
+    """How a file names the device of a signature's tensors: that of its program, where it was
+    compiled for another one than the tensors were on."""
+    place, runs_on = entry.stages.place, entry.stages.machine.runs_on
+    return str(place) if place.type == runs_on else runs_on
+
+
+def _arguments(keep: Any, device: str) -> tuple[Json, _Order]:
     """The arguments of a call, keywords in the order of their names."""
     tensors, ints = count(), count()
 
@@ -199,7 +221,7 @@ def _arguments(keep: Any) -> tuple[Json, _Order]:
         match value:
             case _Numbered(number, torch.Tensor() as tensor):
                 found_tensors.append(number)
-                return {"tensor": [_dtype(tensor), list(tensor.shape), str(tensor.device)]}
+                return {"tensor": [_dtype(tensor), list(tensor.shape), device]}
             case _Numbered(number, value):
                 found_ints.append(number)
                 return value
@@ -226,14 +248,14 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _input(binding: InputBinding, order: _Order, tensors: _Tensors) -> Json:
+def _input(binding: InputBinding, order: _Order, tensors: Tensors) -> Json:
     match binding:
         case ArgumentLeaf(index):
             return {"argument": order.tensors[index]}
         case IntLeaf(index, name):
             return {"int": [order.ints[index], name]}
         case External(tensor, name):
-            return {"buffer": tensors.name(tensor, name)}
+            return {"buffer": tensors.of_function(tensor, name)}
         case Fetched():
             raise AssertionError("only signatures with objects have these")
         case _:
@@ -241,10 +263,10 @@ def _input(binding: InputBinding, order: _Order, tensors: _Tensors) -> Json:
 
 
 # ---- results ---------------------------------------------------------------------------------
-def _output(spec: OutputSpec, tensors: _Tensors) -> Json:
+def _output(spec: OutputSpec, tensors: Tensors) -> Json:
     match spec:
-        case ResultLeaf(index, number):
-            return {"result": [index, number]}
+        case ResultLeaf(index, number, order):
+            return {"result": [index, number, list(order)]}
         case PythonLeaf(value) if isinstance(value, torch.Tensor):
             return {"tensor": tensors.name(value, "result")}
         case PythonLeaf(value):
@@ -318,7 +340,7 @@ def _built(compiled: Compiled) -> Json:
         "stretto": stretto.__version__,
         "torch": torch.__version__,
         "machine": entry.stages.machine.name,
-        "device": entry.stages.place.type,
+        "device": entry.stages.machine.runs_on,
         "processor": platform.machine(),
         "kernels": _kernels(compiled),
         "options": settings,

@@ -13,9 +13,9 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from stretto.errors import LoadError, SaveError
 
-FORMAT = 2
+FORMAT = 3
 """Raised by one with each change that older versions cannot read."""
 
 _MANIFEST = "stretto"
@@ -36,11 +36,27 @@ _MOST_DEPTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file holds. texts, tensors: by name. The manifest has no digests any more."""
+    """What a file holds. texts, tensors: by name. The manifest has no digests any more. digests: of
+    the tensors, as the file has them, and of those that it leaves out.
+    """
 
     manifest: dict[str, Any]
     texts: Mapping[str, str]
     tensors: Mapping[str, torch.Tensor]
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def without_weights(content: Content, names: Iterable[str], made: Collection[str]) -> Content:
+    """The same without some tensors, of which the manifest has the dtype, shape and digest, and
+    without those that were made of them."""
+    left_out: dict[str, Any] = {}
+    for name in names:
+        tensor = content.tensors[name]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        left_out[name] = [dtype, list(tensor.shape), digest_of(tensor)]
+    gone = {*left_out, *made}
+    kept = {name: x for name, x in content.tensors.items() if name not in gone}
+    return replace(content, manifest={**content.manifest, "left_out": left_out}, tensors=kept)
 
 
 def write(path: Path, content: Content) -> None:
@@ -48,7 +64,7 @@ def write(path: Path, content: Content) -> None:
     tensors = _apart(content.tensors)
     digests = {
         "texts": {name: _digest(text.encode()) for name, text in content.texts.items()},
-        "tensors": {name: _digest_of(tensor) for name, tensor in tensors.items()},
+        "tensors": {name: digest_of(tensor) for name, tensor in tensors.items()},
     }
     text = json.dumps({"format": FORMAT, "digests": digests, **content.manifest})
     metadata = {_MANIFEST: text, _DIGEST: _digest(text.encode()), **content.texts}
@@ -97,11 +113,11 @@ def read(path: Path) -> Content:
     digests = manifest.pop("digests", None)
     found = {
         "texts": {name: _digest(text.encode()) for name, text in texts.items()},
-        "tensors": {name: _digest_of(tensor) for name, tensor in tensors.items()},
+        "tensors": {name: digest_of(tensor) for name, tensor in tensors.items()},
     }
     if digests != found:
         raise damaged(path, "a digest is not that of the content")
-    return Content(manifest, texts, tensors)
+    return Content(manifest, texts, tensors, found["tensors"])
 
 
 def damaged(path: Path, reason: str) -> LoadError:
@@ -152,7 +168,7 @@ def _digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest_of(tensor: torch.Tensor) -> str:
+def digest_of(tensor: torch.Tensor) -> str:
     """Of the content with its dtype and shape."""
     head = _digest(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
     memory = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)

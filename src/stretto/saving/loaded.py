@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,24 @@ from torch.utils import _pytree as pytree
 
 from stretto.build import build
 from stretto.entry import Entry
-from stretto.errors import LoadError, OtherProgram, RunError, StrettoError
+from stretto.errors import BuildError, LoadError, OtherProgram, RunError, StrettoError
 from stretto.families import CallForm
+from stretto.frontends.python import Captured
 from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.results.signature import key_of
 from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
 from stretto.locks import ForkSafeLock
-from stretto.machines.machine import Machine
+from stretto.machines.machine import Machine, Stages
+from stretto.notices import warn
 from stretto.options import Options
 from stretto.placement import AUTO, choose_machine, require_backend
 from stretto.runtime.check import Checker
+from stretto.saving.code import CodeUse, names_of_code, options_of, unpack
 from stretto.saving.file import Content, damaged, read, write
 from stretto.saving.mismatch import mismatch, name_of
-from stretto.saving.restore import Signature, Supply, TensorForm, restore
-from stretto.saving.values import class_name
+from stretto.saving.restore import Signature, Supply, TensorForm, restore, version_of
+from stretto.saving.values import class_name, dtype_named, integers
+from stretto.saving.vet import check_program
 
 _WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, RecursionError,
@@ -44,40 +49,96 @@ def load(
     backend: str = AUTO,
     device: str | torch.device | None = None,
     options: Options | None = None,
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    machine_code: bool = True,
     classes: Iterable[type] = (),
     namespaces: Iterable[str] = (),
 ) -> Loaded:
     """The function that `Compiled.save` has written to a file, ready to be called.
 
-    It needs nothing of the source that it was compiled from. Its programs are built here, from
-    their texts; those that this machine has built before come from the build cache.
+    It needs nothing of the source that it was compiled from. Programs that were compiled for a GPU
+    run by the machine code of the file: nothing is captured, scheduled or compiled again, and
+    Triton is not needed. Where that code does not fit, a StrettoWarning says why, and they are
+    built here from their texts, as all others are; those that this machine has built before come
+    from the build cache.
 
-    backend, options: as for `stretto.compile`. device: where its tensors are to be, in place of the
-        device that it was saved for.
+    backend: as for `stretto.compile`. options: likewise; other ones than the file was saved with
+        build its programs anew, if code depends on them. None keeps those that it was saved with
+        where its code is used. device: where its tensors are to be, in place of the device that it
+        was saved for.
+    tensors: parameters and buffers by name, as `model.state_dict()` has them: those that the file
+        was saved without, and others in place of those that it has. They are not copied where they
+        are on the device already.
+    machine_code: False builds all programs from their texts, which are verified; machine code
+        cannot be, so use that of files that you trust.
     classes: of results that are no plain containers, such as a dataclass. namespaces: of operators
         besides torch's own, for files that you trust.
 
-    Raises LoadError for a file that is damaged, of another format, or refused; nothing of it has
-    run then. A call raises RunError for arguments that no signature of the file is for.
+    Raises LoadError for a file that is damaged, of another format, or refused, and for tensors that
+    are missing or of another shape or dtype; nothing of it has run then. A call raises RunError for
+    arguments that no signature of the file is for.
     """
     require_backend(backend)
-    place = None if device is None else torch.device(device)
     content = read(Path(path))
-    try:
-        place = place or _device_of(content.manifest)
-        tensors = {name: tensor.to(place) for name, tensor in content.tensors.items()}
-        known = {class_name(kind): kind for kind in classes}
-        moved = torch.device(device) if device is not None else None
-        supply = Supply(content.texts, tensors, known, tuple(namespaces), moved)
+    spaces = tuple(namespaces)
+    with _naming(Path(path)):
+        place = _device_of(content.manifest) if device is None else _with_index(device)
         _check_labels(content.manifest)
-        signatures = [restore(item, supply) for item in content.manifest["signatures"]]
-    except LoadError as error:
-        raise error if error.remedy else damaged(Path(path), error.message) from error
-    except _WRONG as error:
-        raise damaged(Path(path), str(error).partition("\n")[0]) from error
+        content = dataclasses.replace(content, tensors=_tensors(content, tensors or {}, place))
     machine = choose_machine(backend, [torch.empty(0, device=place)])
-    content = dataclasses.replace(content, tensors=tensors)
-    return Loaded(content, signatures, machine, options or Options(), place)
+    with _naming(Path(path)):
+        use = CodeUse(machine.name, options, content.manifest["built"]["options"], machine_code)
+        known = {class_name(kind): kind for kind in classes}
+        supply = Supply(content.texts, content.tensors, known, spaces, place, use)
+        signatures = [restore(item, supply) for item in content.manifest["signatures"]]
+    return Loaded(content, signatures, machine, use, place, spaces)
+
+
+@contextmanager
+def _naming(path: Path) -> Generator[None]:
+    """Raises LoadError, with the name of the file, for all that is wrong with its manifest."""
+    try:
+        yield
+    except LoadError as error:
+        raise error if error.remedy else damaged(path, error.message) from error
+    except _WRONG as error:
+        raise damaged(path, str(error).partition("\n")[0]) from error
+
+
+def _tensors(
+    content: Content, given: Mapping[str, torch.Tensor], place: torch.device
+) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name, on the device. Machine code stays where it is."""
+    wanted = {name: (x.dtype, x.shape) for name, x in content.tensors.items()}
+    for name, (dtype, shape, _) in content.manifest.get("left_out", {}).items():
+        wanted[name] = (dtype_named(dtype), torch.Size(integers(shape)))
+    missing = [name for name in wanted if name not in content.tensors and name not in given]
+    if missing:
+        raise LoadError(
+            f"the file was saved without its weights, and `tensors` lacks {', '.join(missing[:5])}",
+            remedy="give those of the model: stretto.load(path, tensors=model.state_dict())",
+        )
+    binaries = names_of_code(content.manifest, binaries=True)
+    of_code = binaries | names_of_code(content.manifest, made=True)
+    found: dict[str, torch.Tensor] = {}
+    for name, (dtype, shape) in wanted.items():
+        tensor = content.tensors.get(name)
+        if name in given and name not in of_code:
+            tensor = given[name].detach()
+            if (tensor.dtype, tensor.shape) != (dtype, shape):
+                raise LoadError(
+                    f"the tensor '{name}' is {tensor.dtype} of shape {list(tensor.shape)}, and the "
+                    f"function has {dtype} of shape {list(shape)}",
+                    remedy="give the weights of the model that was saved",
+                )
+        if tensor is not None:
+            found[name] = tensor if name in binaries else tensor.to(place)
+    return found
+
+
+def _with_index(device: str | torch.device) -> torch.device:
+    """A device as tensors name it: of "cuda", the current one."""
+    return torch.empty(0, device=device).device
 
 
 def _check_labels(manifest: Mapping[str, Any]) -> None:
@@ -99,7 +160,7 @@ def _device_of(manifest: Mapping[str, Any]) -> torch.device:
             f"the file was saved for a device of type {found.type}, which is not here",
             remedy='load it for another one: stretto.load(path, device="cpu")',
         )
-    return found
+    return _with_index(found)
 
 
 class Loaded:
@@ -110,12 +171,15 @@ class Loaded:
         content: Content,
         signatures: Sequence[Signature],
         machine: Machine,
-        options: Options,
+        use: CodeUse,
         place: torch.device,
+        namespaces: tuple[str, ...],
     ) -> None:
         self._content = content
         self._signatures = tuple(signatures)
-        self._machine, self._options, self._place = machine, options, place
+        self._machine, self._use, self._place = machine, use, place
+        self._options = use.options or Options()
+        self._namespaces = namespaces
         self._lock = ForkSafeLock()
         machine.require_ready()
         self._entries = list(map(self._built, self._signatures))
@@ -195,7 +259,8 @@ class Loaded:
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Parameters, buffers and other tensors of the function, by name. What calls change in
         buffers stays there; what you change is seen by the next call."""
-        return self._content.tensors
+        hidden = names_of_code(self._content.manifest, binaries=True, made=True)
+        return {name: x for name, x in self._content.tensors.items() if name not in hidden}
 
     @property
     def signatures(self) -> tuple[Entry, ...]:
@@ -236,8 +301,10 @@ class Loaded:
 
     def _built(self, signature: Signature) -> Entry:
         start = time.perf_counter()
-        captured = signature.captured
-        stages = build(captured.program, self._machine, self._options, self._place)
+        captured = _renewed(signature.captured)
+        stages = self._unpacked(signature, captured)
+        if stages is None:
+            stages = build(captured.program, self._machine, self._options, self._place)
         assert stages.executable is not None
         seconds = time.perf_counter() - start
         entry = Entry(
@@ -249,6 +316,34 @@ class Loaded:
         if self._options.check and not self._machine.is_oracle:
             entry.checker = Checker(captured.program, self._options.max_depth)
         return entry
+
+    def _unpacked(self, signature: Signature, captured: Captured) -> Stages | None:
+        """The program by the code of the file; None where it is not used. Of code that does not
+        fit, which nobody could know before, a warning says why."""
+        found, options = signature.found, self._use.options or options_of(self._use.saved)
+        if not self._use.holds(found["code"]):
+            return None
+        try:
+            return unpack(
+                found["code"], found, self._content, captured, self._machine, options, self._place,
+                self._namespaces,
+            )  # fmt: skip
+        except BuildError as error:
+            warn(
+                f"{self.__name__} is built again, since the code of its file cannot be used: "
+                f"{error.message}"
+            )
+        check_program(captured.program, self._namespaces)
+        return None
+
+
+def _renewed(captured: Captured) -> Captured:
+    """What was captured, with its tensors as they are now."""
+    sources = tuple(
+        dataclasses.replace(s, version=version_of(s.tensor), address=s.tensor.data_ptr())
+        for s in captured.constants
+    )
+    return dataclasses.replace(captured, constants=sources)
 
 
 _TENSORS_ONLY = {torch.Tensor}

@@ -41,6 +41,7 @@ from stretto.ir.parser import parse_program
 from stretto.ir.sizes import Symbol, symbols_in
 from stretto.ir.types import Dim, TensorType
 from stretto.keys import Key
+from stretto.saving.code import CodeUse
 from stretto.saving.values import (
     Json,
     container_from_json,
@@ -69,9 +70,10 @@ class TensorForm:
 class Signature:
     """A signature of a file. arguments: the positional and the keyword ones that it was compiled
     with, a form in place of each tensor. fits: whether it is for the sizes of a call, if it is for
-    many.
+    many. found: as JSON, which has the code of the program, if any.
     """
 
+    found: Json
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     key: Key
     form: CallForm
@@ -82,14 +84,15 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What signatures are restored with. device: the one that replaces those of the file; None
-    keeps them."""
+    """What signatures are restored with. device: the one that replaces those of the file. use: of
+    programs that run by their code nothing is verified, since nothing is built of them."""
 
     texts: Mapping[str, str]
     tensors: Mapping[str, torch.Tensor]
     classes: Mapping[str, type]
     namespaces: Collection[str]
-    device: torch.device | None
+    device: torch.device
+    use: CodeUse
 
 
 def restore(found: Json, supply: Supply) -> Signature:
@@ -119,7 +122,7 @@ def restore(found: Json, supply: Supply) -> Signature:
         bool(found["writes"]),
         sizes=sizes,
     )
-    return Signature(arguments, key, form, captured, nested_tuples(found["variant"]), fits)
+    return Signature(found, arguments, key, form, captured, nested_tuples(found["variant"]), fits)
 
 
 def key_of_forms(arguments: Any) -> Key:
@@ -150,10 +153,10 @@ def _arguments(found: Json, supply: Supply) -> tuple[tuple[Any, ...], dict[str, 
 
 def _tree(found: Json, supply: Supply) -> Any:
     match found:
-        case {"tensor": [str(dtype), shape, str(device)]}:
+        case {"tensor": [str(dtype), shape, str()]}:
             sizes = tuple(integers(shape))
             _require(all(size >= 0 for size in sizes), "a size is negative")
-            return TensorForm(sizes, dtype_named(dtype), supply.device or torch.device(device))
+            return TensorForm(sizes, dtype_named(dtype), supply.device)
         case {"tuple": list(items)}:
             return tuple(_tree(item, supply) for item in items)
         case {"list": list(items)}:
@@ -214,12 +217,13 @@ def _check_inputs(
 
 # ---- the program -----------------------------------------------------------------------------
 def _program(found: Json, supply: Supply) -> Program:
-    """The program of a signature, verified."""
+    """The program of a signature, verified where it is to be built."""
     names: dict[str, str] = dict(found["constants"])
     constants = {key: supply.tensors[name] for key, name in names.items()}
     program = parse_program(supply.texts[found["text"]], constants)
     program.is_guarded = found["conditions"] is not None
-    check_program(program, supply.namespaces)
+    if not supply.use.holds(found["code"]):
+        check_program(program, supply.namespaces)
     places = [place and _place(place) for place in found["places"]]
     numbers = integers(found["of operators"])
     for op, number in zip(program.walk(), numbers, strict=True):
@@ -240,8 +244,12 @@ def _place(found: Json) -> SourceLocation:
 
 
 def _source(key: str, tensor: torch.Tensor) -> ConstantSource:
-    version = None if tensor.is_inference() else tensor._version  # pyright: ignore[reportPrivateUsage]
-    return ConstantSource(key, tensor, version, tensor.data_ptr(), None, None)
+    return ConstantSource(key, tensor, version_of(tensor), tensor.data_ptr(), None, None)
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """None for tensors that were made in inference mode, which have none."""
+    return None if tensor.is_inference() else tensor._version  # pyright: ignore[reportPrivateUsage]
 
 
 _SYMBOL = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -311,12 +319,15 @@ def _output(
 
     def read(item: Json) -> OutputSpec:
         match item:
-            case {"result": [int(index), bool(number)]}:
+            case {"result": [int(index), bool(number), order]}:
                 _require(0 <= index < len(results), "a result is missing")
                 kind = results[index]
                 scalar = not isinstance(kind, TensorType) or not kind.shape
                 _require(scalar or not number, "a result is no number")
-                return ResultLeaf(index, number)
+                dims = tuple(integers(order))
+                rank = kind.rank if isinstance(kind, TensorType) else 0
+                _require(not dims or sorted(dims) == list(range(rank)), "a result has no such dims")
+                return ResultLeaf(index, number, dims)
             case {"input": int(index)}:
                 is_there = 0 <= index < len(inputs) and not isinstance(inputs[index], IntLeaf)
                 _require(is_there, "a result is an input that is missing")

@@ -29,12 +29,13 @@ def check_program(program: Program, namespaces: Collection[str]) -> None:
     """
     for op in program.walk():
         if isinstance(op, TensorOp):
-            _check_operator(op.target, namespaces)
+            check_operator(op.target, namespaces)
     _check_memory(program)
     verify(program)
 
 
-def _check_operator(target: str, namespaces: Collection[str]) -> None:
+def check_operator(target: str, namespaces: Collection[str]) -> None:
+    """Raises LoadError for an operator that no program of a file may call."""
     namespace = target.partition(".")[0]
     if namespace not in NAMESPACES and namespace not in namespaces:
         raise LoadError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from stretto import placement
 from stretto.build import build
 from stretto.frontends.python import Captured, capture
 from stretto.machines.machine import Machine, Stages
@@ -16,14 +17,11 @@ from stretto.tools.names import UsageError, suggestion
 def target_machine(target: str, units: int | None = None) -> Machine:
     """The machine that compiles for a target. Raises UsageError for one that none knows, and
     BuildError where its compiler is missing."""
-    machines = known_machines().values()
-    for machine in machines:
-        try:
-            return machine.for_target(target, units)
-        except ValueError:
-            continue
-    known = [name for machine in machines for name in machine.targets]
-    raise UsageError(f"unknown target {target!r}{suggestion(target, known)}")
+    try:
+        return placement.target_machine(target, units)
+    except ValueError as error:
+        known = [name for machine in known_machines().values() for name in machine.targets]
+        raise UsageError(f"unknown target {target!r}{suggestion(target, known)}") from error
 
 
 def compile_model(model: Model, machine: Machine, options: Options) -> tuple[Captured, Stages]:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.machines.cuda.driver import Driver
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.builder import CaptureError
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.interpreter import InterpretedKernel
-from stretto.machines.cuda.launch import LoadedKernel, load_kernel
+from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, load_kernel
 from stretto.machines.cuda.launcher import GpuLauncher
 from stretto.machines.cuda.printer.source import ERROR, HOST, TritonSource
 from stretto.options import Options
@@ -109,6 +110,43 @@ class FakeCuda:
         self.library.fake_launched(self._keep[-1])
 
 
+class _Used(TorchDispatchMode):
+    """Adds the operators that run inside to those that a thread has used, each with the shapes and
+    alignments of its tensors: with these cuBLAS and cuDNN choose algorithms."""
+
+    def __init__(self, used: set[Hashable]) -> None:
+        super().__init__()
+        self.used = used
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.see((func, *(_traits(one) for one in args)))
+        return func(*args, **(kwargs or {}))
+
+    def see(self, operator: Hashable) -> None:
+        self.used.add(operator)
+
+
+class _Captured(_Used):
+    """A library call that is captured: it must not be the first of its kind, and nothing runs."""
+
+    is_first = True
+
+    class Ended(BaseException):
+        """Leaves the call."""
+
+    def see(self, operator: Hashable) -> None:
+        self.is_first = operator not in self.used
+        raise self.Ended
+
+
+def _traits(argument: object) -> Hashable:
+    if isinstance(argument, Tensor):
+        return tuple(argument.shape), argument.dtype, argument.data_ptr() % 64
+    return str(argument)
+
+
 class FakeMemory:
     """What a GPU's memory and streams are made by; `made` finds memory by its address."""
 
@@ -119,7 +157,7 @@ class FakeMemory:
         self._local = threading.local()
         self.calls: list[Callable[[], None]] = []
         self.lanes: list[Hashable] = []
-        self.uncaptured = False
+        self.refused: str | None = None
         self.lacking = 0
         self.pool_bytes = 0
         self.library: Any = None
@@ -152,8 +190,17 @@ class FakeMemory:
         finally:
             self._local.stream = before
 
-    def on_side_stream(self) -> object:
-        return self.on(SIDE_STREAM)
+    @property
+    def used(self) -> set[Hashable]:
+        """The operators that this thread has used on the side stream, as libraries see them."""
+        if not hasattr(self._local, "used"):
+            self._local.used = set[Hashable]()
+        return self._local.used
+
+    @contextmanager
+    def on_side_stream(self) -> Generator[None]:
+        with self.on(SIDE_STREAM), _Used(self.used):
+            yield
 
     def side_streams(self, count: int) -> list[int]:
         return [FIRST_STREAM + number for number in range(count)]
@@ -167,13 +214,21 @@ class FakeMemory:
         return object()
 
     def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]:
-        """A graph that calls `run`, unless nothing can be captured. The first capture of a pool
-        adds `pool_bytes` to it. No memory is left for the next `lacking` captures."""
+        """A graph that calls `run`. Fails where the operator was not used before, as cuBLAS does,
+        and where `refused` is why no capture succeeds. The first capture of a pool adds
+        `pool_bytes` to it. No memory is left for the next `lacking` captures."""
         if self.lacking:
             self.lacking -= 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
-        if self.uncaptured:
-            raise CaptureError("operation not permitted when stream is capturing")
+        capture = _Captured(self.used)
+        with suppress(capture.Ended), capture:
+            run()
+        if capture.is_first:
+            raise CaptureError(
+                "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate"
+            )
+        if self.refused is not None:
+            raise CaptureError(self.refused)
         self.calls.append(run)
         self.lanes.append(pool.handle)
         pool.nbytes = max(pool.nbytes, self.pool_bytes)
@@ -208,6 +263,20 @@ class FakeGpu(GpuLauncher):
         self.error: BaseException | None = None
         cuda.on_launch(self._launched)
         cuda.on_call(self._called)
+
+    def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
+        """Also takes down which memory the arguments are, then and later."""
+        invocation: Any = super().bind(number, arguments)
+        self.fake.know(*(x for x in arguments if isinstance(x, Tensor)))
+        put = invocation.set
+
+        def set(place: int, argument: Argument) -> None:
+            if isinstance(argument, Tensor):
+                self.fake.know(argument)
+            put(place, argument)
+
+        invocation.set = set
+        return invocation
 
     def _launched(
         self,

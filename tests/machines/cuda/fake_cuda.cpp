@@ -20,7 +20,7 @@ static std::map<unsigned long long, unsigned long long> captures;
 static Launched launched;
 static thread_local std::vector<CUcontext> contexts;
 static thread_local int mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-static int resident = 1;
+static int resident = 1, version = 12080;
 static std::map<int, int> attributes;
 static unsigned long long handles = 0x100;
 static std::map<unsigned long long, std::string> names;  // of functions
@@ -52,13 +52,14 @@ void fake_result(const char* name, int code) { results[name] = code; }
 void fake_capture(unsigned long long stream, unsigned long long id) { captures[stream] = id; }
 void fake_launched(Launched function) { launched = function; }
 void fake_resident(int blocks) { resident = blocks; }
+void fake_version(int number) { version = number; }
 int fake_mode() { return mode; }
 void fake_attribute(int number, int value) { attributes[number] = value; }
 void fake_parameters(unsigned long long function, int count) { parameter_counts[function] = count; }
 void fake_reset() {
   written.clear(), results.clear(), captures.clear(), contexts.clear();
   mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  launched = nullptr, resident = 1, attributes = {{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1}};
+  launched = nullptr, resident = 1, version = 12080, attributes = {{CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, 1}};
 }
 
 // ---- the driver ------------------------------------------------------------------------------
@@ -71,8 +72,8 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "some text";
   return CUDA_SUCCESS;
 }
-CUresult cuDriverGetVersion(int* version) {
-  *version = 12080;
+CUresult cuDriverGetVersion(int* number) {
+  *number = version;
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {

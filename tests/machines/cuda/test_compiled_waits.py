@@ -19,6 +19,7 @@ from stretto.machines.cuda.machine_code import VERIFIED, Checked, check, check_c
 from stretto.machines.cuda.machine_code import ptx as ptx_text
 from stretto.machines.cuda.machine_code import sass as sass_text
 from stretto.machines.cuda.machine_code.flow import Effect, Function
+from stretto.machines.cuda.machine_code.hazards import analysed
 from stretto.machines.cuda.machine_code.rules import is_poll
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import SUPPORTED
@@ -44,9 +45,10 @@ def assemblies(monkeypatch: pytest.MonkeyPatch) -> list[Assembly]:
     found: list[Assembly] = []
     run = triton_compile._run_triton
 
-    def recorded(source: TritonSource, target: Any) -> Any:
-        compiled = run(source, target)
-        found.append(Assembly(source, compiled.asm["ptx"], compiled.asm["cubin"]))
+    def recorded(source: TritonSource, target: Any, **named: Any) -> Any:
+        compiled = run(source, target, **named)
+        if compiled.asm["cubin"]:  # else barriers are missing, and Triton runs again
+            found.append(Assembly(source, compiled.asm["ptx"], compiled.asm["cubin"]))
         return compiled
 
     monkeypatch.setattr(triton_compile, "_run_triton", recorded)
@@ -104,8 +106,8 @@ ACQUIRES = """
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of one place in the code of the prelude, in the text of `function` or anywhere. rule, why:
-    what is found, and how the reason begins."""
+    """Of one place in the code of the prelude, in the text of `function` or in what waits do.
+    rule, why: what is found, and how the reason begins."""
 
     before: str
     after: str
@@ -114,7 +116,7 @@ class Change:
     function: str = ""
 
     def places(self) -> list[int]:
-        begin = PRELUDE.index(f"def {self.function}") if self.function else CODE
+        begin = PRELUDE.index(f"def {self.function}" if self.function else "LOOKS = ")
         end = PRELUDE.find("\n\n\n", begin) if self.function else -1
         found = re.finditer(self.before, PRELUDE, re.MULTILINE)
         return [m.start() for m in found if begin <= m.start() < (end if end > 0 else len(PRELUDE))]
@@ -125,7 +127,6 @@ class Change:
         return replace(SOURCE, text=SOURCE.text[:place] + rest)
 
 
-CODE = PRELUDE.index("import triton")
 UNSEALED, UNFENCED = "no fence since the barrier", "no fence since the look"
 UNMET = "no barrier since the fence"
 MEETING = r"bar\.red\.or\.pred %stop, 0, %stop"
@@ -212,6 +213,7 @@ def test_zoo(name: str, size: str, assemblies: list[Assembly], options: Options)
         in_ptx = ptx_text.functions(one.ptx)
         in_sass = sass_text.functions(sass_text.disassemble(one.cubin, _nvdisasm()))
         ptx, sass = check(in_ptx), check(in_sass)
+        assert not analysed(in_ptx).hazards
         assert [str(violation) for violation in (*ptx.violations, *sass.violations)] == []
         assert ptx.polls == sass.polls and bool(ptx.polls) == waits(one.source)
         assert ptx.releases > 0 and sass.releases > 0

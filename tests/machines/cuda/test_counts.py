@@ -170,3 +170,15 @@ def function(name: str, of: str) -> str:
     found = re.search(rf"^def {of}\(.*?^    return", text(name), re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[0]
+
+
+@pytest.mark.parametrize("name", [*CASES, "attention"])
+def test_waits_in_loops_read_no_table(name: str) -> None:
+    """Whom a unit waits for in a loop is the same in each iteration, and is read before it."""
+    functions = re.split(r"^(?=@triton\.jit|def )", text(name), flags=re.MULTILINE)
+    looping = [f for f in functions if re.search(r"^ +while .*(?:\n .*)*= wait", f, re.MULTILINE)]
+    assert looping
+    for function in looping:
+        loop = function[function.index("    while ") :]
+        assert "tables" not in loop, loop
+        assert "wait_by(" in loop or "wait(" in loop

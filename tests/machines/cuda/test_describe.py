@@ -153,7 +153,7 @@ def test_an_unknown_target() -> None:
 def test_every_target_has_a_usual_number_of_units() -> None:
     for name in triton_toolchain.TARGETS:
         machine = targets.target_machine(name)
-        assert 84 <= machine.units(stretto.Options(), torch.device("cpu")) <= 304
+        assert 20 <= machine.units(stretto.Options(), torch.device("cpu")) <= 304
     assert triton_toolchain.Target.parse("sm_90a").name == "sm_90"
 
 

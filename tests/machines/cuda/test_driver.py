@@ -13,6 +13,7 @@ import torch
 from stretto.errors import BuildError, RunError
 from stretto.machines.cuda import driver as cuda_driver
 from stretto.machines.cuda.driver import CudaError, load_driver
+from stretto.machines.cuda.graphs.driver_graph import kernel_node
 from stretto.machines.cuda.launch import LaunchOrder, load_kernel, order_of, require_resident
 from tests.machines.cuda.cuda_fakes import Compiled, FakeCuda
 
@@ -41,6 +42,10 @@ NAMES = {
     "CAPTURE_ACTIVE": "CU_STREAM_CAPTURE_STATUS_ACTIVE",
     "CAPTURE_RELAXED": "CU_STREAM_CAPTURE_MODE_RELAXED",
     "EVENT_DISABLE_TIMING": "CU_EVENT_DISABLE_TIMING",
+    "MULTIPROCESSORS": "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT",
+    "SHARED_MEMORY_PER_MULTIPROCESSOR": (
+        "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"
+    ),
     "ATTRIBUTE_COOPERATIVE": "CU_LAUNCH_ATTRIBUTE_COOPERATIVE",
 }
 
@@ -94,6 +99,8 @@ def test_loading_a_kernel(cuda: FakeCuda) -> None:
         "cuDeviceGet 1",
         "cuDeviceGetAttribute 95 of 1",
         "cuDeviceGet 1",
+        "cuDeviceGetAttribute 16 of 1",
+        "cuDeviceGet 1",
         "cuDevicePrimaryCtxRetain 1",
         "cuCtxPushCurrent_v2 7000000001",
         "cuThreadExchangeStreamCaptureMode 2",
@@ -104,6 +111,36 @@ def test_loading_a_kernel(cuda: FakeCuda) -> None:
         "cuThreadExchangeStreamCaptureMode 0",
         "cuCtxPopCurrent_v2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "joint", "own", "shared"),
+    [
+        (132, True, 70_000, 116_736),
+        (132, True, 0, 116_736),
+        (132, True, 180_000, 180_000),
+        (264, True, 70_000, 70_000),  # two on each multiprocessor
+        (8, True, 70_000, 70_000),
+        (132, False, 70_000, 70_000),  # it may run beside other launches
+    ],
+)
+def test_one_block_on_each_multiprocessor(
+    cuda: FakeCuda, blocks: int, joint: bool, own: int, shared: int
+) -> None:
+    """Two blocks of a joint launch, with the KiB that the system keeps, do not fit on one."""
+    cuda.library.fake_attribute(cuda_driver.MULTIPROCESSORS, 132)
+    cuda.library.fake_attribute(cuda_driver.SHARED_MEMORY_PER_MULTIPROCESSOR, 228 << 10)
+    driver = cuda.driver()
+    kernel = load_kernel(driver, 0, Compiled(shared_bytes=own), blocks, joint=joint)
+    one_alone = joint and blocks == 132
+    assert one_alone == (2 * (kernel.shared + 1024) > 228 << 10)
+    assert cuda.log("cuFuncSetAttribute") == [f"cuFuncSetAttribute shared={shared}"]
+    (asked,) = cuda.log("cuOccupancyMaxActiveBlocksPerMultiprocessor")
+    assert asked.endswith(f"threads=128 shared={shared}")
+    kernel.bind([]).launch(1)
+    assert f"shared={shared} " in cuda.log("cuLaunchKernelEx")[0]
+    node, _ = kernel_node(kernel, (ctypes.c_uint64 * 2)())
+    assert node.shared == shared
 
 
 def test_too_many_units(cuda: FakeCuda) -> None:

@@ -60,8 +60,8 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     run = triton_compile._run_triton
 
-    def recorded(source: TritonSource, target: Any) -> Any:
-        compiled = run(source, target)
+    def recorded(source: TritonSource, target: Any, **named: Any) -> Any:
+        compiled = run(source, target, **named)
         found.append(compiled.asm["ptx"])
         return compiled
 

@@ -16,6 +16,7 @@ from stretto.machines.cuda.machine_code.rules import is_poll
 LOOK, ACQUIRE, LOAD, STORE = Effect.LOOK, Effect.ACQUIRE, Effect.LOAD, Effect.STORE
 FENCE, INVALIDATE, BARRIER = Effect.FENCE, Effect.INVALIDATE, Effect.BARRIER
 PUBLISH, FAIL, CALL, RETURN = Effect.PUBLISH, Effect.FAIL, Effect.CALL, Effect.RETURN
+READ, WRITE, MULTIPLY, PROXY = Effect.READ, Effect.WRITE, Effect.MULTIPLY, Effect.ASYNC_PROXY
 COPY, COMMIT, COPIED = Effect.COPY, Effect.COMMIT, Effect.COPIED
 MAIN, POLL = "stretto_run", "triton_program_$_poll__Pi64_i32"
 
@@ -323,10 +324,20 @@ def test_ptx_is_read() -> None:
         ("ld.acquire.gpu.global.b64 %rd1, [%rd2]", (ACQUIRE,)),
         ("ld.acquire.cta.global.b64 %rd1, [%rd2]", (LOAD,)),
         ("ld.global.nc.b64 %rd1, [%rd2]", (Effect.NON_COHERENT,)),
-        ("ld.shared.b32 %r1, [global_smem]", ()),
+        ("ld.shared.b32 %r1, [global_smem]", (READ,)),
+        ("@%p1 ld.volatile.shared.b32 %r1, [%r2]", (READ,)),
+        ("ld.local.b32 %r1, [%r2]", ()),
         ("ld.param.b64 %rd1, [f_param_1]", ()),
         ("st.global.b32 [ %rd1 + 0 ], { %r1 }", (STORE,)),
-        ("st.shared.v4.b32 [%r1], {%r2, %r3, %r4, %r5}", ()),
+        ("st.shared.v4.b32 [%r1], {%r2, %r3, %r4, %r5}", (WRITE,)),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5]", (READ,)),
+        ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r1], {%r2, %r3, %r4, %r5}", (WRITE,)),
+        ("wgmma.fence.sync.aligned", ()),
+        ("wgmma.mma_async.sync.aligned.m64n8k8.f32.tf32.tf32 {%r1}, %rd1, %rd2", (MULTIPLY,)),
+        ("wgmma.wait_group.sync.aligned 1", ()),
+        ("wgmma.wait_group.sync.aligned 0", (Effect.MULTIPLIED,)),
+        ("mbarrier.init.shared::cta.b64 [%r1], 1", (READ, WRITE)),
+        ("mbarrier.inval.shared::cta.b64 [%r1]", (Effect.RECEIVED, READ, WRITE)),
         ("st.shared::cta.b32 [%r1], %r2", (Effect.KEEP,)),
         ("ld.shared::cta.v4.b32 {%r1, %r2, %r3, %r4}, [%r5]", (Effect.KEPT,)),
         ("st.release.gpu.global.b64 [%rd1], %rd2", (FENCE, PUBLISH)),
@@ -336,14 +347,19 @@ def test_ptx_is_read() -> None:
         ("atom.global.release.cta.exch.b64 %rd1, [%rd2], %rd3", (PUBLISH,)),
         ("atom.global.relaxed.gpu.cas.b64 %rd1, [%rd2], %rd3, %rd4", (FAIL,)),
         ("atom.global.gpu.acq_rel.add.u64 %rd1, [%rd2], 0", (FENCE, Effect.UPDATE, ACQUIRE)),
-        ("atom.shared.add.u32 %r1, [%r2], 1", ()),
+        ("atom.shared.add.u32 %r1, [%r2], 1", (READ, WRITE)),
         ("red.global.relaxed.gpu.add.f32 [%rd1], %r1", (Effect.UPDATE,)),
         ("redux.sync.max.s32 %r1, %r2, %r3", ()),
         ("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2", (COPY,)),
         ("cp.async.commit_group", (COMMIT,)),
         ("cp.async.wait_group 1", ()),
         ("cp.async.wait_group 0", (COPIED,)),
-        ("cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1]", (Effect.ASYNC_PROXY,)),
+        ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1]", (READ, WRITE)),
+        ("cp.async.bulk.tensor.2d.shared::cluster.global [%r1], [%rd1]", (PROXY, Effect.RECEIVE)),
+        ("cp.async.bulk.tensor.2d.global.shared::cta [%rd1], [%r1]", (PROXY, Effect.SEND)),
+        ("cp.async.bulk.commit_group", (PROXY,)),
+        ("cp.async.bulk.wait_group.read 1", (PROXY,)),
+        ("cp.async.bulk.wait_group.read 0", (PROXY, Effect.SENT)),
         ("fence.acq_rel.gpu", (FENCE, INVALIDATE)),
         ("fence.acq_rel.cta", ()),
         ("fence.proxy.async.shared::cta", ()),

@@ -336,6 +336,14 @@ def test_a_launch_asks_for_both_parts(recurrence: TritonSource, tmp_path: Path) 
     assert (many.resources.units_per_sm, many.resources.limit) == (1, "shared memory")
 
 
+def test_triton_may_need_no_shared_memory(tmp_path: Path) -> None:
+    source = program(
+        f"end = stretto_shared_end()\n{LINE}", pointer("p"), pointer("q"), functions=FUNCTIONS
+    )
+    options = Options(cache_dir=tmp_path)
+    assert compile_source(replace(source, shared_bytes=256), "sm_90", options).shared_bytes == 256
+
+
 # ---- vectors ---------------------------------------------------------------------------------
 GOOD = "#b1 = #ttg.blocked<{sizePerThread = [4, 1, 1], warpsPerCTA = [1, 8, 1], order = [0, 1, 2]}>"
 USE = (

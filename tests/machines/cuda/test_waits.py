@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.printer.function import fits_word, one_word
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, TritonSource
 from stretto.runtime.status import Status
 from stretto.runtime.stops import DeadlockError
@@ -219,3 +220,34 @@ def test_a_table_says_whom_each_unit_waits_for(seed: int) -> None:
     InterpretedKernel(source, seed).launch([control, x, table, PLENTY])
     assert x.tolist() == [4.0, 2.0, 1.0, 1.0, 1.0]
     assert progress(control) == [0, 2, 1, 1, 1] and control[ERROR] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_word_says_whom_a_unit_waits_for(seed: int) -> None:
+    """Unit 0 waits for units 1 to 3 at step 2, unit 1 for unit 3 at step 1, the others do not."""
+    body = """
+        row = tl.load(tables + unit)
+        if unit > 1:
+            tl.store(x + unit, 1.0)
+        signal_by(control, unit, base + 2, 2, 3)
+        ok = wait_by(control, unit, row * (unit == 1).to(tl.int32), base, polls, ok, 4)
+        if ok & (unit == 1):
+            tl.store(x + 1, tl.load(x + 3) + 1)
+        signal_by(control, unit, base + 2, 1, 1)
+        ok = wait_by(control, unit, row * (unit == 0).to(tl.int32), base, polls, ok, 4)
+        if ok & (unit == 0):
+            tl.store(x, tl.load(x + 1) + tl.load(x + 2) + tl.load(x + 3))
+    """
+    units = 4
+    table = torch.tensor([one_word(1, 3, 2), one_word(3, 1, 1), 0, 0], dtype=torch.int32)
+    source = program(body, pointer("x"), pointer("tables", "i32"), units=units)
+    control, x = control_block(units), torch.zeros(units)
+    InterpretedKernel(source, seed).launch([control, x, table, PLENTY])
+    assert x.tolist() == [4.0, 2.0, 1.0, 1.0]
+    assert progress(control) == [0, 2, 2, 2] and control[ERROR] == 0
+
+
+def test_what_fits_into_the_word_of_a_wait() -> None:
+    assert fits_word((1023, 1023, 2047)) and one_word(1023, 1023, 2047) == (1 << 31) - 1
+    assert not fits_word((1024, 1, 0)) and not fits_word((0, 1024, 0))
+    assert not fits_word((0, 1, 2048))

@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError, SourceLocation
+from stretto.machines.cuda.call_memory import REPORT
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
 from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
 from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
-from stretto.machines.cuda.triton_stages import quick_stages
+from stretto.machines.cuda.triton_stages import Assembled, quick_stages
 from stretto.machines.cuda.user_source import rejected
 from stretto.machines.cuda.vector_layouts import vectors_are_neighbours
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 
 _SUFFIX = ".triton"
-_FORMAT = "2"
+_FORMAT = "3"
 """Of the cache entries; another one, other keys."""
 SHARED_ALIGNMENT = 16
 """Where the program's own part of shared memory ends, of which vectors of 16 bytes are read."""
@@ -93,9 +94,9 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
     """The binary and the fields of CompiledTriton that come from the compiler."""
     start = _processor_seconds()
     with TRITON_LOCK, quick_stages() as assembled:
-        compiled = _run_triton(source, target)
+        compiled = _ordered(source, target, assembled)
         if not vectors_are_neighbours(compiled.asm["ttgir"]):
-            compiled = _run_triton(source, target, vectors=False)
+            compiled = _ordered(source, target, assembled, vectors=False)
     metadata = compiled.metadata
     binary: bytes = compiled.asm[target.binary]
     usage: dict[str, tuple[int, int]] = {}
@@ -119,6 +120,25 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
         "seconds": _processor_seconds() - start,
     }
     return binary, facts
+
+
+def _ordered(
+    source: TritonSource, target: Target, assembled: Assembled, *, vectors: bool = True
+) -> Any:
+    """What Triton makes of a program, with the barriers that it lacks across calls. Each turn adds
+    some, so the turns end. Raises BuildError where a barrier does not help, and where a call
+    overwrites what its caller holds in shared memory."""
+    while True:
+        compiled = _run_triton(source, target, vectors=vectors)
+        if assembled.overwritten:
+            caller, callee = assembled.overwritten[0]
+            raise BuildError(
+                f"{callee} overwrites shared memory that its caller {caller} uses afterwards",
+                remedy=REPORT,
+            )
+        if not assembled.hazards:
+            return compiled
+        assembled.barriers = assembled.barriers.against(assembled.hazards)
 
 
 def _processor_seconds() -> float:
@@ -186,7 +206,7 @@ def _run_triton(source: TritonSource, target: Target, *, vectors: bool = True) -
     except Exception as error:  # Triton raises any class, those of its passes and of LLVM included
         raise BuildError(
             f"Triton cannot compile the program for {target.name}: {error}",
-            remedy="please report it, with the program's text (Options(dump_dir=...))",
+            remedy=REPORT,
         ) from error
 
 

@@ -33,6 +33,7 @@ from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import keep_frequencies
 from stretto.machines.cuda.graph_tables import graph_tables
+from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES
 from stretto.machines.cuda.graphs.counting import BranchCount
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.plan import PlanExecutable
@@ -80,6 +81,8 @@ def describe(
         lines.append(("host so far", f"{calls}, {reads} read from the GPU"))
     if isinstance(executable, GraphExecutable):
         lines.append(("captured graphs", graph_text(executable)))
+        if kept_out := driver_text(executable):
+            lines.append(("not in graphs", kept_out))
     rows = launch_rows(made, multiprocessors)
     title = "launches (kernels, loops and branches, waits on one unit, lines of text)"
     tables = [Table(title, [row.text_cells() for row in rows], TEXT_HEADERS)]
@@ -96,6 +99,8 @@ def describe(
         tables.append(Table(title, stages.library.rows(), PRODUCT_HEADERS))
     tables += graph_tables(made, stages.machine.costs)
     if isinstance(executable, GraphExecutable):
+        cells = refusal_rows(executable)
+        tables.append(Table("library calls that cannot be captured", cells, REFUSAL_HEADERS))
         counts = executable.branch_counts()
         keep_frequencies(stages, counts)
         cells = branch_rows(made.branches, counts)
@@ -131,8 +136,29 @@ def graph_text(executable: GraphExecutable) -> str:
         if hits.seen:
             text += f", {100 * hits.hit // hits.seen} % of the {name} where they were"
     text += f", {bytes_text(executable.graph_bytes)}; all programs: {executable.store.memory()}"
-    refused = counted(len(executable.refused), "library call")
-    return f"{text}; {refused} cannot be captured" if executable.refused else text
+    refused = counted(len(executable.refusals), "library call")
+    return f"{text}; {refused} cannot be captured" if executable.refusals else text
+
+
+def driver_text(executable: GraphExecutable) -> str:
+    """What the host executes because the driver is too old; empty for nothing."""
+    names = ", ".join(f"`{title(node)}`" for node in executable.needs_newer_driver)
+    if not names:
+        return ""
+    found, least = (".".join(map(str, v)) for v in (executable.launcher.cuda, WAITS_IN_BODIES))
+    return (
+        f"{names}: the host executes them, since units wait for each other in launches there, "
+        f"which graphs have from CUDA {least} on; the driver is of CUDA {found}"
+    )
+
+
+REFUSAL_HEADERS = ("the host runs", "where", "because")
+
+
+def refusal_rows(executable: GraphExecutable) -> list[tuple[str, ...]]:
+    """A row for each library call that torch has refused to capture."""
+    found = executable.refusals
+    return [(one.call.target, one.call.origin or one.call.source, one.reason) for one in found]
 
 
 BRANCH_HEADERS = ("branch", "executed as", "because", "first arm", "come to")

@@ -14,6 +14,11 @@ rest for ever. So
 
 A launch whose blocks wait for nobody needs none of this: it may run beside any other.
 
+Where blocks wait for each other and there is one for each multiprocessor, each is on one of its
+own: it asks for half of the multiprocessor's shared memory at least, and the system keeps some for
+each block, so two do not fit on one. Else two could be where a launch before has left room last,
+and the whole program would wait for these.
+
 A device without cooperative launches is refused, and so is the per-thread default stream: its one
 handle is another stream in each thread, of which (b) would know nothing.
 """
@@ -33,7 +38,9 @@ from stretto.errors import BuildError, RunError
 from stretto.machines.cuda.driver import (
     COOPERATIVE_LAUNCH,
     INVALID_HANDLE,
+    MULTIPROCESSORS,
     PER_THREAD_STREAM,
+    SHARED_MEMORY_PER_MULTIPROCESSOR,
     CudaError,
     Driver,
     Launch,
@@ -111,13 +118,16 @@ class LoadedKernel:
 def load_kernel(
     driver: Driver, device: int, compiled: CompiledKernel, blocks: int, *, joint: bool = True
 ) -> LoadedKernel:
-    """Loads a kernel for launches of that many blocks. joint: they wait for each other. Raises
-    BuildError where the driver refuses it, and for a device that starts no grid as a whole."""
+    """Loads a kernel for launches of that many blocks. joint: they wait for each other; if there is
+    one for each multiprocessor, no two share one. Raises BuildError where the driver refuses it,
+    and for a device that starts no grid as a whole."""
     if compiled.scratch_bytes:
         raise BuildError("Triton compiled the program with scratch memory, which nobody provides")
     threads, shared = compiled.warps * WARP, compiled.shared_bytes
     try:
         refused = joint and not driver.attribute(device, COOPERATIVE_LAUNCH)
+        if joint and blocks == driver.attribute(device, MULTIPROCESSORS):
+            shared = max(shared, driver.attribute(device, SHARED_MEMORY_PER_MULTIPROCESSOR) // 2)
         context = driver.context(device)
         with driver.active(context), driver.relaxed():
             function = driver.load(compiled.binary, compiled.entry)

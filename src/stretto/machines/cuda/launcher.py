@@ -7,6 +7,7 @@ runs the same kernel text on CPU tensors, without a GPU; each launch is over whe
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
@@ -15,8 +16,15 @@ import torch
 
 from stretto.machines.cuda.blocks import ReusedBlocks
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
-from stretto.machines.cuda.graphs.builder import CaptureError, EmulatedGraph, GraphBuilder, Replay
+from stretto.machines.cuda.graphs.builder import (
+    WAITS_IN_BODIES,
+    CaptureError,
+    EmulatedGraph,
+    GraphBuilder,
+    Replay,
+)
 from stretto.machines.cuda.graphs.driver_graph import DriverGraph
+from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool, store_of
 from stretto.machines.cuda.interpretation import Interpretation, KernelText
 from stretto.machines.cuda.launch import Argument, Invocation, LoadedKernel, order_of
@@ -35,12 +43,13 @@ class Launcher(Protocol):
     """Streams are ints, 0 is the default one.
 
     device: where the tensors of programs are. polls: the limit of waits. synchronous: a launch
-    has ended when it returns.
+    has ended when it returns. cuda: the latest CUDA that the driver can run.
     """
 
     device: torch.device
     polls: int
     synchronous: bool
+    cuda: tuple[int, int]
 
     def active(self) -> AbstractContextManager[object]:
         """Everything else is called inside of it, and leaves no trace after it."""
@@ -230,6 +239,14 @@ def _forget_workspaces() -> None:
     clear()
 
 
+class _Rehearsed(threading.local):
+    """The library calls that this thread has run before it captured them, by their keys: torch has
+    handles of cuBLAS and cuDNN for each thread."""
+
+    def __init__(self) -> None:
+        self.keys: set[Hashable] = set()
+
+
 class GpuLauncher:
     """One GPU and the kernels of a program on it."""
 
@@ -244,9 +261,11 @@ class GpuLauncher:
         self.polls = POLLS
         self.synchronous = False
         self.driver = driver
+        self.cuda = driver.version()
         self.kernels = tuple(kernels)
         self.torch = memory
         self.order = order_of(device.index, driver)
+        self.rehearsed = _Rehearsed()
         self.empty = memory.empty
         self.stream = memory.stream
 
@@ -328,10 +347,13 @@ class GpuLauncher:
     def graph(self) -> GraphBuilder:
         return DriverGraph.empty(self)
 
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object, Pool]:
+    def captured(self, call: GraphCall, lane: Hashable) -> tuple[int, object, Pool]:
+        if call.key not in self.rehearsed.keys:
+            self.aside(lambda: call.rehearse(self.empty))
+            self.rehearsed.keys.add(call.key)
         store = store_of(self.device, self.memory())
         with store.pool(lane, self.torch.new_pool) as pool:
-            return (*self.torch.captured(run, pool), pool)
+            return (*self.torch.captured(call.run, pool), pool)
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
         """Words in the memory of the device."""
@@ -368,6 +390,7 @@ class InterpretedLauncher:
         self.device = HOST_DEVICE
         self.polls = POLLS
         self.synchronous = True
+        self.cuda: tuple[int, int] = WAITS_IN_BODIES
         self.kernels = tuple(kernels)
         self.blocks = ReusedBlocks()
         self.begin_results = self.blocks.begin

@@ -15,7 +15,7 @@ from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import If, walk
 from stretto.device.verifier import verify_plan
-from stretto.errors import BuildError, ScheduleError
+from stretto.errors import BuildError, RunError, ScheduleError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
 from stretto.machines.cuda.device import (
@@ -30,6 +30,7 @@ from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
+from stretto.machines.cuda.packed import pack, unpack
 from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import (
     GpuProgram,
@@ -45,15 +46,19 @@ from stretto.machines.machine import (
     BuildStage,
     Description,
     Diagnosis,
+    Executable,
     FewerUnitsError,
     Form,
     Machine,
+    Packed,
     Stages,
     Trial,
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.runtime.results import Result
+from stretto.runtime.sizes import Values
 from stretto.schedule.alternatives import Frequencies
 from stretto.schedule.choice import chooser
 from stretto.schedule.graph_choice import choose_graph, graph_seconds
@@ -62,9 +67,12 @@ from stretto.schedule.launches import ChosenBranch, choose_launches, plan_second
 from stretto.schedule.plan import make_plan
 from stretto.schedule.policies import POLICIES
 from stretto.simulator.control import Assumed
-from stretto.simulator.devices import costs_on, device_for, gpu_like
+from stretto.simulator.devices import GPUS, costs_on, device_for, gpu_like
 from stretto.simulator.simulate import simulate
 from stretto.simulator.work import Kept
+
+NAMED = {name: gpu for name, gpu in GPUS.items() if name != "v100"}
+"""GPUs that a program can be compiled for by name. Triton makes no machine code for a V100."""
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
@@ -201,7 +209,7 @@ class CudaMachine(TritonMachine):
     trials: ClassVar[tuple[Trial, ...]] = ()
     is_default: ClassVar[bool] = True
     stops_at_once: ClassVar[bool] = False
-    targets: ClassVar[tuple[str, ...]] = TARGETS
+    targets: ClassVar[tuple[str, ...]] = (*TARGETS, *NAMED)
     instead: ClassVar[str] = (
         "without a GPU: --backend cuda-emulated runs it here, explain --target sm_90 compiles it"
     )
@@ -215,11 +223,14 @@ class CudaMachine(TritonMachine):
         return find_gpu(torch.device(self.device_type)).device
 
     def for_target(self, target: str, units: int | None) -> CrossCompiler:
-        """Raises BuildError, too, where Triton is missing."""
-        known = Target.parse(target)
+        """target: an architecture, as sm_90, or the name of a GPU, as h100. Raises BuildError, too,
+        where Triton is missing."""
+        gpu = NAMED.get(target)
+        known = Target.parse(target if gpu is None else gpu.target)
         require_triton()
-        costs = costs_on(known.usual_gpu, self.costs)
-        return CrossCompiler(self.name, known, units or known.multiprocessors, costs=costs)
+        costs = costs_on(known.usual_gpu if gpu is None else gpu, self.costs)
+        count = known.multiprocessors if gpu is None else gpu.units
+        return CrossCompiler(self.name, known, target, units or count, count, costs=costs)
 
     def tuned(self, options: Options, place: torch.device) -> CudaMachine:
         if self.costs is not CUDA_COSTS:
@@ -245,19 +256,36 @@ class CudaMachine(TritonMachine):
         made = compile_plan(gpu_program(stages), target, stages.options)
         stages.product = made
         room = min(resident_units(kernel, stages.place) for kernel in made.compiled)
-        if room == 0:
-            raise BuildError(
-                f"not one thread block of the program fits on a multiprocessor of {target}",
-                remedy="use smaller inputs, or cut the function into parts",
-            )
-        if room < stages.units and stages.options.units is None:
-            raise FewerUnitsError(f"the GPU holds only {room} thread blocks at once", room)
+        _require_room(room, target, stages)
 
     def load(self, stages: Stages) -> None:
         made, (_, interface) = gpu_program(stages), stages.runnable()
         stages.executable = cuda_executable(
             made.plan, made.sources, made.compiled, interface, stages.options, stages.place,
             _arranged(stages),
+        )  # fmt: skip
+
+    def pack(self, stages: Stages) -> Packed | None:
+        _, interface = stages.runnable()
+        return pack(stages.machine.costs.gpu, gpu_program(stages), interface, _arranged(stages))
+
+    def for_packed(self, packed: Packed) -> CudaMachine:
+        return replace(self, costs=costs_on(GPUS[packed.facts["device"]], CUDA_COSTS))
+
+    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+        gpu, found = find_gpu(stages.place), unpack(packed, constants)
+        here = "sm_{}{}".format(*gpu.capability)
+        if found.target != here:
+            raise BuildError(
+                f"its machine code is for {found.target}, as of the {found.device}, and "
+                f"{gpu.device} is {gpu.name} ({here})"
+            )
+        plan = found.program.plan
+        stages.scheduled = Scheduled(plan.program, found.interface)
+        stages.product, stages.units = found.program, plan.program.units
+        stages.executable = cuda_executable(
+            plan, found.program.sources, found.program.compiled, found.interface, stages.options,
+            stages.place, found.arranged,
         )  # fmt: skip
 
     def describe(self, stages: Stages) -> Description:
@@ -268,6 +296,18 @@ class CudaMachine(TritonMachine):
 
     def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
         return diagnoses()
+
+
+def _require_room(room: int, target: str, stages: Stages) -> None:
+    """Raises FewerUnitsError where a program has more units than the `room` that the GPU has for
+    them at once, and BuildError where there is none."""
+    if room == 0:
+        raise BuildError(
+            f"not one thread block of the program fits on a multiprocessor of {target}",
+            remedy="use smaller inputs, or cut the function into parts",
+        )
+    if room < stages.units and stages.options.units is None:
+        raise FewerUnitsError(f"the GPU holds only {room} thread blocks at once", room)
 
 
 AS_GRAPHS = Options(enqueue="graph", launches="per_kernel", control="host")
@@ -313,26 +353,65 @@ class EmulatedCudaMachine(TritonMachine):
         return describe(stages, gpu_program(stages), None, lines)
 
 
+class NotHere(Executable):
+    """A program for a GPU that is not here."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
+        raise RunError(
+            f"the program was compiled for {self.device}, and does not run here",
+            remedy="save it, and load it where that GPU is: `save(path)`, `stretto.load(path)`",
+        )
+
+
 @dataclass(frozen=True)
 class CrossCompiler(TritonMachine):
     """Compiles for a GPU that need not be there, and loads nothing.
 
-    target: one that Target.parse knows, as "sm_90". multiprocessors: of that GPU, a unit each.
+    target: one that Target.parse knows, as "sm_90". wanted: how the user calls it, as "h100".
+    most_units: as many as programs may have, of a GPU with `multiprocessors` of them.
     """
 
     target: Target
+    wanted: str
+    most_units: int
     multiprocessors: int
     summary: ClassVar[str] = "compiles for a GPU that need not be there"
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:
-        return (*TO_SCHEDULE, LIBRARY, PLAN, BuildStage("compile", self.compile, TRITON))
+        back = (PLAN, BuildStage("compile", self.compile, TRITON), BuildStage("load", self.load))
+        return (*TO_SCHEDULE, LIBRARY, *back)
+
+    @property
+    def runs_on(self) -> str:
+        return CudaMachine.device_type
+
+    @property
+    def makes_files(self) -> bool:
+        return self.target.backend == "cuda"  # there is no launcher for GPUs of AMD
 
     def units(self, options: Options, device: torch.device) -> int:
-        return self.multiprocessors
+        return self.most_units
 
     def compile(self, stages: Stages) -> None:
-        stages.product = compile_plan(gpu_program(stages), self.target.name, stages.options)
+        """Raises FewerUnitsError as on the GPU itself, which would hold as many thread blocks as
+        the compiled kernels' resources say."""
+        stages.product = made = compile_plan(gpu_program(stages), self.target.name, stages.options)
+        if self.target.multiprocessor is not None:
+            fitting = min(kernel.resources.units_per_sm for kernel in made.compiled)
+            _require_room(fitting * self.multiprocessors, self.wanted, stages)
+
+    def load(self, stages: Stages) -> None:
+        stages.executable = NotHere(self.wanted)
+
+    def pack(self, stages: Stages) -> Packed | None:
+        if not self.makes_files:
+            return None
+        _, interface = stages.runnable()
+        return pack(self.costs.gpu, gpu_program(stages), interface, _arranged(stages))
 
     def describe(self, stages: Stages) -> Description:
         return describe(stages, gpu_program(stages), self.multiprocessors)

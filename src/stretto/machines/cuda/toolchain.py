@@ -60,7 +60,10 @@ _CUDA = {
     89: Multiprocessor(48, 24, 100 * 1024),
     90: Multiprocessor(64, 32, 228 * 1024),
     100: Multiprocessor(64, 32, 228 * 1024),
+    103: Multiprocessor(64, 32, 228 * 1024),
+    110: Multiprocessor(48, 24, 228 * 1024),
     120: Multiprocessor(48, 24, 100 * 1024),
+    121: Multiprocessor(48, 24, 100 * 1024),
 }
 _HIP = {"gfx942": 64}
 _MULTIPROCESSORS = {
@@ -69,7 +72,10 @@ _MULTIPROCESSORS = {
     "sm_89": 142,  # L40S
     "sm_90": 132,  # H100 (SXM), H200
     "sm_100": 132,  # a B200 has 148; 132 compares with sm_90
+    "sm_103": 148,  # B300; a GB300 has 152
+    "sm_110": 20,  # Jetson Thor
     "sm_120": 170,  # RTX 5090
+    "sm_121": 48,  # DGX Spark (GB10)
     "gfx942": 304,  # MI300X
 }
 TARGETS = (*(f"sm_{arch}" for arch in _CUDA), *_HIP)

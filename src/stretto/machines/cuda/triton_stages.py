@@ -8,10 +8,15 @@ not made. Machine code is what it would be without this.
 - No lines of the text are recorded: of a third of the program nobody would read them, since the
   text is no file.
 - ptxas says what spills when it compiles. Triton drops that, and ptxas would have to run again.
+
+And one thing is done that Triton leaves out: barriers between a caller's and a callee's accesses to
+shared memory (machine_code/hazards.py). Triton's builder puts them into its module
+(call_memory.py).
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator
@@ -21,21 +26,49 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError
+from stretto.machines.cuda.call_memory import NO_BARRIERS, REPORT, Barriers, held_over_calls
+from stretto.machines.cuda.machine_code import ptx as ptx_text
+from stretto.machines.cuda.machine_code.hazards import Hazard, analysed
 
 Stage = Callable[[Any, dict[str, Any]], Any]
 """A stage of Triton: from what the one before it has made, and what is known of the kernel."""
+DECLARATION = re.compile(r"^\.extern \.shared .*global_smem\[", re.MULTILINE)
 CLONE = "_clone_triton_value"
 """Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
 
 
+_UNKNOWN_GPU = "is not defined for option 'gpu-name'"
+"""What ptxas says of a GPU that is newer than it."""
+
+
 @dataclass(slots=True)
 class Assembled:
-    """log: what ptxas has said about the functions of the program."""
+    """log: what ptxas has said about the functions of the program. barriers: those that Triton is
+    given for it. hazards: those that are left; where there are some, ptxas does not run.
+    held: the caller and the callee of each call over which the caller holds a block in shared
+    memory. overwritten: those whose callee uses shared memory."""
 
     log: str = ""
+    barriers: Barriers = NO_BARRIERS
+    hazards: tuple[Hazard, ...] = ()
+    held: tuple[tuple[str, str], ...] = ()
+    overwritten: tuple[tuple[str, str], ...] = ()
+
+    def prepare(self, module: Any) -> None:
+        """Before Triton allots shared memory."""
+        self.held = tuple(held_over_calls(module))
+        self.barriers.place(module)
 
     def assemble(self, ptx: str, options: Any, architecture: int) -> bytes:
         """The binary of a program in PTX. Raises BuildError, with what ptxas said."""
+        ptx = _declared(ptx)
+        calls = analysed(ptx_text.functions(ptx))
+        self.hazards = tuple(calls.hazards)
+        touching = {name for name, one in calls.summaries.items() if one.touches}
+        self.overwritten = tuple(one for one in self.held if one[1] in touching)
+        return b"" if self.hazards else self._assembled(ptx, options, architecture)
+
+    def _assembled(self, ptx: str, options: Any, architecture: int) -> bytes:
         from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
         with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
@@ -48,12 +81,26 @@ class Assembled:
             command += ["-o", str(binary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             self.log = done.stdout + done.stderr
+            if _UNKNOWN_GPU in self.log:
+                raise BuildError(
+                    f"ptxas of the installed Triton does not know this GPU: {self.log.strip()}",
+                    remedy="install a newer Triton: that of 3.7 knows sm_110",
+                )
             if done.returncode:
                 raise BuildError(
                     f"ptxas fails with {done.returncode}: {self.log.strip()}",
-                    remedy="please report it, with the program's text (Options(dump_dir=...))",
+                    remedy=REPORT,
                 )
             return binary.read_bytes()
+
+
+def _declared(ptx: str) -> str:
+    """The module with the declaration of shared memory, which LLVM leaves out where only assembly
+    of the program (printer/parts/shared.py) uses it."""
+    if "global_smem" not in ptx or DECLARATION.search(ptx):
+        return ptx
+    head, size, rest = ptx.partition(".address_size 64\n")
+    return f"{head}{size}.extern .shared .align 16 .b8 global_smem[];\n{rest}"
 
 
 @contextmanager
@@ -100,5 +147,11 @@ def _assemble_here(
     backend: Any, stages: dict[str, Stage], options: Any, assembled: Assembled
 ) -> None:
     if "cubin" in stages:
-        arch = backend.target.arch
+        arch, lower = backend.target.arch, stages["llir"]
+
+        def lowered(module: Any, facts: dict[str, Any]) -> Any:
+            assembled.prepare(module)
+            return lower(module, facts)
+
+        stages["llir"] = lowered
         stages["cubin"] = lambda ptx, _: assembled.assemble(ptx, options, arch)

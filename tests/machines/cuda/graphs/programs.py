@@ -82,10 +82,11 @@ def arguments(seed: int, rows: int = 6) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class OnFakeGpu:
-    """A program on the stand-in for a GPU."""
+    """A program on the stand-in for a GPU. may_refuse: its library calls need not be captured."""
 
     run: Any
     machine: FakeGpu
+    may_refuse: bool = False
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         self.machine.fake.know(*inputs)
@@ -95,6 +96,8 @@ class OnFakeGpu:
             if self.machine.error is not None:
                 raise self.machine.error from None
             raise
+        refusals = getattr(self.run, "refusals", ())
+        assert self.may_refuse or not refusals, refusals
         return [result for result in found if isinstance(result, Tensor)]
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from stretto.errors import RunError
+from stretto.device.operator import LibraryCall
+from stretto.errors import RunError, StrettoWarning
+from stretto.machines.cuda.describe import driver_text, graph_text, refusal_rows
+from stretto.machines.cuda.graphs import library
 from stretto.machines.cuda.graphs.executable import MOST_GRAPHS
-from tests.machines.cuda.cuda_fakes import FakeCuda
+from stretto.runtime.library import run_call
+from tests.machines.cuda.cuda_fakes import SIDE_STREAM, FakeCuda
 from tests.machines.cuda.graphs.programs import (
+    APART,
     PROGRAMS,
     arguments,
     library_in_a_loop,
@@ -78,15 +87,97 @@ def test_library_calls_are_graphs_inside_of_the_graph(cuda: FakeCuda) -> None:
     assert len(gpu.machine.fake.calls) == 2
 
 
-def test_what_cannot_be_captured_is_executed_by_the_host(cuda: FakeCuda) -> None:
-    for function in (with_library, library_in_a_loop):
-        gpu = on_fake_gpu(cuda, function, arguments(0))
-        gpu.machine.fake.uncaptured = True
+def test_a_library_call_runs_once_before_its_first_capture(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each thread that captures it, and on zeros; the stand-in refuses to capture it else."""
+    gpu = on_fake_gpu(cuda, with_library, arguments(0))
+    rehearsed: list[tuple[int, list[float]]] = []
+
+    def counted(call: LibraryCall, operands: Sequence[Tensor]) -> None:
+        rehearsed.append((gpu.machine.fake.stream(), [float(x.abs().sum()) for x in operands]))
+        run_call(call, operands)
+
+    def call(seed: int) -> None:
+        """A call for which the graph is made anew."""
+        for state in gpu.run.states.values():
+            graphs = gpu.run.graphs_of(state)
+            for key in list(graphs.made):
+                graphs.drop(key)
+        inputs = arguments(seed)
+        same(gpu(*inputs), with_library(*inputs))
+
+    monkeypatch.setattr(library, "run_call", counted)
+    for seed in range(3):
+        call(seed)
+    assert gpu.run.counts.made == 3
+    assert [stream for stream, _ in rehearsed] == [SIDE_STREAM] * 2
+    assert not any(sum(sums) for _, sums in rehearsed)
+    thread = threading.Thread(target=call, args=(3,))
+    thread.start()
+    thread.join()
+    assert gpu.run.counts.made == 4 and len(rehearsed) == 4 and not gpu.run.refusals
+
+
+@pytest.mark.parametrize("function", [with_library, library_in_a_loop])
+def test_what_cannot_be_captured_is_executed_by_the_host(
+    cuda: FakeCuda, function: Function
+) -> None:
+    gpu = on_fake_gpu(cuda, function, arguments(0))
+    gpu.machine.fake.refused = "operation not permitted when stream is capturing"
+    gpu.may_refuse = True
+    calls = 2 if function is with_library else 1
+    with pytest.warns(StrettoWarning, match=r"cummax.* cannot be captured \(operation not perm"):
+        same(gpu(*arguments(0)), function(*arguments(0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each call is refused once
         for seed in range(3):
             inputs = arguments(seed)
             same(gpu(*inputs), function(*inputs))
-        assert gpu.run.refused and not cuda.log("cuGraphAddChildGraphNode")
-        assert gpu.run.library_runs > 0
+    assert not cuda.log("cuGraphAddChildGraphNode") and gpu.run.library_runs > 0
+    assert [refusal.call.name for refusal in gpu.run.refusals] == ["aten.cummax.default"] * calls
+    assert f"{calls} library call" in graph_text(gpu.run)
+    assert {row[-1] for row in refusal_rows(gpu.run)} == {gpu.machine.fake.refused}
+
+
+@pytest.mark.parametrize("function", [until_large, library_in_a_loop])
+@pytest.mark.parametrize("version", [(12, 5), (12, 6)])
+def test_bodies_that_wait_need_a_driver_that_has_them(
+    cuda: FakeCuda, function: Function, version: tuple[int, int]
+) -> None:
+    cuda.library.fake_version(1000 * version[0] + 10 * version[1])
+    gpu = on_fake_gpu(cuda, function, arguments(0))
+    for seed in range(3):
+        same(gpu(*arguments(seed)), function(*arguments(seed)))
+    said = driver_text(gpu.run)
+    if version == (12, 6):
+        assert not said and gpu.run.reads == 0 and not cuda.log("cuLaunchKernelEx")
+        return
+    assert "CUDA 12.6 on; the driver is of CUDA 12.5" in said
+    if function is until_large:
+        # The loop that decides by a sum over units; the branch in it and the other loop are graphs.
+        assert said.startswith("`while") and said.count("`") == 2 and gpu.run.reads > 0
+        assert cuda.log("cuGraphAddNode") and gpu.run.waits
+    else:
+        assert said.startswith("`for")
+
+
+def test_no_body_behind_an_exit_that_waits_with_an_old_driver(cuda: FakeCuda) -> None:
+    """What comes behind a branch that may leave the graph is in a body, if the driver allows it."""
+
+    def leaves(x: Tensor, w: Tensor) -> Tensor:
+        total = x @ w
+        if x.mean() > 100:
+            total = total.cumsum(0) @ w
+        return (total * total).sum() + total
+
+    for number in (12060, 12050):
+        cuda.library.fake_version(number)
+        options = replace(APART, branches="unlikely", launches="auto")
+        gpu = on_fake_gpu(cuda, leaves, arguments(0), options)
+        for inputs in (arguments(1), (arguments(2)[0] + 200, arguments(2)[1])):
+            same(gpu(*inputs), leaves(*inputs))
+        assert gpu.run.any_waits and bool(driver_text(gpu.run)) == (number == 12050)
 
 
 def test_graphs_are_given_back(cuda: FakeCuda) -> None:

@@ -189,7 +189,7 @@ def test_graphs_go_where_no_memory_is_left(cuda: FakeCuda) -> None:
     two.machine.fake.lacking = 1
     same(two(*inputs), library_of_inputs(*inputs))
     assert memory().evicted == 1 and memory().graphs == 1
-    assert not two.run.refused  # the calls are in the graph
+    assert not two.run.refusals  # the calls are in the graph
 
 
 def test_an_error_where_there_is_nothing_to_let_go_of(cuda: FakeCuda) -> None:

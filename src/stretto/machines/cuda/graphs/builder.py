@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
@@ -26,6 +27,11 @@ NODE_BYTES = 72
 """Of what the driver is given for a node, beside its parameters: CUDA_KERNEL_NODE_PARAMS."""
 
 
+WAITS_IN_BODIES = (12, 6)
+"""The first CUDA whose driver has cooperative launches, those whose blocks wait for each other, in
+bodies of conditional nodes. The nodes themselves are of CUDA 12.4."""
+
+
 class GraphBuilder(Protocol):
     """A graph that is being made, or the body of one of its conditional nodes."""
 
@@ -33,9 +39,10 @@ class GraphBuilder(Protocol):
         """A launch with the arguments that are set now."""
         ...
 
-    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
-        """What `run` puts on the current stream. lane: nodes of one lane may share memory, since
-        they are in an order. Raises CaptureError where it cannot be captured."""
+    def library(self, call: GraphCall, after: After, lane: Hashable) -> GraphNode:
+        """A library call, which is rehearsed first where nothing like it was. lane: nodes of one
+        lane may share memory, since they are in an order. Raises CaptureError where it cannot be
+        captured."""
         ...
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
@@ -126,8 +133,8 @@ class EmulatedGraph:
         self.root.nbytes += NODE_BYTES + WORD * invocation.count
         return self._add(_launch_of(invocation), after)
 
-    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
-        return self._add(lambda handles: run(), after)
+    def library(self, call: GraphCall, after: After, lane: Hashable) -> GraphNode:
+        return self._add(lambda handles: call.run(), after)
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
         list_ = encoded(operations)

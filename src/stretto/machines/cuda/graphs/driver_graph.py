@@ -1,14 +1,16 @@
 """CUDA graphs, made node by node through the driver.
 
-Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later; what
-an older one lacks is a RunError that says so.
+Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later, and
+one of `WAITS_IN_BODIES` where blocks of launches in their bodies wait for each other: with an older
+one the host executes such loops and branches. Any other function that an older driver lacks is a
+RunError that says so.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +20,7 @@ import torch
 from stretto.errors import RunError
 from stretto.machines.cuda.driver import CudaError, Driver, run_error
 from stretto.machines.cuda.graphs.builder import NODE_BYTES, After, GraphNode
+from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import ENTRY, PTX, Operation, encoded
 from stretto.machines.cuda.launch import CudaInvocation, Invocation, LoadedKernel
@@ -74,8 +77,8 @@ class Maker(Protocol):
     def driver(self) -> Driver: ...
     @property
     def context(self) -> int: ...
-    def captured(self, run: Callable[[], None], lane: Hashable) -> tuple[int, object, Pool]:
-        """A CUgraph of what `run` puts on the current stream, what keeps that alive, and the
+    def captured(self, call: GraphCall, lane: Hashable) -> tuple[int, object, Pool]:
+        """A CUgraph of a library call, which is rehearsed first; what keeps it alive, and the
         memory that it uses. Raises CaptureError, and torch.OutOfMemoryError."""
         ...
 
@@ -116,8 +119,8 @@ class DriverGraph:
         assert isinstance(invocation, CudaInvocation)
         return self._kernel(invocation.kernel, invocation.words, after)
 
-    def library(self, run: Callable[[], None], after: After, lane: Hashable) -> GraphNode:
-        child, keep, pool = self.maker.captured(run, lane)
+    def library(self, call: GraphCall, after: After, lane: Hashable) -> GraphNode:
+        child, keep, pool = self.maker.captured(call, lane)
         self.contents.keep.append(keep)
         self.contents.pools.append(pool)
         return self._add("cuGraphAddChildGraphNode", after, ctypes.c_void_p(child))

@@ -12,8 +12,9 @@ What cannot be captured is executed by the host between two graphs, as in plans 
 
 from __future__ import annotations
 
+import warnings
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -41,12 +42,19 @@ from stretto.device.plan import (
     stretch,
 )
 from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
-from stretto.errors import RunError
+from stretto.errors import RunError, StrettoWarning
 from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
-from stretto.machines.cuda.graphs.builder import GraphNode
+from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES, GraphNode
 from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
-from stretto.machines.cuda.graphs.exits import ExitCells, exits_of, graph_walk, unlikely_arm
+from stretto.machines.cuda.graphs.exits import (
+    ExitCells,
+    exits_of,
+    graph_walk,
+    leaves_graph,
+    unlikely_arm,
+)
 from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
+from stretto.machines.cuda.graphs.library import GraphCall, Refusal
 from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.graphs.store import (
     is_out_of_memory,
@@ -98,11 +106,26 @@ class GraphExecutable(PlanExecutable):
         self.counts = Counts()
         self.store = store_of(launcher.device, launcher.memory())
         self.changing = [places.changing for places in self.places]
-        self.refused: set[int] = set()
+        self._refused: dict[int, Refusal] = {}
         self._stretches: dict[Hashable, tuple[Stretch, ...]] = {}
         launches = [launch for _, launch in plan.launches]
         self.moves = frozenset(rotating(plan.tree.main.body)).union(*(x.rotated for x in launches))
+        # The body of a conditional node cannot have launches that wait, if the driver is too old.
+        self.waits_in_bodies = launcher.cuda >= WAITS_IN_BODIES
+        self.any_waits = any(launch.units_wait for launch in launches)
         self.waits = self.is_read or self._host_decides()
+
+    @property
+    def needs_newer_driver(self) -> tuple[Node[Action], ...]:
+        """The loops and branches of main that the host executes because launches in them wait."""
+        body = self.plan.tree.main.body
+        outer = stretch(body) if isinstance(body, Seq) else ()
+        return tuple(n for n in outer if can_record(n, self.moves) and self._lacks_driver(n))
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The library calls that are the host's because they could not be captured."""
+        return tuple(self._refused.values())
 
     @property
     def graph_count(self) -> int:
@@ -170,11 +193,17 @@ class GraphExecutable(PlanExecutable):
             self._stretches[key] = tuple(found)
         return self._stretches[key]
 
-    def refuse(self, call: LibraryCall) -> None:
-        """A call that cannot be captured is the host's from now on."""
-        self.refused.add(id(call))
+    def refuse(self, refusal: Refusal) -> None:
+        """A call that cannot be captured is the host's from now on, and the user is warned."""
+        self._refused[id(refusal.call)] = refusal
         self._stretches.clear()
         self.waits = self.is_read or self._host_decides()
+        warnings.warn(
+            f"library call {refusal.call.name} cannot be captured ({refusal.reason}): the host "
+            "enqueues it between two graphs, in every call",
+            StrettoWarning,
+            stacklevel=2,
+        )
 
     def _host_decides(self) -> bool:
         """Whether the host reads values in the midst of a run."""
@@ -194,8 +223,19 @@ class GraphExecutable(PlanExecutable):
         )
 
     def _can_capture(self, node: Node[Action]) -> bool:
-        return can_record(node, self.moves) and not any(
-            id(call) in self.refused for call in _calls([node])
+        return (
+            can_record(node, self.moves)
+            and not self._lacks_driver(node)
+            and not any(id(call) in self._refused for call in _calls([node]))
+        )
+
+    def _lacks_driver(self, node: Node[Action]) -> bool:
+        """True for a node that the graph would have in a body with a launch that waits, where the
+        driver has no such bodies. Behind a node that leaves the graph everything is in a body."""
+        if self.waits_in_bodies or isinstance(node, Leaf):
+            return False
+        return any(one.units_wait for one in _launches([node])) or (
+            self.any_waits and leaves_graph(node)
         )
 
     def _stretch(
@@ -295,7 +335,7 @@ class GraphHost(Host):
             try:
                 made = self.graph(part, at)
             except RefusedCall as refused:
-                self.executable.refuse(refused.call)
+                self.executable.refuse(refused.refusal)
                 self.parts(node, part.numbers, at)
                 continue
             self.begun = True
@@ -331,7 +371,8 @@ class GraphHost(Host):
             rest = self.graph(part, at, branch)
         except RefusedCall as refused:
             raise RunError(
-                f"library call {refused.call.name} could be captured, and then no longer"
+                f"library call {refused.refusal.call.name} could be captured, and then no longer: "
+                f"{refused.refusal.reason}"
             ) from refused
         self.replay(part, rest, at)
 
@@ -464,14 +505,14 @@ class _Recording:
     def invocation(self, launch: Launch) -> Invocation:
         return self.host.invocation(launch, self.at)
 
-    def library_call(self, call: LibraryCall) -> Callable[[], None]:
+    def library_call(self, call: LibraryCall) -> GraphCall:
         operands = self.host.operands(call, self.at)
 
         def run() -> None:
             self.host.executable.library_runs += 1
             run_call(call, operands)
 
-        return run
+        return GraphCall(call, operands, run)
 
     def address_of_word(self, reg: Reg) -> int:
         return self.host.word(self.at, reg).data_ptr()

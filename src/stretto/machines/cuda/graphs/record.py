@@ -7,7 +7,7 @@ registers and addresses, counts, and decides (`words`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,6 +41,7 @@ from stretto.machines.cuda.graphs.exits import (
     place_of,
     rest_of,
 )
+from stretto.machines.cuda.graphs.library import GraphCall, Refusal
 from stretto.machines.cuda.graphs.words import Code, Operation
 from stretto.machines.cuda.launch import Invocation
 
@@ -49,11 +50,11 @@ Ends = tuple[GraphNode, ...]
 
 
 class RefusedCall(Exception):
-    """A library call that cannot be captured."""
+    """A library call cannot be captured."""
 
-    def __init__(self, call: LibraryCall) -> None:
-        super().__init__(call)
-        self.call = call
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
 
 
 class Host(Protocol):
@@ -63,8 +64,8 @@ class Host(Protocol):
         """A launch with its arguments."""
         ...
 
-    def library_call(self, call: LibraryCall) -> Callable[[], None]:
-        """What runs a call on the tensors of now."""
+    def library_call(self, call: LibraryCall) -> GraphCall:
+        """A call on the tensors of now."""
         ...
 
     def address_of_word(self, reg: Reg) -> int: ...
@@ -288,10 +289,11 @@ class Recorder:
                 return (self._launch(graph, launch, after),)
             case Leaf(Library(call)):
                 try:
-                    run = self.host.library_call(call)
-                    return (graph.library(run, after, (self.stream, *self._lane)),)
+                    made = self.host.library_call(call)
+                    return (graph.library(made, after, (self.stream, *self._lane)),)
                 except CaptureError as error:
-                    raise RefusedCall(call) from error
+                    reason = str(error).strip().partition("\n")[0]
+                    raise RefusedCall(Refusal(call, reason)) from error
             case Seq(items):
                 return self._sequence(graph, node, after) if items else after
             case If(condition, then, orelse):

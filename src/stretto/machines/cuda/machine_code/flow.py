@@ -12,8 +12,8 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """What an instruction does to memory, or to the order of what is done to it. Of shared memory
-    it is the part that the program addresses itself, where it keeps constants."""
+    """What an instruction does to memory, or to the order of what is done to it. Shared memory has
+    two parts: Triton's own, its scratch, and the one where the program keeps constants."""
 
     LOOK = "a relaxed strong load of a word that other units write"
     ACQUIRE = "an acquire load of such a word"
@@ -23,13 +23,21 @@ class Effect(Enum):
     FAIL = "a compare-and-swap, by which one thread claims the error word for its unit"
     NON_COHERENT = "a load through the non-coherent cache (.nc, .CONSTANT, textures)"
     ASYNC_PROXY = "a copy of the async proxy (TMA), which fences of the generic proxy do not order"
-    COPY = "the start of an asynchronous copy to shared memory (cp.async)"
+    COPY = "the start of an asynchronous copy to scratch (cp.async)"
     COMMIT = "the end of a group of such copies"
     COPIED = "a wait for all groups of copies"
     FENCE = "a fence of gpu scope or wider"
     INVALIDATE = "what makes the thread read nothing older from its L1 cache"
     BARRIER = "a barrier of all threads of the unit"
     PUBLISH = "an exchange or a strong store, which others look at"
+    READ = "a load of scratch"
+    WRITE = "a store to scratch"
+    MULTIPLY = "the start of an asynchronous product of blocks in scratch (wgmma)"
+    MULTIPLIED = "a wait for all such products"
+    SEND = "the start of a copy from scratch by the async proxy"
+    SENT = "a wait for all such copies"
+    RECEIVE = "the start of a copy to scratch by the async proxy"
+    RECEIVED = "the end of a memory barrier (mbarrier) by which a thread waited for such copies"
     KEEP = "a store of a constant in shared memory"
     KEPT = "a load of such a constant"
     CALL = "a call of another function"
@@ -53,8 +61,9 @@ class Instruction:
 
     @property
     def may_do_nothing(self) -> bool:
-        """A unit fails as a whole, though one of its threads says so."""
-        return self.conditional and Effect.FAIL not in self.effects
+        """One thread fails for the unit as a whole, and ends a memory barrier for it."""
+        for_all = Effect.FAIL in self.effects or Effect.RECEIVED in self.effects
+        return self.conditional and not for_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def looped(
             for index, one in enumerate(function.instructions)
             if Effect.CALL in one.effects
             and (function.name in repeated or index in inside[function.name])
-            for callee in _called(one, functions)
+            for callee in called_by(one, functions)
         }
         if called <= repeated:
             break
@@ -35,7 +35,8 @@ def looped(
     ]
 
 
-def _called(call: Instruction, functions: Sequence[Function]) -> list[str]:
+def called_by(call: Instruction, functions: Sequence[Function]) -> list[str]:
+    """The functions that have a body and that an instruction calls."""
     names = {*re.findall(r"[\w$]+", call.text)}
     return [function.name for function in functions if function.name in names]
 

@@ -1,7 +1,7 @@
 """Reads PTX, what Triton hands to ptxas (PTX ISA 8.7).
 
 Constants in shared memory are loaded and stored as `.shared::cta`, which means what `.shared` does;
-Triton and LLVM write the latter.
+Triton and LLVM write the latter for what is scratch.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _Reader:
         if parts[1:2] == ("shared::cta",) and parts[0] in ("ld", "st"):
             return (Effect.KEPT,) if parts[0] == "ld" else (Effect.KEEP,)
         if parts[0] in ("ld", "st", "atom", "red") and not _is_global(parts):
-            return ()
+            return _scratch(parts)
         match parts[0]:
             case "ld":
                 effects = _load(parts)
@@ -142,6 +142,13 @@ class _Reader:
                 return (Effect.NON_COHERENT,)
             case "cp":
                 return _copy(parts, operands)
+            case "ldmatrix" | "stmatrix":
+                return (Effect.READ,) if parts[0] == "ldmatrix" else (Effect.WRITE,)
+            case "wgmma":
+                return _product(parts, operands)
+            case "mbarrier":
+                ended = (Effect.RECEIVED,) if "inval" in parts else ()
+                return (*ended, Effect.READ, Effect.WRITE)
             case "fence" | "membar":
                 return _fence(parts)
             case "bar" | "barrier":
@@ -174,6 +181,19 @@ class _Reader:
 def _is_global(parts: tuple[str, ...]) -> bool:
     """Or an address of any space."""
     return not any(part.split("::")[0] in ("shared", "local", "param", "const") for part in parts)
+
+
+def _scratch(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    if not any(part.split("::")[0] == "shared" for part in parts):
+        return ()
+    kinds = {"ld": (Effect.READ,), "st": (Effect.WRITE,)}
+    return kinds.get(parts[0], (Effect.READ, Effect.WRITE))
+
+
+def _product(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    if parts[1] == "mma_async":
+        return (Effect.MULTIPLY,)
+    return (Effect.MULTIPLIED,) if parts[1] == "wait_group" and operands.strip() == "0" else ()
 
 
 def _is_wide(parts: tuple[str, ...]) -> bool:
@@ -209,7 +229,7 @@ def _atomic(parts: tuple[str, ...]) -> tuple[Effect, ...]:
 
 def _copy(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
     if "bulk" in parts:
-        return (Effect.ASYNC_PROXY,)
+        return (Effect.ASYNC_PROXY, *_bulk(parts, operands))
     match parts[2:3]:
         case ("commit_group",):
             return (Effect.COMMIT,)
@@ -219,8 +239,20 @@ def _copy(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
             return (Effect.COMMIT, Effect.COPIED)
         case ("ca",) | ("cg",):
             return (Effect.COPY,)
+        case ("mbarrier",):
+            return (Effect.READ, Effect.WRITE)
         case _:
             return ()
+
+
+def _bulk(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    if "wait_group" in parts:
+        return (Effect.SENT,) if operands.strip() == "0" else ()
+    spaces = [part.split("::")[0] for part in parts]
+    if "shared" not in spaces:
+        return ()
+    target = next(space for space in spaces if space in ("shared", "global"))
+    return (Effect.RECEIVE,) if target == "shared" else (Effect.SEND,)
 
 
 def _fence(parts: tuple[str, ...]) -> tuple[Effect, ...]:

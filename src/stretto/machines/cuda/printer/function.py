@@ -64,6 +64,8 @@ LEAST_LINES, LEAST_REPEATED = 10, 24
 in each iteration, one of more."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
+ROW_BITS = 10
+"""Of a wait in one word: for the first unit, and for the number of units. The step has the rest."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
 
 
@@ -79,9 +81,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     """Makes statements of the nodes of one function, which all units run.
 
     registers: by the variable that holds each; numbers of loops are registers, too. kept: the
-    variables that hold registers, and addresses that change, by name. places: the addresses of
-    buffers that stay where they are. moving: the first ones of those that trade places. loops: how
-    many are around what is printed.
+    variables that hold registers, and addresses that change, by name. places: what stays as it is:
+    the addresses of buffers, and whom a unit waits for in loops. moving: the first ones of those
+    that trade places. loops: how many are around what is printed.
     """
 
     ok = OK
@@ -301,10 +303,32 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 unit: tuple((wait.unit, wait.count, wait.step) for wait in waits)
                 for unit, waits in step.waits.items()
             }
-            start, units = self.table(rows)
-            rest = TABLES, start, BASE, POLLS, OK, self.counters()
-            value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
+            kept = self.kept_row(rows)
+            if kept is not None:
+                rest, units = (kept, BASE, POLLS, OK), bits(u for u, found in rows.items() if found)
+                value = call("wait_by", CONTROL, UNIT, *rest, self.counters(), effect=True)
+            else:
+                start, units = self.table(rows)
+                rest = TABLES, start, BASE, POLLS, OK, self.counters()
+                value = call("wait_for_each", CONTROL, UNIT, *rest, effect=True)
             self.out.add(code.Wait(value, OK, units))
+
+    def kept_row(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> Term | None:
+        """The variable that holds, through a loop, whom this unit waits for: it is read from a
+        table once, before the loop. None outside of loops, where units have more rows than one, or
+        where a row does not fit into a word."""
+        if not self.loops or self.parts.recursive or any(len(r) > 1 for r in rows.values()):
+            return None
+        if not all(fits_word(row) for found in rows.values() for row in found):
+            return None
+        units = range(self.parts.program.units)
+        words = [one_word(*rows[unit][0]) if rows.get(unit) else 0 for unit in units]
+        name = self.parts.variable(("row", *words), "row_of_wait")
+        if name not in self.places:
+            start = self.parts.table_start()
+            self.parts.tables += words
+            self.places[name] = table_entry(start, UNIT)
+        return name
 
     def wait_for(self, first: Term, count: Term, target: Term) -> None:
         """Waits for `count` units from `first` on."""
@@ -384,6 +408,17 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 tables += row
         tables[heads + self.parts.program.units] = len(tables)
         return start, bits(unit for unit, found in rows.items() if found)
+
+
+def fits_word(row: Sequence[int]) -> bool:
+    """True if first unit, number of units and step of a wait have room in a word of 31 bits."""
+    first, count, step = row
+    return max(first, count) < 1 << ROW_BITS and step < 1 << (31 - 2 * ROW_BITS)
+
+
+def one_word(first: int, count: int, step: int) -> int:
+    """A wait as `wait_by` of the prelude reads it."""
+    return first | count << ROW_BITS | step << 2 * ROW_BITS
 
 
 def bits(units: Iterable[int]) -> int:

@@ -47,12 +47,30 @@ def fence(control):
     tl.atomic_add(control, 0, sem="acq_rel", scope="gpu")
 
 
+# Each thread loads the error, and then all of them learn whether one has seen it set. $0 is 0 where
+# none has; $1 is the address of the control block.
+FAILED = tl.constexpr("""{
+    .reg .pred %stop;
+    .reg .s64 %seen;
+    ld.relaxed.gpu.global.s64 %seen, [$1];
+    setp.ne.s64 %stop, %seen, 0;
+    bar.warp.sync 0xffffffff;
+    bar.red.or.pred %stop, 0, %stop;
+    selp.u32 $0, 1, 0, %stop;
+}""")
+
+
 @triton.jit
 def stopped(control):
     """Whether a unit has failed, in this launch or before."""
-    LANES: tl.constexpr = 128 if PORTABLE else 64
-    error = tl.load(control + tl.arange(0, LANES) * 0, volatile=True)
-    return tl.max((error != 0).to(tl.int32), axis=0) != 0
+    if PORTABLE:
+        error = tl.load(control + tl.arange(0, 128) * 0, volatile=True)
+        return tl.max((error != 0).to(tl.int32), axis=0) != 0
+    else:
+        failed = tl.inline_asm_elementwise(
+            FAILED, "=r,l", [control.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+        )
+        return failed != 0
 
 
 @triton.jit
@@ -64,6 +82,8 @@ def fail(control, code, detail):
         host = tl.load(control + 2)
         if host != 0:
             tl.store(host.to(tl.pointer_type(tl.int64)), tl.cast(code, tl.int64))
+    # All threads have read what the exchange gave, from shared memory, before that is used again.
+    tl.debug_barrier()
 
 
 @triton.jit
@@ -124,6 +144,25 @@ def poll_each(control, unit, tables, start, base, polls, ok, LANES: tl.constexpr
         count = tl.load(tables + row + 1)
         target = base + tl.load(tables + row + 2)
         ok = poll(control, unit, first, count, target, polls, ok, LANES)
+    return ok
+
+
+@triton.jit
+def wait_by(control, unit, row, base, polls, ok, BLOCK: tl.constexpr):
+    """Waits as a word says that the unit has read before: from its lowest bit on 10 bits for the
+    first unit to wait for, 10 for how many, 0 of which is no wait, then the step from `base` on.
+    The rest as in `wait`."""
+    NARROW: tl.constexpr = 128 if PORTABLE else 64
+    LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
+    return poll_row(control, unit, row, base, polls, ok, LANES)
+
+
+# Not inlined, as `signal_within`.
+@triton.jit(noinline=True)
+def poll_row(control, unit, row, base, polls, ok, LANES: tl.constexpr):
+    count = (row >> 10) & 1023
+    if count > 0:
+        ok = poll(control, unit, row & 1023, count, base + (row >> 20), polls, ok, LANES)
     return ok
 
 

@@ -1,0 +1,176 @@
+"""A compiled program as the content of a file, and back: its plan, its texts and its machine code.
+
+What is made of it on a GPU is what `CudaMachine.load` makes right after a compilation: nothing is
+captured, scheduled or compiled again, and Triton need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from stretto.device.expr import Buffer
+from stretto.device.forms import Planned, ProgramInterface
+from stretto.device.launch_graph import Arrangement
+from stretto.device.plan import Action, Plan
+from stretto.device.text import parse_form, print_form
+from stretto.device.tree import Seq, walk
+from stretto.machines.cuda.compile import CompiledTriton
+from stretto.machines.cuda.graphs.arrange import Arranged, Arrangements
+from stretto.machines.cuda.printer.source import Parameter, TritonSource
+from stretto.machines.cuda.resources import Resources
+from stretto.machines.cuda.styles import GpuProgram
+from stretto.machines.cuda.templates import TEMPLATES
+from stretto.machines.machine import Packed
+from stretto.schedule.launches import ChosenBranch
+
+_PLAN = "plan"
+_LISTS = ("tables", "kernels")
+"""Fields of a source that are tuples of plain values."""
+_PLAIN = (
+    "units", "warps", "recursive", "joint", "busy", "kept", "lacking", "shares", "shared_bytes",
+    "shared_reads",
+)  # fmt: skip
+_COMPILED = ("target", "entry", "scratch_parameters", "scratch_bytes", "shared_bytes", "warps")
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A program of a file. device: the name of the GPU that it was made for."""
+
+    device: str
+    program: GpuProgram
+    interface: ProgramInterface
+    arranged: Arrangements | None
+
+    @property
+    def target(self) -> str:
+        """The architecture of the machine code, as sm_90."""
+        return self.program.compiled[0].target
+
+
+def pack(
+    device: str, made: GpuProgram, interface: ProgramInterface, arranged: Arrangements | None
+) -> Packed:
+    """The content of a file; the interface's constants are not part of it."""
+    plan = made.plan
+    places = {buffer: place for place, buffer in enumerate(plan.program.tree.externals)}
+    texts = {_PLAN: print_form(Planned(plan, interface))}
+    binaries: dict[str, bytes] = {}
+    launches: list[Any] = []
+    for number, (source, kernel) in enumerate(zip(made.sources, made.compiled, strict=True)):
+        texts[f"launch.{number}"] = source.text
+        binaries[f"launch.{number}"] = kernel.binary
+        launches.append([_source_facts(source, places), _kernel_facts(kernel)])
+    facts = {
+        "device": device,
+        "repeatable": interface.repeatable,
+        "as_graph": made.as_graph,
+        "branches": [[b.condition, b.way, b.why] for b in made.branches],
+        "arranged": None if arranged is None else _arranged_facts(plan, arranged),
+        "launches": launches,
+    }
+    return Packed(facts, texts, binaries)
+
+
+def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
+    """The program of a file. constants: the tensor of each slot of the interface.
+
+    Raises ValueError, ScheduleError, or what Python raises, for content that `pack` has not made.
+    """
+    facts = packed.facts
+    form = parse_form(packed.texts[_PLAN], None, TEMPLATES)
+    if not isinstance(form, Planned):
+        raise ValueError("the program is no plan of launches")
+    plan = form.plan
+    interface = replace(
+        form.interface, constants=dict(constants), repeatable=bool(facts["repeatable"])
+    )
+    if len(plan.launches) != len(facts["launches"]):
+        raise ValueError("there is machine code for another number of launches")
+    sources: list[TritonSource] = []
+    kernels: list[CompiledTriton] = []
+    externals = plan.program.tree.externals
+    for number, (source, kernel) in enumerate(facts["launches"]):
+        name = f"launch.{number}"
+        sources.append(_source(source, packed.texts[name], externals))
+        kernels.append(_kernel(kernel, packed.binaries[name], sources[-1].parameters))
+    made = GpuProgram(
+        plan,
+        tuple(sources),
+        tuple(kernels),
+        bool(facts["as_graph"]),
+        tuple(ChosenBranch(*map(str, branch)) for branch in facts["branches"]),
+    )
+    arranged = None if facts["arranged"] is None else _arranged(plan, facts["arranged"])
+    return Unpacked(str(facts["device"]), made, interface, arranged)
+
+
+def _source_facts(source: TritonSource, places: Mapping[Buffer, int]) -> dict[str, Any]:
+    facts = {name: getattr(source, name) for name in (*_PLAIN, *_LISTS)}
+    facts["parameters"] = [[p.name, p.type, p.kind, p.place] for p in source.parameters]
+    facts["arguments"] = [places[buffer] for buffer in source.arguments]
+    return facts
+
+
+def _source(facts: Mapping[str, Any], text: str, externals: Sequence[Buffer]) -> TritonSource:
+    return TritonSource(
+        text=text,
+        parameters=tuple(Parameter(*fields) for fields in facts["parameters"]),
+        arguments=tuple(externals[place] for place in facts["arguments"]),
+        **{name: tuple(facts[name]) for name in _LISTS},
+        **{name: facts[name] for name in _PLAIN},
+    )
+
+
+def _kernel_facts(kernel: CompiledTriton) -> dict[str, Any]:
+    return {name: getattr(kernel, name) for name in _COMPILED} | {
+        "resources": asdict(kernel.resources)
+    }
+
+
+def _kernel(
+    facts: Mapping[str, Any], binary: bytes, parameters: tuple[Parameter, ...]
+) -> CompiledTriton:
+    needs = {field.name: facts["resources"][field.name] for field in fields(Resources)}
+    return CompiledTriton(
+        binary=binary,
+        parameters=parameters,
+        resources=Resources(**needs),
+        seconds=0.0,
+        from_cache=True,
+        **{name: facts[name] for name in _COMPILED},
+    )
+
+
+# ---- how captured graphs are arranged ---------------------------------------------------------
+def _sequences(plan: Plan) -> Iterator[Seq[Action]]:
+    for function in plan.tree.functions:
+        for node in walk(function.body):
+            if isinstance(node, Seq):
+                yield node
+
+
+def _arranged_facts(plan: Plan, arranged: Arrangements) -> list[Any]:
+    """For each sequence of the plan, in the order of a walk: its arrangement, or None."""
+    found = (arranged.get(id(sequence)) for sequence in _sequences(plan))
+    return [
+        one and [*map(list, (one.arrangement.order, one.arrangement.streams)),
+                 list(map(list, one.arrangement.events)), list(map(list, one.after))]
+        for one in found
+    ]  # fmt: skip
+
+
+def _arranged(plan: Plan, facts: Sequence[Any]) -> Arrangements:
+    found: dict[int, Arranged] = {}
+    for sequence, one in zip(_sequences(plan), facts, strict=True):
+        if one is not None:
+            order, streams, events, after = one
+            arrangement = Arrangement(
+                tuple(order), tuple(streams), tuple((a, b) for a, b in events)
+            )
+            found[id(sequence)] = Arranged(arrangement, tuple(map(tuple, after)))
+    return found

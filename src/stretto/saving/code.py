@@ -1,0 +1,236 @@
+"""What a machine made of a signature's program, in a file: so that `load` need not build it.
+
+Constants that passes computed are part of it. They are right as long as the tensors that they were
+computed from are; else passes compute them anew, and the code stays if the program stays the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from stretto.build import begin
+from stretto.errors import BuildError, LoadError, ScheduleError
+from stretto.frontends.python import Captured
+from stretto.ir.core import Folded
+from stretto.ir.printer import print_program
+from stretto.machines.machine import Machine, Packed, Stages
+from stretto.machines.stages import PASSES
+from stretto.options import Options
+from stretto.saving.file import Content, digest_of
+from stretto.saving.values import Json
+from stretto.saving.vet import check_operator
+
+if TYPE_CHECKING:
+    from stretto.saving.describe import Tensors
+
+_OF_RUNS = frozenset(
+    ("threads", "dump_dir", "cache_dir", "seed", "max_depth", "max_signatures_before_warning",
+     "timeout", "verify", "check", "remarks", "tune", "profile")
+)  # fmt: skip
+"""Options on which the code of a program does not depend."""
+
+
+def pack(stages: Stages, signature: Json, tensors: Tensors, texts: dict[str, str]) -> Json:
+    """A signature's code as JSON; None where the machine keeps none. Adds its texts and tensors.
+    signature: as JSON, without code."""
+    packed = stages.machine.pack(stages)
+    if packed is None:
+        return None
+    prefix = signature["text"]
+    texts |= {f"{prefix}.{name}": text for name, text in packed.texts.items()}
+    binaries = {
+        name: tensors.name(torch.frombuffer(bytearray(code), dtype=torch.uint8), f"{prefix}.{name}")
+        for name, code in packed.binaries.items()
+    }
+    _, interface = stages.runnable()
+    own = {key: stages.captured.constants[key] for key in signature["constants"]}
+    keys = {id(tensor): key for key, tensor in stages.program.constants.items()}
+    sources = set(stages.program.folded.sources)
+    constants: dict[str, Json] = {}
+    for slot, tensor in interface.constants.items():
+        view = _view(tensor, own)
+        if id(tensor) not in tensors.names and view is None:
+            # A view of a tensor with gaps is a copy in the file, as what passes compute is.
+            sources.add(tensor.untyped_storage().data_ptr())
+            name = tensors.name(tensor, f"{prefix}.{keys[id(tensor)]}")
+            constants[str(slot)] = {"made": [keys[id(tensor)], name]}
+        else:
+            constants[str(slot)] = view or {"tensor": tensors.names[id(tensor)]}
+    names: dict[str, str] = signature["constants"]
+    return {
+        "machine": stages.machine.name,
+        "units": stages.units,
+        "facts": packed.facts,
+        "texts": list(packed.texts),
+        "binaries": binaries,
+        "constants": constants,
+        "made of": {
+            names[key]: digest_of(tensor)
+            for key, tensor in own.items()
+            if tensor.untyped_storage().data_ptr() in sources
+        },
+        "optimised": _digest(print_program(stages.program)),
+    }
+
+
+def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
+    """A view of one of the signature's constants, by its key; None for another tensor."""
+    for key, base in own.items():
+        memory = base.untyped_storage().data_ptr()
+        if base is tensor or not memory or tensor.untyped_storage().data_ptr() != memory:
+            continue
+        start = tensor.storage_offset() - base.storage_offset()
+        last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        inside = tensor.numel() and start >= 0 and start + last < base.numel()
+        if base.is_contiguous() and base.dtype == tensor.dtype and inside:
+            return {"view": [key, list(tensor.shape), list(tensor.stride()), start]}
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError)
+"""What content that `pack` has not made may lead to."""
+
+
+def unpack(
+    code: Json, signature: Json, content: Content, captured: Captured, machine: Machine,
+    options: Options, place: torch.device, namespaces: tuple[str, ...],
+) -> Stages:  # fmt: skip
+    """The program of a signature, ready to run. signature: as JSON.
+
+    Raises BuildError, with the reason, where it has to be built instead, and LoadError for content
+    that `pack` has not made, and for library calls that no program may make.
+    """
+    try:
+        return _unpacked(code, signature, content, captured, machine, options, place, namespaces)
+    except _WRONG as error:
+        reason = str(error).partition("\n")[0]
+        raise LoadError(
+            f"the code of a program is not as it was written: {type(error).__name__}: {reason}",
+            remedy="save the compiled function again, or load it with machine_code=False",
+        ) from error
+
+
+def _unpacked(
+    code: Json, signature: Json, content: Content, captured: Captured, machine: Machine,
+    options: Options, place: torch.device, namespaces: tuple[str, ...],
+) -> Stages:  # fmt: skip
+    prefix = signature["text"]
+    packed = Packed(
+        code["facts"],
+        {name: content.texts[f"{prefix}.{name}"] for name in code["texts"]},
+        {name: content.tensors[own].numpy().tobytes() for name, own in code["binaries"].items()},
+    )
+    machine = machine.for_packed(packed)
+    program = captured.program
+    options = replace(options, units=int(code["units"]))
+    stages = begin(program, machine, options, place)
+    names: dict[str, str] = signature["constants"]
+    made_of: dict[str, str] = code["made of"]
+    sources = {
+        tensor.untyped_storage().data_ptr()
+        for key, tensor in program.constants.items()
+        if names[key] in made_of
+    }
+    made = _made(code, content, stages)
+    constants = {
+        int(slot): _constant(found, program.constants, content.tensors, made)
+        for slot, found in code["constants"].items()
+    }
+    stages.program = replace(program, folded=Folded(sources))
+    machine.unpack(packed, constants, stages)
+    device, _ = stages.runnable()
+    for kernel in device.kernels:
+        if kernel.call is not None:
+            check_operator(kernel.call.target, namespaces)
+    return stages
+
+
+def _made(code: Json, content: Content, stages: Stages) -> Mapping[str, torch.Tensor]:
+    """The constants that passes compute, by key: those of the file, or made anew where that has
+    none, or has other tensors than they were made of."""
+    found = [item["made"] for item in code["constants"].values() if "made" in item]
+    made_of: dict[str, str] = code["made of"]
+    is_right = all(digest_of(content.tensors[name]) == made_of[name] for name in made_of)
+    if is_right and all(name in content.tensors for _, name in found):
+        return {key: content.tensors[name] for key, name in found}
+    PASSES.run(stages)
+    if _digest(print_program(stages.program)) != code["optimised"]:
+        raise BuildError("with these tensors, or this version of torch, the program is another one")
+    return stages.program.constants
+
+
+def _constant(
+    found: Json,
+    own: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
+    made: Mapping[str, torch.Tensor],
+) -> torch.Tensor:
+    match found:
+        case {"tensor": str(name)}:
+            return tensors[name]
+        case {"made": [str(key), _]}:
+            return made[key]
+        case {"view": [str(key), shape, strides, int(start)]}:
+            # A tensor that was given at `load` may have gaps between its elements.
+            base = own[key].detach().contiguous()
+            return base.as_strided(shape, strides, base.storage_offset() + start)
+        case _:
+            raise LoadError("a constant of a program is nowhere")
+
+
+def names_of_code(
+    manifest: Mapping[str, Any], *, binaries: bool = False, made: bool = False
+) -> frozenset[str]:
+    """The tensors of a file that are machine code, and those that passes computed."""
+    codes = [item["code"] for item in manifest["signatures"] if item["code"] is not None]
+    constants = [item for code in codes for item in code["constants"].values()]
+    found: set[str] = set()
+    if binaries:
+        found.update(name for code in codes for name in code["binaries"].values())
+    if made:
+        found.update(item["made"][1] for item in constants if "made" in item)
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeUse:
+    """When the code of a file is used. machine: the name of the one that runs it. options: those
+    that were given for it, if any. saved: those that it was made with. is_trusted: whether machine
+    code may be used at all."""
+
+    machine: str
+    options: Options | None
+    saved: Mapping[str, Any]
+    is_trusted: bool
+
+    def holds(self, code: Json) -> bool:
+        """Whether a signature runs by its code, as far as that can be said before it is tried."""
+        usable = code is not None and self.is_trusted and code["machine"] == self.machine
+        return usable and (self.options is None or self._makes_the_same(self.options))
+
+    def _makes_the_same(self, options: Options) -> bool:
+        """Whether options differ only in some on which code does not depend."""
+        names = [field.name for field in fields(Options) if field.name not in _OF_RUNS]
+        given = json.loads(json.dumps({name: getattr(options, name) for name in names}))
+        return all(given[name] == self.saved[name] for name in names if name in self.saved)
+
+
+def options_of(saved: Mapping[str, Any]) -> Options:
+    """The options that a file was saved with."""
+    known = {field.name for field in fields(Options)}
+    given: dict[str, Any] = {
+        name: tuple(cast("list[str]", value)) if isinstance(value, list) else value
+        for name, value in saved.items()
+        if name in known
+    }
+    return Options(**given)
