@@ -235,7 +235,7 @@ class Running:
         if self.over or (self.serving and not self.worker.ended):
             return
         if now > self.end:
-            self._stop(f"no result: the job's {self.job.limit_s:.0f} s were over", again=False)
+            self._stop("no result: the time of the job or its stage was over", again=False)
         elif self.worker.ended:
             self._stop(self.worker.last_words(), again=True)
         elif now > self.row_start + self.row_limit:

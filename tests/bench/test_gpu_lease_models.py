@@ -28,10 +28,10 @@ from benchmarks.gpu import (
 )
 from benchmarks.gpu.clock import device_seconds, slopes, spread
 from benchmarks.gpu.device import Bench
-from benchmarks.gpu.engine import MOST_WORKERS, Job, Log, Settings
+from benchmarks.gpu.engine import MOST_WORKERS, ROOT, Job, Log, Settings
 from benchmarks.gpu.gpu import Gpu, NoGpu
 from benchmarks.gpu.prepare import Others, prepare
-from benchmarks.gpu.results import Row
+from benchmarks.gpu.results import Row, WrongValue
 from benchmarks.gpu.saved import KINDS, Program, Saved
 from benchmarks.gpu.systems import Case
 from benchmarks.gpu.systems import prepare as prepare_system
@@ -279,6 +279,37 @@ def test_counters_are_read() -> None:
     }
     with pytest.raises(RuntimeError, match="ncu gave no figures: ==ERROR=="):
         tools.read_counters("==ERROR== no permission\n")
+
+
+CONFTEST = """
+def pytest_addoption(parser):
+    parser.addoption("--whole", action="store_true")
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs a GPU")
+"""
+MARKED = """
+import pytest
+@pytest.mark.gpu
+def test_on_a_gpu():
+    assert {holds}
+def test_without():
+    assert False
+"""
+
+
+def test_tests_that_need_a_gpu_are_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ROOT / "tests" / "machines" / "cuda" / "test_launches_on_gpu.py"
+    assert "pytest.mark.gpu" in own.read_text(), "what the row looks for is there"
+    monkeypatch.setattr(correctness, "TESTS", tmp_path)
+    reporter: Any = SimpleNamespace(programs=tmp_path / "programs")
+    with pytest.raises(Skipped, match="there are no such tests"):
+        correctness.marked_tests(reporter)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(MARKED.format(holds=True))
+    assert "1 passed, 1 deselected" in correctness.marked_tests(reporter)["summary"]
+    (tmp_path / "test_some.py").write_text(MARKED.format(holds=False))
+    with pytest.raises(WrongValue, match="1 failed, 1 deselected"):
+        correctness.marked_tests(reporter)
 
 
 def test_notes_of_waits_are_compiled(tmp_path: Path) -> None:
