@@ -17,26 +17,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stretto.build import begin, run_stages
+import stretto
+from stretto.api import Compiled
 from stretto.errors import ScheduleError
-from stretto.frontends.python import capture
 from stretto.machines.cuda.compile import compile_source
-from stretto.machines.cuda.machine import CUDA, gpu_program
+from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.schedule.graph_choice import graph_seconds
 from stretto.schedule.launches import plan_seconds
 from stretto.simulator.control import Asked, Assumed, Choices
-from stretto.simulator.devices import costs_on, device_for, gpu_like
+from stretto.simulator.devices import device_for
 from stretto.simulator.simulate import simulate
 from stretto.tools.models import Model
 from stretto.tools.simulate import followed_way
 
 from ..harness import reference_outputs
 from ..models.real import MissingPackage
-from .gpu import Gpu
-from .saved import CODE, FACTS, KINDS, REFERENCES, SEEDS, Program, digest_of, entry_of
+from .device import DRY_UNITS
+from .saved import CODE, FACTS, KINDS, REFERENCES, SEEDS, Program, Saved, digest_of, entry_of
 
 MOST_EXACT_BYTES = 64 << 10
 """References that are larger are kept as float32, whose rounding is far below the tolerance."""
@@ -60,17 +60,17 @@ def prepare(
     *,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Makes all for these kinds of GPU. others: what is compiled besides; None: no machine code is
-    made, not of the programs either. A model whose package is missing is left out, and said to be.
+    """Makes all for these kinds of GPU. others: what is compiled besides; None for a rehearsal,
+    whose programs have few units. A model whose package is missing is left out, and said to be.
     Raises ValueError for a folder that becomes too large."""
     references: dict[str, np.ndarray] = {}
     for kind in kinds:
         facts: dict[str, Any] = {}
+        here = folder / kind
+        here.mkdir(parents=True, exist_ok=True)
         for program in programs:
             try:
-                facts[program.name] = _prepared(
-                    folder, kind, program, references, others is not None
-                )
+                facts[program.name] = _prepared(folder, kind, program, references, others is None)
             except MissingPackage as error:
                 tell(f"{kind}: {program.name}: left out: {error}")
                 continue
@@ -78,11 +78,9 @@ def prepare(
             shown = "not simulated" if simulated is None else f"{simulated:.1f} us simulated"
             seconds = facts[program.name]["seconds"]
             tell(f"{kind}: {program.name}: {seconds:.1f} s, {shown}")
-        here = folder / kind
-        here.mkdir(parents=True, exist_ok=True)
         (here / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         if others is not None:
-            _compile(folder / CODE, KINDS[kind], others)
+            _compile(folder / CODE, kind, others)
     _write_references(folder / REFERENCES, references)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     tell(f"{folder}: {size / 2**20:.1f} MiB")
@@ -91,16 +89,20 @@ def prepare(
 
 
 def _prepared(
-    folder: Path, kind: str, program: Program, references: dict[str, np.ndarray], compiled: bool
+    folder: Path, kind: str, program: Program, references: dict[str, np.ndarray], rehearsed: bool
 ) -> dict[str, Any]:
-    """Builds a program and computes its references; gives what is known of it."""
+    """Saves a program and computes its references; gives what is known of it."""
     entry = entry_of(program.model)
     config = entry.presets[program.preset]
     module, inputs = entry.make(config, SEEDS[0])
     start = time.perf_counter()
-    options = program.options(folder / CODE)
-    stages = built(KINDS[kind], module, inputs, options, compiled)
+    options = Options(units=program.units, **dict(program.settings))
+    if rehearsed:
+        options = replace(options, units=DRY_UNITS)
+    fast = compiled_for(kind, module, inputs, options, program.dynamic)
+    fast.save(Saved(folder / kind).file(program), weights=False)
     seconds = time.perf_counter() - start
+    stages = fast.signatures[0].stages
     for seed in SEEDS if program.is_checked else SEEDS[:1]:
         prefix = f"{program.model} {program.preset} {seed} "
         if not any(key.startswith(prefix) for key in references):
@@ -123,22 +125,17 @@ def _prepared(
 
 
 @torch.no_grad()
-def built(
-    gpu: Gpu,
+def compiled_for(
+    kind: str,
     function: Callable[..., Any],
     inputs: tuple[Any, ...],
     options: Options,
-    compiled: bool = True,
-) -> Stages:
-    """A function as it is built where that GPU is: what is compiled lies in the cache of the
-    options, where the build there finds the same text. compiled: else only planned."""
-    costs = costs_on(gpu_like(gpu.name, gpu.capability), CUDA.costs)
-    units = options.units or gpu.multiprocessors
-    machine = replace(CUDA.for_target(gpu.target, units), costs=costs)
-    captured = capture(function, inputs, {}, options)
-    stages = begin(captured.program, machine, options, torch.device("cpu"))
-    run_stages(stages, machine.stages if compiled else machine.stages[:-1])
-    return stages
+    dynamic: bool | None = None,
+) -> Compiled:
+    """A function, compiled for a kind of GPU."""
+    return stretto.compile(
+        function, inputs, backend="cuda", target=kind, options=options, dynamic=dynamic
+    )
 
 
 def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
@@ -168,12 +165,13 @@ def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
     return found * 1e6, ""
 
 
-def _compile(folder: Path, gpu: Gpu, others: Others) -> None:
+def _compile(folder: Path, kind: str, others: Others) -> None:
+    """Puts into the cache what the GPU's machine finds there by its text."""
     options = Options(cache_dir=str(folder))
     for function, inputs in others.functions:
-        built(gpu, function, inputs, options)
+        compiled_for(kind, function, inputs, options)
     for source in others.sources:
-        compile_source(source, gpu.target, options)
+        compile_source(source, KINDS[kind].target, options)
 
 
 def _kept(array: np.ndarray) -> np.ndarray:

@@ -6,22 +6,24 @@ with the header that Triton brings, and needs a C++ compiler and the source tree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from stretto.device.forms import Scheduled
 from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
 from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.graphs.arrange import arrangements
+from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.graphs.streams import StreamsExecutable
-from stretto.machines.cuda.machine import EmulatedCudaMachine, gpu_program
+from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
+from stretto.machines.cuda.packed import unpack
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.machine import Stages
+from stretto.machines.machine import Packed, Stages
 from stretto.machines.registry import register
 from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
@@ -106,15 +108,35 @@ class RehearsedMachine(EmulatedCudaMachine):
 
     rehearsal: Rehearsal | None = None
 
+    @property
+    def packed_by(self) -> str:
+        return "cuda"
+
+    def for_packed(self, packed: Packed) -> RehearsedMachine:
+        return replace(self, costs=CUDA.for_packed(packed).costs)
+
+    def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
+        """The program of a file, whose machine code nobody runs here."""
+        found = unpack(packed, constants)
+        stages.scheduled = Scheduled(found.program.plan.program, found.interface)
+        stages.product = found.program
+        self._load(stages, found.arranged)
+
     def load(self, stages: Stages) -> None:
+        made = gpu_program(stages)
+        arranged = arrangements(made.plan, stages.machine.costs) if made.as_graph else None
+        self._load(stages, arranged)
+
+    def _load(self, stages: Stages, arranged: Arrangements | None) -> None:
         assert self.rehearsal is not None
         made, (_, interface) = gpu_program(stages), stages.runnable()
         machine = self.rehearsal.launcher(made.sources)
         machine.fake.know(*interface.constants.values())
+        settings: tuple[Any, ...]
         settings = (made.plan, made.sources, interface, stages.options, machine)
         kind: type[PlanExecutable] = PlanExecutable
-        if made.as_graph:
-            settings = (*settings, arrangements(made.plan, stages.machine.costs))
+        if arranged is not None:
+            settings = (*settings, arranged)
             streams = stages.options.enqueue == "streams"
             kind = StreamsExecutable if streams else GraphExecutable
         executable = self.rehearsal.known(kind, machine)(*settings)

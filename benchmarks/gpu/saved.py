@@ -1,10 +1,11 @@
 """What was made at home for a GPU that is elsewhere: programs, references and simulated times.
 
 A folder has KIND/facts.json for each kind of GPU, with what is known of each program: its simulated
-time, units, target, and digests of its texts and weights. `programs` has machine code of all kinds,
-found by its text, and references.safetensors what eager computes in float64 at home. Weights are
-not kept: they are made again from their seed, and a digest says if they are the same there.
-`prepare` fills the folder.
+time, units, target, and digests of its texts and weights; and a file of each program, saved for
+that kind, which runs there with nothing captured, scheduled or compiled. `programs` has machine
+code of what is no model, found by its text, and references.safetensors what eager computes in
+float64 at home. Weights are not kept: they are made again from their seed, and a digest says if
+they are the same there. `prepare` fills the folder.
 
 `load` is the one place where a program becomes something to call on the GPU.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
+from stretto.errors import StrettoWarning
 from stretto.options import Options
 
 from ..harness import reference_outputs
@@ -31,6 +34,7 @@ from ..models.entry import ZooEntry
 from ..models.groups import GROUPS
 from .device import Bench
 from .gpu import Gpu
+from .results import WrongValue
 
 KINDS = {
     "h100": Gpu("", "NVIDIA H100 80GB HBM3", (9, 0), 132, 0),
@@ -91,6 +95,10 @@ class Saved:
         path = self.folder / FACTS
         return json.loads(path.read_text()) if path.is_file() else {}
 
+    def file(self, program: Program) -> Path:
+        """Where a program is saved, if it is."""
+        return self.folder / f"{program.name.replace(' ', '-')}.stretto"
+
     def facts(self, program: Program) -> dict[str, Any]:
         return self.known.get(program.name, {})
 
@@ -113,10 +121,21 @@ class Saved:
 
 
 def load(program: Program, module: nn.Module, bench: Bench, saved: Saved) -> Any:
-    """The program for a module that is on the device, called with the model's inputs. Machine code
-    that the folder does not have is compiled."""
-    options = program.options(saved.code)
-    return stretto.compile(module, backend=bench.backend, options=options, dynamic=program.dynamic)
+    """The program for a module that is on the device, called with the model's inputs. One that the
+    folder does not have is compiled. Raises WrongValue for a saved one that is built again."""
+    path = saved.file(program)
+    if not path.is_file():
+        options = program.options(saved.code)
+        return stretto.compile(
+            module, backend=bench.backend, options=options, dynamic=program.dynamic
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StrettoWarning)
+        try:
+            tensors = module.state_dict()
+            return stretto.load(path, backend=bench.backend, device=bench.device, tensors=tensors)
+        except StrettoWarning as built:
+            raise WrongValue(f"the saved program does not run as it is: {built}") from built
 
 
 def digest_of(module: nn.Module) -> str:

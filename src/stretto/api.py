@@ -235,8 +235,8 @@ class Compiled:
         """Writes everything compiled so far to a file for `stretto.load`: the programs, and the
         machine code of those for GPUs.
 
-        weights: with the parameters, buffers and other tensors that the function has by name.
-        Without them who loads the file gives them, as `stretto.load(path, tensors=...)`.
+        weights: with the tensors of the module's `state_dict()`, of a function with all that it has
+        by name. Without them who loads the file gives them, as `stretto.load(path, tensors=...)`.
 
         Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
         depends on objects that a file cannot hold."""

@@ -142,7 +142,7 @@ def test_functions_take_what_they_use(path: Path) -> None:
     module = ast.parse(path.read_text())
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     library = {"tl", "range", "float", "wait", "signal", "stopped", "require", "packed_detail"}
-    library |= {"wait_for_each", "signal_by"}
+    library |= {"wait_for_each", "wait_by", "signal_by"}
     outside = library | {function.name for function in functions}
     for function in functions:
         names = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]

@@ -347,6 +347,11 @@ class Machine(ABC):
         """True if what it compiles for its target can be packed and run there."""
         return False
 
+    @property
+    def packed_by(self) -> str:
+        """The name of the machine whose packed programs it runs."""
+        return self.name
+
     def for_packed(self, packed: Packed) -> Machine:
         """The machine with the costs that a packed program was made with."""
         return self

@@ -82,8 +82,18 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
     }
     content = Content(manifest, texts, tensors.by_name)
     if not weights:
-        content = without_weights(content, tensors.named, names_of_code(manifest, made=True))
+        made = names_of_code(manifest, made=True)
+        content = without_weights(content, _given_again(compiled, tensors), made)
     write(Path(path), content)
+
+
+def _given_again(compiled: Compiled, tensors: Tensors) -> list[str]:
+    """The tensors that who loads a file can give: those of the module's `state_dict()`; of a
+    function all that it has by name."""
+    if compiled._module is None:
+        return tensors.named
+    own = compiled._module.state_dict(keep_vars=True)
+    return [name for name in tensors.named if own.get(name) is tensors.by_name[name]]
 
 
 def _is_of_mode(entry: Entry, module: torch.nn.Module | None) -> bool:

@@ -87,7 +87,9 @@ def load(
         content = dataclasses.replace(content, tensors=_tensors(content, tensors or {}, place))
     machine = choose_machine(backend, [torch.empty(0, device=place)])
     with _naming(Path(path)):
-        use = CodeUse(machine.name, options, content.manifest["built"]["options"], machine_code)
+        use = CodeUse(
+            machine.packed_by, options, content.manifest["built"]["options"], machine_code
+        )
         known = {class_name(kind): kind for kind in classes}
         supply = Supply(content.texts, content.tensors, known, spaces, place, use)
         signatures = [restore(item, supply) for item in content.manifest["signatures"]]

@@ -65,7 +65,8 @@ in each iteration, one of more."""
 FRAME_UNIT = 64
 """Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
 ROW_BITS = 10
-"""Of a wait in one word: for the first unit, and for the number of units. The step has the rest."""
+"""Bits of a wait in one word for the first unit, and for the number of units, as `poll_row` of the
+prelude reads them. The step has the rest."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
 
 
