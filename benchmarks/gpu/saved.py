@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,8 @@ class Saved:
 
     def file(self, program: Program) -> Path:
         """Where a program is saved, if it is."""
-        return self.folder / f"{program.name.replace(' ', '-')}.stretto"
+        name = re.sub(r"\W+", "-", program.name)
+        return self.folder / f"{name}.stretto"
 
     def facts(self, program: Program) -> dict[str, Any]:
         return self.known.get(program.name, {})

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
+from benchmarks.models import ZOO
 from stretto.errors import BuildError, LoadError, RunError, StrettoWarning
 from stretto.machines.cuda import device as cuda_device
 from stretto.machines.cuda import machine as cuda_machine
@@ -186,6 +187,22 @@ def test_what_passes_made_of_weights(
     torch.testing.assert_close(run(x), 2 * model(x))
     run.save(tmp_path / "changed.stretto")
     torch.testing.assert_close(on_stand_in(tmp_path / "changed.stretto")(x), 2 * model(x))
+
+
+def test_layers_whose_weights_are_joined(
+    tmp_path: Path, gpu: cuda_device.Gpu, request: pytest.FixtureRequest
+) -> None:
+    """Passes name what they make anew; the program is the same for all that."""
+    path = tmp_path / "lstm.stretto"
+    entry = ZOO["lstm"]
+    model, (x,) = entry.make(entry.presets["small"], 0)
+    compiled = compiled_for(model, x)
+    (signature,) = compiled.signatures
+    assert signature.stages.program.folded.results, "the test wants joined weights"
+    compiled.save(path, weights=False)
+    request.getfixturevalue("compile_nothing")
+    run = on_stand_in(path, tensors=model.state_dict())
+    torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_that_make_another_program_build_it(

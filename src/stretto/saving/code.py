@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +18,7 @@ import torch
 from stretto.build import begin
 from stretto.errors import BuildError, LoadError, ScheduleError
 from stretto.frontends.python import Captured
-from stretto.ir.core import Folded
+from stretto.ir.core import Folded, Program
 from stretto.ir.printer import print_program
 from stretto.machines.machine import Machine, Packed, Stages
 from stretto.machines.stages import PASSES
@@ -75,7 +76,7 @@ def pack(stages: Stages, signature: Json, tensors: Tensors, texts: dict[str, str
             for key, tensor in own.items()
             if tensor.untyped_storage().data_ptr() in sources
         },
-        "optimised": _digest(print_program(stages.program)),
+        "optimised": _digest(stages.program),
     }
 
 
@@ -93,10 +94,18 @@ def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
     return None
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(program: Program) -> str:
+    """A digest of what a program does. Values are numbered: their names depend on what else was
+    named alike while it was made."""
+    numbers: dict[str, int] = {}
+
+    def numbered(name: re.Match[str]) -> str:
+        return f"%{numbers.setdefault(name[0], len(numbers))}"
+
+    return hashlib.sha256(_VALUE.sub(numbered, print_program(program)).encode()).hexdigest()
 
 
+_VALUE = re.compile(r"%[\w.]+")
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError)
 """What content that `pack` has not made may lead to."""
 
@@ -164,7 +173,7 @@ def _made(code: Json, content: Content, stages: Stages) -> Mapping[str, torch.Te
     if is_right and all(name in content.tensors for _, name in found):
         return {key: content.tensors[name] for key, name in found}
     PASSES.run(stages)
-    if _digest(print_program(stages.program)) != code["optimised"]:
+    if _digest(stages.program) != code["optimised"]:
         raise BuildError("with these tensors, or this version of torch, the program is another one")
     return stages.program.constants
 

@@ -144,6 +144,8 @@ class _Captured(_Used):
 def _traits(argument: object) -> Hashable:
     if isinstance(argument, Tensor):
         return tuple(argument.shape), argument.dtype, argument.data_ptr() % 64
+    if isinstance(argument, list | tuple):
+        return tuple(map(_traits, argument))  # pyright: ignore[reportUnknownArgumentType]
     return str(argument)
 
 
