@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-import stretto
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
@@ -23,7 +22,7 @@ from ..peers.base import Skipped
 from .clock import spread
 from .device import TOLERANCE, Bench
 from .results import WrongValue
-from .saved import SEEDS, Program, entry_of
+from .saved import SEEDS, Program, entry_of, load
 from .systems import on_host
 
 if TYPE_CHECKING:
@@ -73,8 +72,7 @@ def measure(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
     program = Program(model)
     module, inputs = entry_of(model).make(entry_of(model).presets[program.preset], SEEDS[0])
     module, inputs = bench.place(module, inputs)
-    options = program.options(reporter.programs)
-    fast = stretto.compile(module, backend=bench.backend, options=options)
+    fast = load(program, module, bench, reporter.saved)
     wanted = fast(*inputs)
     stages = fast.signatures[0].stages
     made, (_, interface) = gpu_program(stages), stages.runnable()
@@ -92,7 +90,7 @@ def measure(reporter: Reporter, bench: Bench, model: str) -> dict[str, Any]:
         return block, host
 
     launcher.control = control
-    execute = PlanExecutable(made.plan, sources, interface, options, launcher)
+    execute = PlanExecutable(made.plan, sources, interface, stages.options, launcher)
     execute(list(inputs))
     notes[:, 0] = 0
     found = execute(list(inputs))
