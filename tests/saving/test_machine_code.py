@@ -205,6 +205,29 @@ def test_layers_whose_weights_are_joined(
     torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+def test_tensors_that_the_capture_has_read(tmp_path: Path, gpu: cuda_device.Gpu) -> None:
+    """Their content is part of the program, which no file says otherwise."""
+
+    class Signed(nn.Module):
+        positive: Tensor
+
+        def __init__(self, positive: bool) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4))
+            self.register_buffer("positive", torch.tensor(positive))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.weight if self.positive.item() else x - self.weight
+
+    path, x, model = tmp_path / "signed.stretto", torch.rand(4), Signed(True)
+    compiled_for(model, x).save(path, weights=False)
+    same, other = Signed(True), Signed(False)
+    run = on_stand_in(path, tensors=same.state_dict())
+    torch.testing.assert_close(run(x), same(x))
+    with pytest.raises(LoadError, match="has read 'positive' while it was captured"):
+        on_stand_in(path, tensors=other.state_dict())
+
+
 def test_weights_that_make_another_program_build_it(
     tmp_path: Path, gpu: cuda_device.Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ from stretto.ir.core import Program
 from stretto.ir.ops import TensorOp
 from stretto.ir.printer import print_program
 from stretto.saving.code import names_of_code, pack
-from stretto.saving.file import Content, without_weights, write
+from stretto.saving.file import Content, digest_of, without_weights, write
 from stretto.saving.values import Json, container_to_json, value_to_json
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
     for number, entry in enumerate(entries):
         texts[f"program.{number}"] = print_program(entry.captured.program)
         signature = _signature(entry, f"program.{number}", tensors)
-        signatures.append(signature | {"code": pack(entry.stages, signature, tensors, texts)})
+        code = pack(entry.stages, signature, tensors, texts)
+        signatures.append(signature | {"code": code, "read": _read(entry.captured, compiled)})
     manifest = {
         "function": _name(compiled),
         "parameters": _parameters(compiled._function),
@@ -85,6 +86,15 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
         made = names_of_code(manifest, made=True)
         content = without_weights(content, _given_again(compiled, tensors), made)
     write(Path(path), content)
+
+
+def _read(captured: Captured, compiled: Compiled) -> dict[str, str]:
+    """Digests of the tensors of a module's `state_dict()` whose content the capture has read, so
+    that the program is for no other content of them."""
+    own = {} if compiled._module is None else compiled._module.state_dict(keep_vars=True)
+    names = {id(tensor): name for name, tensor in own.items()}
+    read = [source.tensor for source in captured.constants if source.key is None]
+    return {names[id(tensor)]: digest_of(tensor) for tensor in read if id(tensor) in names}
 
 
 def _given_again(compiled: Compiled, tensors: Tensors) -> list[str]:

@@ -27,7 +27,7 @@ from stretto.options import Options
 from stretto.placement import AUTO, choose_machine, require_backend
 from stretto.runtime.check import Checker
 from stretto.saving.code import CodeUse, names_of_code, options_of, unpack
-from stretto.saving.file import Content, damaged, read, write
+from stretto.saving.file import Content, damaged, digest_of, read, write
 from stretto.saving.mismatch import mismatch, name_of
 from stretto.saving.restore import Signature, Supply, TensorForm, restore, version_of
 from stretto.saving.values import class_name, dtype_named, integers
@@ -111,6 +111,7 @@ def _tensors(
     content: Content, given: Mapping[str, torch.Tensor], place: torch.device
 ) -> dict[str, torch.Tensor]:
     """The tensors of a file by name, on the device. Machine code stays where it is."""
+    signatures: list[Any] = content.manifest["signatures"]
     wanted = {name: (x.dtype, x.shape) for name, x in content.tensors.items()}
     for name, (dtype, shape, _) in content.manifest.get("left_out", {}).items():
         wanted[name] = (dtype_named(dtype), torch.Size(integers(shape)))
@@ -122,6 +123,13 @@ def _tensors(
         )
     binaries = names_of_code(content.manifest, binaries=True)
     of_code = binaries | names_of_code(content.manifest, made=True)
+    for name, digest in (pair for item in signatures for pair in item["read"].items()):
+        if name in given and digest_of(given[name]) != digest:
+            raise LoadError(
+                f"the function has read '{name}' while it was captured, and the one that is given "
+                "has another content",
+                remedy="compile and save the model with these weights",
+            )
     found: dict[str, torch.Tensor] = {}
     for name, (dtype, shape) in wanted.items():
         tensor = content.tensors.get(name)
