@@ -328,6 +328,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("rows", type=Path, nargs="+", help="files of rows, in their order")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw pictures there")
     options = parser.parse_args(arguments)
+    for path in options.rows:
+        if not path.is_file():
+            parser.error(f"{path} is not a file")
     rows = read_rows(options.rows)
     print(report(rows), end="")
     if options.pictures is not None:

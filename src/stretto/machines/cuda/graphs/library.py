@@ -65,6 +65,9 @@ class Refusal:
     call: LibraryCall
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.call.target} ({self.call.source}): {self.reason}"
+
 
 def _is_constant(kind: object, outs: set[Buffer]) -> bool:
     return isinstance(kind, Buffer) and kind.kind == "constant" and kind not in outs
