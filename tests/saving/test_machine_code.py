@@ -6,6 +6,7 @@ kernels whose machine code it is given.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from stretto.machines.cuda import device as cuda_device
 from stretto.machines.cuda import machine as cuda_machine
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import BuildStage, Machine
-from stretto.saving.file import read, write
+from stretto.saving.code import compressed
+from stretto.saving.file import Content, read, write
 from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
 
 pytest.importorskip("triton")
@@ -316,12 +318,17 @@ def test_a_captured_graph_and_library_calls(
 def _with_call(path: Path, forged: Path, before: str, after: str) -> None:
     """The same file with another library call in its plan, and the digests that it needs."""
     content = read(path)
-    texts = {
-        name: text.replace(before, after) if name.endswith(".plan") else text
-        for name, text in content.texts.items()
-    }
-    assert texts != content.texts
-    write(forged, replace(content, texts=texts))
+    plan = zlib.decompress(content.tensors[PLAN].numpy().tobytes()).decode()
+    assert before in plan
+    write(forged, _with_plan(content, plan.replace(before, after)))
+
+
+PLAN = "program.0.plan.text"
+
+
+def _with_plan(content: Content, plan: str) -> Content:
+    made = torch.frombuffer(bytearray(compressed(plan)), dtype=torch.uint8)
+    return replace(content, tensors={**content.tensors, PLAN: made})
 
 
 def test_a_file_for_another_gpu_is_built_again_and_says_so(
@@ -397,7 +404,7 @@ def test_targets_that_nothing_can_be_compiled_for() -> None:
         stretto.compile(Steps(), target="h100", fallback=True)
 
 
-@pytest.mark.parametrize("damage", ["binary", "plan", "launches"])
+@pytest.mark.parametrize("damage", ["binary", "plan", "launches", "compressed"])
 def test_a_damaged_file(tmp_path: Path, gpu: cuda_device.Gpu, damage: str) -> None:
     path = tmp_path / "steps.stretto"
     saved(path, torch.ones(3, 8))
@@ -407,8 +414,9 @@ def test_a_damaged_file(tmp_path: Path, gpu: cuda_device.Gpu, damage: str) -> No
         kept = {n: x for n, x in content.tensors.items() if not n.endswith("launch.0")}
         content = replace(content, tensors=kept)
     elif damage == "plan":
-        texts = {**content.texts, "program.0.plan": "plan\nnothing of the kind"}
-        content = replace(content, texts=texts)
+        content = _with_plan(content, "plan\nnothing of the kind")
+    elif damage == "compressed":
+        content = replace(content, tensors={**content.tensors, PLAN: torch.ones(9).byte()})
     else:
         code["facts"]["launches"].append(code["facts"]["launches"][0])
     write(path, content)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -37,18 +38,21 @@ _OF_RUNS = frozenset(
 """Options on which the code of a program does not depend."""
 
 
-def pack(stages: Stages, signature: Json, tensors: Tensors, texts: dict[str, str]) -> Json:
-    """A signature's code as JSON; None where the machine keeps none. Adds its texts and tensors.
-    signature: as JSON, without code."""
+def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
+    """A signature's code as JSON; None where the machine keeps none. Adds its tensors: texts are
+    compressed, since the plan of a program of many small launches has megabytes. signature: as
+    JSON, without code."""
     packed = stages.machine.pack(stages)
     if packed is None:
         return None
     prefix = signature["text"]
-    texts |= {f"{prefix}.{name}": text for name, text in packed.texts.items()}
-    binaries = {
-        name: tensors.name(torch.frombuffer(bytearray(code), dtype=torch.uint8), f"{prefix}.{name}")
-        for name, code in packed.binaries.items()
-    }
+
+    def kept(content: bytes, name: str) -> str:
+        tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return tensors.name(tensor, f"{prefix}.{name}")
+
+    texts = {n: kept(compressed(text), f"{n}.text") for n, text in packed.texts.items()}
+    binaries = {name: kept(code, name) for name, code in packed.binaries.items()}
     _, interface = stages.runnable()
     own = {key: stages.captured.constants[key] for key in signature["constants"]}
     keys = {id(tensor): key for key, tensor in stages.program.constants.items()}
@@ -68,7 +72,7 @@ def pack(stages: Stages, signature: Json, tensors: Tensors, texts: dict[str, str
         "machine": stages.machine.name,
         "units": stages.units,
         "facts": packed.facts,
-        "texts": list(packed.texts),
+        "texts": texts,
         "binaries": binaries,
         "constants": constants,
         "made of": {
@@ -78,6 +82,10 @@ def pack(stages: Stages, signature: Json, tensors: Tensors, texts: dict[str, str
         },
         "optimised": _digest(stages.program),
     }
+
+
+def compressed(text: str) -> bytes:
+    return zlib.compress(text.encode(), 9)
 
 
 def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
@@ -106,7 +114,7 @@ def _digest(program: Program) -> str:
 
 
 _VALUE = re.compile(r"%[\w.]+")
-_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError)
+_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError, zlib.error)
 """What content that `pack` has not made may lead to."""
 
 
@@ -133,11 +141,14 @@ def _unpacked(
     code: Json, signature: Json, content: Content, captured: Captured, machine: Machine,
     options: Options, place: torch.device, namespaces: tuple[str, ...],
 ) -> Stages:  # fmt: skip
-    prefix = signature["text"]
+
+    def kept(name: str) -> bytes:
+        return content.tensors[name].numpy().tobytes()
+
     packed = Packed(
         code["facts"],
-        {name: content.texts[f"{prefix}.{name}"] for name in code["texts"]},
-        {name: content.tensors[own].numpy().tobytes() for name, own in code["binaries"].items()},
+        {name: zlib.decompress(kept(own)).decode() for name, own in code["texts"].items()},
+        {name: kept(own) for name, own in code["binaries"].items()},
     )
     machine = machine.for_packed(packed)
     program = captured.program
@@ -200,12 +211,15 @@ def _constant(
 def names_of_code(
     manifest: Mapping[str, Any], *, binaries: bool = False, made: bool = False
 ) -> frozenset[str]:
-    """The tensors of a file that are machine code, and those that passes computed."""
+    """The tensors of a file that are code, as machines or people read it, and constants that passes
+    computed."""
     codes = [item["code"] for item in manifest["signatures"] if item["code"] is not None]
     constants = [item for code in codes for item in code["constants"].values()]
     found: set[str] = set()
     if binaries:
-        found.update(name for code in codes for name in code["binaries"].values())
+        found.update(
+            n for code in codes for n in (*code["binaries"].values(), *code["texts"].values())
+        )
     if made:
         found.update(item["made"][1] for item in constants if "made" in item)
     return frozenset(found)

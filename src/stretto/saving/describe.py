@@ -73,7 +73,7 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
     for number, entry in enumerate(entries):
         texts[f"program.{number}"] = print_program(entry.captured.program)
         signature = _signature(entry, f"program.{number}", tensors)
-        code = pack(entry.stages, signature, tensors, texts)
+        code = pack(entry.stages, signature, tensors)
         signatures.append(signature | {"code": code, "read": _read(entry.captured, compiled)})
     manifest = {
         "function": _name(compiled),
