@@ -167,7 +167,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What a machine made of a program, as the content of a file, without the constants.
+    """A program as a machine has made it: the content of a file, without the constants.
 
     facts: JSON. texts, binaries: by names that the machine gives.
     """
@@ -330,8 +330,8 @@ class Machine(ABC):
         raise ValueError(f"{self.name} compiles for what is here only")
 
     def pack(self, stages: Stages) -> Packed | None:
-        """What the machine made of a program, for a file that another process loads; None for a
-        machine whose programs are built where the file is loaded."""
+        """Packs a built program for a file that another process loads; None for a machine whose
+        programs are built where the file is loaded."""
         return None
 
     def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:

@@ -1,4 +1,4 @@
-"""What a machine made of a signature's program, in a file: so that `load` need not build it.
+"""The built program of a signature in a file, so that `load` need not build it again.
 
 Constants that passes computed are part of it. They are right as long as the tensors that they were
 computed from are; else passes compute them anew, and the code stays if the program stays the same.
@@ -115,7 +115,7 @@ def _digest(program: Program) -> str:
 
 _VALUE = re.compile(r"%[\w.]+")
 _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ScheduleError, zlib.error)
-"""What content that `pack` has not made may lead to."""
+"""Errors to which content that `pack` has not made may lead."""
 
 
 def unpack(
@@ -237,12 +237,12 @@ class CodeUse:
     is_trusted: bool
 
     def holds(self, code: Json) -> bool:
-        """Whether a signature runs by its code, as far as that can be said before it is tried."""
+        """True if a signature runs by its code, as far as that is known before it is tried."""
         usable = code is not None and self.is_trusted and code["machine"] == self.machine
         return usable and (self.options is None or self._makes_the_same(self.options))
 
     def _makes_the_same(self, options: Options) -> bool:
-        """Whether options differ only in some on which code does not depend."""
+        """True if options differ only in some on which code does not depend."""
         names = [field.name for field in fields(Options) if field.name not in _OF_RUNS]
         given = json.loads(json.dumps({name: getattr(options, name) for name in names}))
         return all(given[name] == self.saved[name] for name in names if name in self.saved)

@@ -125,7 +125,7 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
 def _ordered(
     source: TritonSource, target: Target, assembled: Assembled, *, vectors: bool = True
 ) -> Any:
-    """What Triton makes of a program, with the barriers that it lacks across calls. Each turn adds
+    """Compiles a program with the barriers that Triton leaves out across calls. Each turn adds
     some, so the turns end. Raises BuildError where a barrier does not help, and where a call
     overwrites what its caller holds in shared memory."""
     while True:

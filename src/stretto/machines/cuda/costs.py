@@ -1,5 +1,5 @@
-"""What a thread block of an H200 takes while all 132 run, by design figures and by measurements of
-others (`simulator/devices.py` says which); nothing here was measured with stretto's own kernels."""
+"""Costs of a thread block of an H200 while all 132 run: design figures, and measurements of others
+(`simulator/devices.py` says which). Nothing here was measured with stretto's own kernels."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def graph_text(executable: GraphExecutable) -> str:
 
 
 def driver_text(executable: GraphExecutable) -> str:
-    """What the host executes because the driver is too old; empty for nothing."""
+    """Names the loops and branches that the host executes since the driver is too old, if any."""
     names = ", ".join(f"`{title(node)}`" for node in executable.needs_newer_driver)
     if not names:
         return ""

@@ -38,7 +38,7 @@ CLONE = "_clone_triton_value"
 
 
 _UNKNOWN_GPU = "is not defined for option 'gpu-name'"
-"""What ptxas says of a GPU that is newer than it."""
+"""Text by which ptxas reports a GPU that is newer than itself."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Effect(Enum):
-    """What an instruction does to memory, or to the order of what is done to it. Shared memory has
+    """Effects of an instruction on memory, or on the order of accesses to it. Shared memory has
     two parts: Triton's own, its scratch, and the one where the program keeps constants."""
 
     LOOK = "a relaxed strong load of a word that other units write"

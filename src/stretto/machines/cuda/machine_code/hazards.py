@@ -74,8 +74,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What may hold before an instruction. fresh: a path comes here from the function's beginning
-    without a barrier."""
+    """Facts that may hold before an instruction. fresh: a path comes here from the function's
+    beginning without a barrier."""
 
     fresh: bool
     pending: frozenset[Pending] = frozenset()
@@ -86,8 +86,8 @@ class State:
 
 @dataclass(slots=True)
 class Summary:
-    """What callers must know of a function. first: if it may write, and if it may read, before its
-    first barrier. left: what is pending where it returns. passes: a path has no barrier. touches:
+    """Facts about a function that its callers need. first: if it may write, and if it may read,
+    before its first barrier. left: what is pending where it returns. passes: a path has no barrier. touches:
     the function, or one that it calls, accesses scratch."""
 
     first: set[bool] = field(default_factory=set[bool])
