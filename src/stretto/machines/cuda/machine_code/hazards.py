@@ -87,8 +87,8 @@ class State:
 @dataclass(slots=True)
 class Summary:
     """Facts about a function that its callers need. first: if it may write, and if it may read,
-    before its first barrier. left: what is pending where it returns. passes: a path has no barrier. touches:
-    the function, or one that it calls, accesses scratch."""
+    before its first barrier. left: what is pending where it returns. passes: a path has no barrier.
+    touches: the function, or one that it calls, accesses scratch."""
 
     first: set[bool] = field(default_factory=set[bool])
     left: frozenset[Pending] = frozenset()
