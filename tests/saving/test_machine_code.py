@@ -6,6 +6,8 @@ kernels whose machine code it is given.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -422,3 +424,32 @@ def test_a_damaged_file(tmp_path: Path, gpu: cuda_device.Gpu, damage: str) -> No
     write(path, content)
     with pytest.raises(LoadError, match="code of a program is not as it was written"):
         on_stand_in(path)
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+import stretto
+from stretto.machines.cuda import device, machine
+from stretto.machines.machine import Executable
+
+gpu = device.Gpu(0, "NVIDIA H100 80GB HBM3", (9, 0), 132)
+device.find_gpu = machine.find_gpu = lambda place: gpu
+
+
+class Ready(Executable):
+    def __call__(self, inputs, sizes=None):
+        raise AssertionError
+
+
+machine.cuda_executable = lambda *given: Ready()
+print(stretto.load(sys.argv[1], backend="cuda", device="cpu"))
+"""
+
+
+def test_loading_needs_no_triton(tmp_path: Path) -> None:
+    path = tmp_path / "steps.stretto"
+    saved(path, torch.ones(3, 8))
+    command = [sys.executable, "-c", WITHOUT_TRITON, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "<stretto.load of Steps: 1 signature>\n", done.stderr
