@@ -329,8 +329,7 @@ PLAN = "program.0.plan.text"
 
 
 def _with_plan(content: Content, plan: str) -> Content:
-    made = torch.frombuffer(bytearray(compressed(plan)), dtype=torch.uint8)
-    return replace(content, tensors={**content.tensors, PLAN: made})
+    return replace(content, tensors={**content.tensors, PLAN: compressed(plan.encode())})
 
 
 def test_a_file_for_another_gpu_is_built_again_and_says_so(

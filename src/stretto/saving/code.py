@@ -39,19 +39,18 @@ _OF_RUNS = frozenset(
 
 
 def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
-    """A signature's code as JSON; None where the machine keeps none. Adds its tensors: texts are
-    compressed, since the plan of a program of many small launches has megabytes. signature: as
-    JSON, without code."""
+    """A signature's code as JSON; None where the machine keeps none. Adds its tensors, which are
+    compressed: a program of many small launches has megabytes of plan and machine code. signature:
+    as JSON, without code."""
     packed = stages.machine.pack(stages)
     if packed is None:
         return None
     prefix = signature["text"]
 
     def kept(content: bytes, name: str) -> str:
-        tensor = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        return tensors.name(tensor, f"{prefix}.{name}")
+        return tensors.name(compressed(content), f"{prefix}.{name}")
 
-    texts = {n: kept(compressed(text), f"{n}.text") for n, text in packed.texts.items()}
+    texts = {name: kept(text.encode(), f"{name}.text") for name, text in packed.texts.items()}
     binaries = {name: kept(code, name) for name, code in packed.binaries.items()}
     _, interface = stages.runnable()
     own = {key: stages.captured.constants[key] for key in signature["constants"]}
@@ -84,8 +83,8 @@ def pack(stages: Stages, signature: Json, tensors: Tensors) -> Json:
     }
 
 
-def compressed(text: str) -> bytes:
-    return zlib.compress(text.encode(), 9)
+def compressed(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(zlib.compress(content, 9)), dtype=torch.uint8)
 
 
 def _view(tensor: torch.Tensor, own: Mapping[str, torch.Tensor]) -> Json:
@@ -143,11 +142,11 @@ def _unpacked(
 ) -> Stages:  # fmt: skip
 
     def kept(name: str) -> bytes:
-        return content.tensors[name].numpy().tobytes()
+        return zlib.decompress(content.tensors[name].numpy().tobytes())
 
     packed = Packed(
         code["facts"],
-        {name: zlib.decompress(kept(own)).decode() for name, own in code["texts"].items()},
+        {name: kept(own).decode() for name, own in code["texts"].items()},
         {name: kept(own) for name, own in code["binaries"].items()},
     )
     machine = machine.for_packed(packed)
