@@ -247,6 +247,19 @@ def test_a_word_says_whom_a_unit_waits_for(seed: int) -> None:
     assert progress(control) == [0, 2, 2, 2] and control[ERROR] == 0
 
 
+def test_a_word_names_the_first_unit_the_number_of_units_and_the_step() -> None:
+    """A wait that never ends names all three, in whatever order the units run."""
+    body = """
+        signal(control, unit, base + 1)
+        ok = wait_by(control, unit, tl.load(tables + unit), base + 4, polls, ok, 4)
+    """
+    table = torch.tensor([one_word(1, 2, 3), 0, 0, 0], dtype=torch.int32)
+    kernel = InterpretedKernel(program(body, pointer("tables", "i32"), units=4))
+    expected = "deadlock: unit 0 waits for unit 1 (at 1, ended), unit 2 (at 1, ended) to reach 7"
+    with pytest.raises(DeadlockError, match=f"^{re.escape(expected)}$"):
+        kernel.launch([control_block(4), table, PLENTY])
+
+
 def test_what_fits_into_the_word_of_a_wait() -> None:
     assert fits_word((1023, 1023, 2047)) and one_word(1023, 1023, 2047) == (1 << 31) - 1
     assert not fits_word((1024, 1, 0)) and not fits_word((0, 1024, 0))
