@@ -348,7 +348,7 @@ class Loaded:
 
 
 def _renewed(captured: Captured) -> Captured:
-    """What was captured, with its tensors as they are now."""
+    """Returns the capture with the versions and addresses that its tensors have now."""
     sources = tuple(
         dataclasses.replace(s, version=version_of(s.tensor), address=s.tensor.data_ptr())
         for s in captured.constants

@@ -84,7 +84,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What signatures are restored with. device: the one that replaces those of the file. use: of
+    """Inputs of `restore`. device: the one that replaces those of the file. use: of
     programs that run by their code nothing is verified, since nothing is built of them."""
 
     texts: Mapping[str, str]

@@ -35,7 +35,7 @@ class Device:
     functions: float
     """Scalar functions of pointwise work, as tanh or a division."""
     memory_bandwidth: float
-    """What reads of all units together reach."""
+    """Rate that reads of all units together reach."""
     unit_bandwidth: float
     """What one unit alone can draw from memory or from the shared cache."""
     on_chip_bandwidth: float = inf
