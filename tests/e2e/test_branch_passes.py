@@ -180,7 +180,7 @@ CASES: list[tuple[Callable[..., Any], Sequence[Call]]] = [
     (zero_trips, [(X, number(n), flag) for n in (0, 1, 3) for flag in (YES, NO)]),
     (nested, [(X, a, b) for a in (YES, NO) for b in (YES, NO)]),
     (down, [(X, number(n), flag) for n in (0, 1, 4) for flag in (YES, NO)]),
-    (late, [(X, X), (-X - 1, X), (X + 1, X * 2)]),
+    (late, [(X + 0.5, X), (-X - 1, X), (X + 1, X * 2)]),
 ]
 
 

@@ -400,7 +400,7 @@ class CrossCompiler(TritonMachine):
         """Raises FewerUnitsError as on the GPU itself, which would hold as many thread blocks as
         the compiled kernels' resources say."""
         stages.product = made = compile_plan(gpu_program(stages), self.target.name, stages.options)
-        if self.target.multiprocessor is not None:
+        if self.target.multiprocessor is not None and made.compiled:
             fitting = min(kernel.resources.units_per_sm for kernel in made.compiled)
             _require_room(fitting * self.multiprocessors, self.wanted, stages)
 
