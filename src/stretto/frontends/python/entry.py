@@ -48,6 +48,7 @@ from stretto.frontends.python.results.inputs import (
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
 from stretto.frontends.python.results.owners import owners_of, paths_of, source_of
 from stretto.frontends.python.results.sizes import provable, settled_sizes
+from stretto.frontends.python.source.redirected import redirected
 from stretto.frontends.python.tracing.evaluate import OPERATOR_ERRORS
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.hints import Hints
@@ -275,7 +276,8 @@ def _capture(
             heap, arguments, (item.traced for item in inputs[: len(tensors)]), iter(numbers)
         )
         enter_lists(plan.tracked.values())
-        result = _call(region, fn, traced_args, traced_kwargs)
+        with redirected(heap.seen) as tracer.redirected:
+            result = _call(region, fn, traced_args, traced_kwargs)
         check_changes(heap)
         if plan.grow(heap, reading, tracer.traced.values()):
             raise Replan

@@ -30,13 +30,14 @@ from stretto.frontends.python.calls.in_python import mark
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.operators import decompositions
-from stretto.frontends.python.source.rewrite import mark as local
+from stretto.frontends.python.source.redirected import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.own_methods import own_method, tested
 from stretto.frontends.python.values.scalars import concrete, is_number, to_number
 from stretto.frontends.python.values.state import TracedList
 
@@ -69,12 +70,15 @@ def while_(frame: CallFrame, test: Any, body: Any, live: tuple[str, ...]) -> Non
         while test():
             body()
         return
-    loops.stage_while(frame, test, body, live)
+    loops.stage_while(frame, lambda: tested(test()), body, live)
 
 
 def for_(
     frame: CallFrame, iterable: Any, body: Any, live: tuple[str, ...], stop: Any = None
 ) -> None:
+    if active() is not None:
+        method = own_method(iterable, "__iter__")
+        iterable = iterable if method is None else call(method)
     if isinstance(iterable, Generated):
 
         def consume(item: Any) -> Any:
@@ -97,6 +101,14 @@ def for_(
     check_iterator(iterable)
     check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
+
+
+def defined(kind: type) -> type:
+    """A class that rewritten code has defined."""
+    state = active()
+    if state is not None:
+        state.redirected.add(kind)
+    return kind
 
 
 def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,9 +252,17 @@ def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
     return staged
 
 
+def _own(holder: Any, name: str) -> Any:
+    """A method of the user's, which takes traced positions as they are."""
+    return None if active() is None else own_method(holder, name)
+
+
 @_for_each_option
 def getitem(holder: Any, index: Any) -> Any:
     """`holder[index]`."""
+    method = _own(holder, "__getitem__")
+    if method is not None:
+        return call(method, index)
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
     if isinstance(holder, TracedTensor | parts.Parts):
@@ -265,7 +285,10 @@ def getitem(holder: Any, index: Any) -> Any:
 @_for_each_option
 def setitem(holder: Any, index: Any, value: Any) -> None:
     """`holder[index] = value`."""
-    if isinstance(holder, TracedList):
+    method = _own(holder, "__setitem__")
+    if method is not None:
+        call(method, index, value)
+    elif isinstance(holder, TracedList):
         operations.set_item(holder, index, value)
     elif isinstance(holder, torch.Tensor):
         if active() is not None and not isinstance(holder, TracedTensor):
@@ -279,7 +302,10 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
 @_for_each_option
 def delitem(holder: Any, index: Any) -> None:
     """`del holder[index]`."""
-    if isinstance(holder, TracedList):
+    method = _own(holder, "__delitem__")
+    if method is not None:
+        call(method, index)
+    elif isinstance(holder, TracedList):
         operations.delete_item(holder, index)
     else:
         changes(holder)
@@ -302,11 +328,21 @@ def setattr(holder: Any, name: str, value: Any) -> None:
     builtins.setattr(holder, name, value)
 
 
+def added(first: Any, second: Any) -> Any:
+    """`first + second`. A torch.Size takes numbers of Python only."""
+    is_size = isinstance(first, torch.Size) or isinstance(second, torch.Size)
+    if is_size and isinstance(first, tuple) and isinstance(second, tuple):
+        return call(torch.Size, (*first, *second))  # pyright: ignore[reportUnknownArgumentType]
+    return first + second
+
+
 def augment(value: Any, other: Any) -> Any:
     """`value += other`: a list gets the items itself."""
     if isinstance(value, builtins.list) and isinstance(other, TracedList):
         call(value.extend, other)
         return value
+    if isinstance(value, tuple):
+        return added(value, other)  # pyright: ignore[reportUnknownArgumentType]
     value += other
     return value
 
@@ -339,8 +375,15 @@ def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
     """`holder.name op= value`."""
     before = builtins.getattr(holder, name)
     after = _INPLACE[operation](before, value)
-    if after is not before and not (isinstance(before, torch.Tensor) and _is_of(before, after)):
+    is_same = after is before or (isinstance(before, torch.Tensor) and _is_of(before, after))
+    if not is_same or _is_set_by_method(holder, name):
         setattr(holder, name, after)
+
+
+def _is_set_by_method(holder: Any, name: str) -> bool:
+    """True if a store into an attribute calls a method of the user, or of a property."""
+    entry = next((vars(kind)[name] for kind in type(holder).__mro__ if name in vars(kind)), None)
+    return hasattr(type(entry), "__set__") or own_method(holder, "__setattr__") is not None
 
 
 def _is_of(before: torch.Tensor, after: Any) -> bool:
@@ -359,6 +402,9 @@ def contains(container: Any, item: Any) -> Any:
         return branches.use(
             found, lambda option: contains(*replaced((container, item), found, option))
         )
+    method = own_method(container, "__contains__")
+    if method is not None:
+        return not_(not_(call(method, item)))
     if isinstance(container, TracedList):
         return operations.contains(container, item)
     by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
@@ -366,9 +412,9 @@ def contains(container: Any, item: Any) -> Any:
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
             return branches.which(entry, lambda option: option is not UNDEFINED)
-    is_searched = isinstance(container, builtins.list | tuple | range | set) and (
-        isinstance(item, TracedTensor)
-        or any(isinstance(other, TracedTensor | Either) for other in container)
+    is_searched = own_method(container, "__iter__") is not None or (
+        isinstance(container, builtins.list | tuple | range | set)
+        and any(_may_be_equal_in_some_runs(other) for other in (item, *container))
     )
     if by_number or is_searched:
         result: Any = False
@@ -384,6 +430,21 @@ def contains(container: Any, item: Any) -> Any:
         equal: Any = item == container
         return to_number(equal.any())
     return item in container
+
+
+def _may_be_equal_in_some_runs(item: Any) -> bool:
+    known = isinstance(item, TracedTensor | Either)
+    return known or own_method(item, "__eq__") is not None
+
+
+def not_equal(first: Any, second: Any) -> Any:
+    """`first != second`. What object has for it is the negation of the user's `__eq__`."""
+    if active() is not None and type(first).__ne__ is object.__ne__:
+        method = own_method(first, "__eq__")
+        equal = NotImplemented if method is None else call(method, second)
+        if equal is not NotImplemented:
+            return not_(equal)
+    return first != second
 
 
 def is_(first: Any, second: Any) -> Any:
@@ -428,7 +489,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "Gt": operator.gt,
     "GtE": operator.ge,
     "Eq": operator.eq,
-    "NotEq": operator.ne,
+    "NotEq": not_equal,
     "Is": is_,
     "IsNot": lambda first, second: not_(is_(first, second)),
     "In": lambda item, container: contains(container, item),
@@ -451,6 +512,7 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
     def fails() -> None:
         raise AssertionError(message()) if has_message() else AssertionError()
 
+    condition = tested(condition)
     if active() is not None and branches.is_traced(condition):
         branches.branch(condition, lambda: None, fails)
     elif not branches.truth(condition):
@@ -466,11 +528,11 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "bound_values", "call",
-    "chain", "contains", "delattr", "delitem", "enter", "enter_try", "for_", "generator", "getitem",
-    "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "not_",
-    "or_", "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
-    "yielded",
+    "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "bound_values",
+    "call", "chain", "contains", "defined", "delattr", "delitem", "enter", "enter_try", "for_",
+    "generator", "getitem", "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed",
+    "local", "mark", "not_", "not_equal", "or_", "plain", "setattr", "setitem", "slice", "text",
+    "while_", "wrote_outer", "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

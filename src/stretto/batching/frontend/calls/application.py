@@ -133,6 +133,9 @@ def _apply_module(
 ) -> Value:
     if vars(module).get("_forward_hooks") or vars(module).get("_forward_pre_hooks"):
         frame.refuse(f"a {type(module).__name__} has hooks", "remove them before batching")
+    if type(module).__call__.__module__.split(".")[0] != "torch":
+        name = type(module).__name__
+        frame.refuse(f"the class {name} has a '__call__' of its own", "override 'forward' instead")
     note_attribute(frame.evaluation, module, "forward", module.forward)
     own = vars(module).get("forward")
     forward = own or getattr(type(module), "forward", None)

@@ -33,6 +33,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.own_methods import own_length, own_method
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     cast_number,
@@ -57,6 +58,10 @@ def _cast(kind: type) -> BuiltinRule:
             return torch.sym_int(args[0]) if kind is int else torch.sym_float(args[0])
         if len(args) == 1 and isinstance(args[0], torch.SymInt):
             return cast_number(tracer().number_of_dim(args[0]), kind)
+        if len(args) == 1 and kind in _CONVERSIONS:
+            made = _converted(kind, args[0])
+            if made is not NotImplemented:
+                return made
         if len(args) != 1 or not _traced(args[0]):
             return NotImplemented
         known = known_value(args[0])
@@ -67,6 +72,32 @@ def _cast(kind: type) -> BuiltinRule:
         return cast_number(args[0], kind)
 
     return rule
+
+
+_CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")}
+
+
+def _converted(kind: type, value: Any) -> Any:
+    """What a method of the user makes of an object."""
+    methods = (own_method(value, name) for name in _CONVERSIONS[kind])
+    method = next((item for item in methods if item is not None), None)
+    if method is None:
+        return NotImplemented
+    made = Hooks.call(method)
+    return made if is_number(made) and number_kind(made) is kind else kind(_Converted(made))
+
+
+class _Converted:
+    """Has the interpreter check what a conversion has made."""
+
+    def __init__(self, made: Any) -> None:
+        self.__made = made
+
+    def __int__(self) -> int:
+        return self.__made
+
+    def __float__(self) -> float:
+        return self.__made
 
 
 def _check_finite(value: Any) -> None:
@@ -80,6 +111,8 @@ def _check_finite(value: Any) -> None:
 
 
 def _len(value: Any) -> Any:
+    if own_method(value, "__len__") is not None:
+        return own_length(value)
     if isinstance(value, TracedList):
         return operations.traced_length(value)
     if isinstance(value, sources.Indexed):
@@ -171,6 +204,8 @@ def _as_number(value: Any) -> Any:
 def _isinstance(value: Any, kinds: Any) -> Any:
     """A traced number is an instance of what eager code would have."""
     every = kinds if isinstance(kinds, tuple) else (kinds,)
+    if any(own_method(kind, "__instancecheck__") is not None for kind in every):
+        return _is_one_of(value, every)
     if isinstance(value, packed.PaddedSequence):
         return builtins.any(issubclass(PackedSequence, kind) for kind in every)
     if isinstance(value, TracedList | parts.Parts):
@@ -182,6 +217,16 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     if not is_number(value):
         return NotImplemented
     return any(issubclass(_number_type(value), item) for item in every if isinstance(item, type))
+
+
+def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """isinstance with classes that decide by themselves what is an instance of them."""
+    found: Any = False
+    for kind in kinds:
+        method = own_method(kind, "__instancecheck__")
+        arguments = (isinstance, value, kind) if method is None else (method, value)
+        found = stage_or(found, lambda given=arguments: Hooks.call(*given))
+    return stage_not(stage_not(found))
 
 
 def _number_type(number: TracedTensor) -> type:
@@ -212,7 +257,7 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
     if found is not UNDEFINED:
         return found
     state.missing.append((holder, name))
-    return default[0] if default else NotImplemented
+    return default[0] if default else getattr(holder, name)
 
 
 def _hasattr(holder: Any, name: str) -> Any:
@@ -261,7 +306,7 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
         found: Any = start
         for item in items:
             found = stage(found, lambda i=item: i)
-        return cast_number(found, bool) if _traced(found) else bool(found)
+        return cast_number(found, bool) if _traced(found) else stage_not(stage_not(found))
 
     return rule
 
@@ -326,8 +371,8 @@ def _divmod(first: Any, second: Any) -> Any:
 def _joined(operation: BuiltinRule) -> BuiltinRule:
     """torch.stack and torch.cat."""
 
-    def rule(items: Any, dim: int = 0, *, out: Any = None) -> Any:
-        items = _as_list(items)
+    def rule(tensors: Any, dim: int = 0) -> Any:
+        items = _as_list(tensors)
         return operation(items, dim) if isinstance(items, TracedList) else NotImplemented
 
     return rule
@@ -369,10 +414,10 @@ def _full(size: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> An
     return torch.empty(size, dtype=dtype or known, **kwargs).fill_(fill_value)
 
 
-def _full_like(like: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
+def _full_like(input: Any, fill_value: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
     if not _traced(fill_value):
         return NotImplemented
-    return torch.empty_like(like, dtype=dtype).fill_(fill_value)
+    return torch.empty_like(input, dtype=dtype, **kwargs).fill_(fill_value)
 
 
 _ASSERT_SCALAR = torch.ops.aten._assert_scalar
@@ -437,10 +482,10 @@ def _compared(method: str) -> BuiltinRule:
     """torch.equal and torch.allclose, which return Python flags in eager PyTorch and traced ones
     here."""
 
-    def rule(one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (_traced(one) or _traced(other)):
+    def rule(input: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (_traced(input) or _traced(other)):
             return NotImplemented
-        traced = one if _traced(one) else tracer().promote(one)
+        traced = input if _traced(input) else tracer().promote(input)
         return getattr(traced, method)(other, *args, **kwargs)
 
     return rule
@@ -521,6 +566,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.stack: _joined(operations.stack),
     torch.cat: _joined(operations.concatenate),
     torch.concat: _joined(operations.concatenate),
+    torch.concatenate: _joined(operations.concatenate),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
     torch.full: _full,

@@ -25,15 +25,16 @@ from stretto.frontends.python.calls.builtins import (
     needs_items,
 )
 from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
 from stretto.frontends.python.lists import parts
 from stretto.frontends.python.objects.heap import MUTATORS
 from stretto.frontends.python.objects.stand_ins import check_change, replacement
+from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.rewrite import (
     NoSource,
-    is_rewritten,
     is_user_function,
     rewritten,
 )
@@ -44,6 +45,7 @@ from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.flags import known
+from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import settled_texts
@@ -92,11 +94,13 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         found = first_either((args, kwargs))
         if found is not None:
             return _with_options(function, args, kwargs, found)
-        outcome = rule(*args, **kwargs)
-        if outcome is not NotImplemented:
-            return outcome
+        named = names_of_torch(function, kwargs)
+        if takes(rule, named):
+            outcome = rule(*args, **named)
+            if outcome is not NotImplemented:
+                return outcome
     match function:
-        case nn.Module():
+        case nn.Module() if own_method(function, "__call__") is None:
             return _call_module(function, args, kwargs)
         case functools.partial():
             return traced_call(
@@ -106,7 +110,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             if isinstance(function.__self__, TracedList):
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
-                return traced_call(function.__self__, args, kwargs)
+                return _call_module(function.__self__, args, kwargs)
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
@@ -176,6 +180,8 @@ def _rule(function: Any) -> Callable[..., Any] | None:
         return functools.partial(_METHODS[function.__name__], owner)
     if isinstance(owner, list | TracedList) and not isinstance(function, types.MethodType):
         return list_method(function)
+    if isinstance(owner, torch.Size) and function.__name__ == "numel":
+        return functools.partial(sized.count_of_size, owner)
     if isinstance(owner, torch.Generator):
         return generator_method(function)
     try:
@@ -190,24 +196,37 @@ _METHODS = {**parts.METHODS, **sized.METHODS}
 
 def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Builtins, classes, callable objects."""
-    if _is_plain_class(function):
-        made = function.__new__(function)
-        traced_call(function.__init__, (made, *args), kwargs)
-        return made
-    method = vars(type(function)).get("__call__")
-    if not isinstance(function, type) and is_user_function(method):
-        return traced_call(method, (function, *args), kwargs)
+    method = own_method(function, "__call__")
+    if method is not None:
+        return traced_call(method, args, kwargs)
+    kind = function
+    if isinstance(function, types.MethodWrapperType) and function.__name__ == "__call__":
+        kind = function.__self__
+    if isinstance(kind, type) and _is_made_by_user(kind):
+        return _made(kind, args, kwargs)
     return _native(function, args, kwargs)
 
 
-def _is_plain_class(function: Any) -> bool:
-    """Whether calling it makes an object and then does what an `__init__` of the user's says."""
+def _is_made_by_user(kind: type) -> bool:
+    """True if calling a class makes an object by methods of the user."""
+    makers = (kind.__new__, kind.__init__)
     return (
-        type(function) is type
-        and is_user_function(function.__init__)
-        and function.__new__ is object.__new__
-        and not issubclass(function, BaseException)
+        type(kind).__call__ is type.__call__
+        and not issubclass(kind, BaseException)
+        and any(is_user_function(inspect.unwrap(maker)) for maker in makers)
     )
+
+
+def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A new object of a class, as `type.__call__` makes it."""
+    new: Any = kind.__new__
+    if new is object.__new__:
+        made = new(kind)
+    else:
+        made = traced_call(new, (kind, *args), kwargs)
+    if isinstance(made, kind):
+        traced_call(type(made).__init__, (made, *args), kwargs)
+    return made
 
 
 def _with_options(
@@ -273,16 +292,16 @@ def _call_function(
         return _native(function, args, kwargs)
     _check_kind(function)
     kwargs = entries.with_defaults(function, kwargs)
-    if inspect.isgeneratorfunction(function):
+    if code_of(function).co_flags & inspect.CO_GENERATOR:
         return _generated(function, args, kwargs)
     if not is_rewritten(function):
-        tracer().note_traced(function)
-        tracer().heap.add((function,))
+        _note(function)
     try:
         with tracer().executed.paused():
             staged = rewritten(function)
     except NoSource:
         _note_sourceless(function)
+        tracer().redirected.leave(function)
         return _native(function, args, kwargs)
     return recursion.call_user(function, staged, args, kwargs)
 
@@ -291,8 +310,7 @@ def _generated(
     function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Generated:
     """A call of a generator function, which runs when somebody consumes it."""
-    tracer().note_traced(function)
-    tracer().heap.add((function,))
+    _note(function)
     try:
         staged: Any = rewritten(function)
     except NoSource:
@@ -309,6 +327,14 @@ def _generated(
     return Generated(run, function.__name__)
 
 
+def _note(function: types.FunctionType) -> None:
+    """Notes a function that is traced, and all that it can reach."""
+    state = tracer()
+    state.note_traced(function, code_of(function))
+    state.heap.add((function,))
+    state.redirected.update()
+
+
 def _note_sourceless(function: types.FunctionType) -> None:
     name = function.__qualname__
     tracer().sourceless.append(name)
@@ -323,7 +349,7 @@ def _check_kind(function: types.FunctionType) -> None:
 
 def _fail_kind(function: types.FunctionType, reason: str, remedy: str) -> NoReturn:
     name = function.__name__
-    code = function.__code__
+    code = code_of(function)
     place = SourceLocation(code.co_filename, code.co_firstlineno, function=code.co_qualname)
     message = f"'{name}' is {reason}, which cannot be captured"
     raise Abort(CaptureError(message, location=place, remedy=remedy))

@@ -33,6 +33,7 @@ from stretto.frontends.python.source.syntax import STAGING
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, read_cell, write_cell
 from stretto.frontends.python.tracing.locations import definition
 from stretto.frontends.python.tracing.tensor import Hooks
+from stretto.frontends.python.values.own_methods import own_method
 
 
 class _Mark(threading.local):
@@ -97,6 +98,7 @@ def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
     """`function(*args, **kwargs)`, piece by piece."""
     before, OUTSIDE.handler = OUTSIDE.handler, host.call
     try:
+        function = own_method(function, "__call__") or function
         if isinstance(function, nn.Module) and is_user_function(_function_of(function.forward)):
             forward = functools.partial(_run, host, function.forward)
             return call_with_hooks(function, forward, args, kwargs)
@@ -108,6 +110,7 @@ def run_in_python(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
 def is_part(function: Any) -> bool:
     """Whether a function that is called may be compiled by itself: code of the user's that is there
     before the call. A closure that the call makes is another one each time."""
+    function = own_method(function, "__call__") or function
     if isinstance(function, nn.Module):
         is_sequence = type(function).forward is nn.Sequential.forward
         return is_sequence or is_user_function(_function_of(function.forward))

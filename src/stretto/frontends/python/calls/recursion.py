@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline
 from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.signals import RecursionFound, Replan, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
@@ -44,7 +45,7 @@ def call_user(
 ) -> Any:
     """Trace a call of a user function inline, or as a CallOp if it recurses."""
     state = tracer()
-    if any(other.code is function.__code__ for other in state.calls):
+    if any(other.code is code_of(function) for other in state.calls):
         args, kwargs = with_tensors((args, kwargs))
     entry = _entry(function, args, kwargs)
     for key in (entry.by_content, entry.by_identity):
@@ -142,7 +143,7 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
     given = (args, tuple(sorted(kwargs.items())))
     same = _identity(function)
     return ActiveCall(
-        function.__code__,
+        code_of(function),
         (same, _abstract(given, by_identity=False)),
         (same, "identity", _abstract(given, by_identity=True)),
         function.__closure__ or (),
@@ -156,7 +157,7 @@ def _identity(function: FunctionType) -> Hashable:
     objects that were made of equal texts are equal, in whatever namespace they run; one code object
     may have several namespaces and defaults."""
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    held = (function.__code__, function.__globals__, *(function.__closure__ or ()), *defaults)
+    held = (code_of(function), function.__globals__, *(function.__closure__ or ()), *defaults)
     return tuple(map(_Same, held))
 
 

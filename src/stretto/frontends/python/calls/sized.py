@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +112,18 @@ def _is_of_torch(function: Any) -> bool:
     return str(module).split(".")[0] in ("torch", "_VariableFunctionsClass", "_TensorBase")
 
 
+def size(entries: Any = ()) -> Any:
+    """A torch.Size. A traced number among its entries is a dim."""
+    if not isinstance(entries, tuple | list) or not any(map(is_integer, entries)):
+        return NotImplemented
+    return torch.Size(_dims(tuple(entries), _NEGATIVE))
+
+
+def count_of_size(size: torch.Size) -> Any:
+    """torch.Size.numel, where data decide one of the sizes."""
+    return math.prod(size) if any(map(is_decided, size)) else NotImplemented
+
+
 def _dims(item: Any, message: str) -> Any:
     if isinstance(item, tuple | list) and any(map(is_integer, item)):
         return type(item)([_dims(part, message) for part in item])
@@ -171,8 +184,10 @@ def split(*args: Any, **kwargs: Any) -> Any:
     given: dict[str, Any] = dict(zip(("x", "size", "dim"), args, strict=False))
     given |= {_SPLIT_NAMES.get(name, name): value for name, value in kwargs.items()}
     x, size, dim = given.get("x"), given.get("size"), given.get("dim", 0)
-    if not isinstance(x, torch.Tensor) or not (is_integer(size) or is_decided(size)):
-        return parts.RULES[torch.split](*args, **kwargs)
+    if not isinstance(x, torch.Tensor):
+        return NotImplemented
+    if not (is_integer(size) or is_decided(size)):
+        return parts.split(x, size, dim)
     whole, length = plain(x.shape[dim]), plain(size)
     check(length >= 0, "RuntimeError", "split expects split_size be non-negative")
     message = "split_size can only be 0 if dimension size is 0"
@@ -296,6 +311,7 @@ RULES: dict[Any, Rule] = {
     torch.topk: topk,
     torch.split: split,
     F.pad: pad,
+    torch.Size: size,
 }
 METHODS: dict[str, Rule] = {"narrow": narrow, "select": select, "topk": topk, "split": split}
 """Methods of tensors, which take the tensor first."""

@@ -24,6 +24,7 @@ from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
+from stretto.frontends.python.values.own_methods import tested
 from stretto.frontends.python.values.raises import RaisingArm, is_of_user, leave, raises, stop_at
 from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
 from stretto.frontends.python.values.sizes import plain
@@ -120,7 +121,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
-    condition = in_every_run(size_branches.staged(plain(condition)))
+    condition = in_every_run(size_branches.staged(tested(plain(condition))))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -227,7 +228,7 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
-    condition = in_every_run(size_branches.staged(plain(condition)))
+    condition = in_every_run(size_branches.staged(tested(plain(condition))))
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
@@ -242,7 +243,7 @@ def in_every_run(condition: Any) -> Any:
 
 
 def stage_not(value: Any) -> Any:
-    value = plain(value)
+    value = tested(plain(value))
     of_sizes = size_branches.divided(value)
     if of_sizes is not None:
         return torch.sym_not(of_sizes)
@@ -263,6 +264,15 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
     if not rest:
         return first
     first = plain(first)
+    decides = tested(first)
+    if decides is not first:
+
+        def others() -> Any:
+            return _logical(is_and, rest[0](), rest[1:])
+
+        return stage_ifexp(
+            decides, *((others, lambda: first) if is_and else (lambda: first, others))
+        )
     if isinstance(first, torch.SymBool) and size_branches.divided(first) is not None:
         both = size_branches.joint(is_and, first, lambda: _logical(is_and, rest[0](), rest[1:]))
         if both is not None:

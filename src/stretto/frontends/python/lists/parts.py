@@ -109,8 +109,9 @@ def _traced(x: Any) -> Any:
     return x if isinstance(x, TracedTensor) else tracer().promote(x)
 
 
-def unbind(x: Any, dim: int = 0) -> Any:
+def unbind(input: Any, dim: int = 0) -> Any:
     """`torch.unbind` of a symbolic dim."""
+    x = input
     if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
     x = _traced(x)
@@ -152,8 +153,9 @@ def _pieces(x: TracedTensor, dim: int, piece: Any, count: Any) -> Parts:
     return Parts(count, item)
 
 
-def chunk(x: Any, chunks: Any, dim: int = 0) -> Any:
+def chunk(input: Any, chunks: Any, dim: int = 0) -> Any:
     """`torch.chunk` of a symbolic dim, into as many pieces as it has elements or a number says."""
+    x = input
     if not x.dim() or not _is_size(x.shape[dim]):
         return NotImplemented
     size = x.shape[dim]
@@ -206,15 +208,7 @@ def listed(items: Any) -> Any:
 
 Rule = Callable[..., Any]
 
-_NAMES = {"input": "x", "tensor": "x", "split_size": "piece", "split_size_or_sections": "piece"}
-
-
-def _named(rule: Rule) -> Rule:
-    """The rule with the names that torch gives the arguments."""
-    return lambda *args, **kwargs: rule(*args, **{_NAMES.get(k, k): v for k, v in kwargs.items()})
-
-
-METHODS = {"unbind": _named(unbind), "split": _named(split), "chunk": _named(chunk)}
+METHODS: dict[str, Rule] = {"unbind": unbind, "chunk": chunk}
 """Methods of tensors, which take the tensor first."""
 RULES: dict[Any, Rule] = {
     **{getattr(torch, name): rule for name, rule in METHODS.items()},

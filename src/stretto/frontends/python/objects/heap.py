@@ -33,6 +33,7 @@ from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import content_of
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user
 from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, user_location
 from stretto.frontends.python.values.state import contents, is_box, is_same, refill
@@ -235,7 +236,7 @@ class Heap:
             yield from kind.__mro__[1:-1]
 
     def _function(self, function: FunctionType) -> Iterator[Any]:
-        code = function.__code__
+        code = code_of(function)
         for cell, name in zip(function.__closure__ or (), code.co_freevars, strict=True):
             if is_user_file(code.co_filename):
                 yield from self._store("cell", cell, CellVariable(cell, name))

@@ -85,8 +85,13 @@ class Recorder(TorchDispatchMode):
     """Sends every operator to `dispatch`, which runs no code of the user."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with tracer().executed.paused():
-            return dispatch(self, func, args, kwargs or {})
+        state = tracer()
+        before, state.is_dispatching = state.is_dispatching, True
+        try:
+            with state.executed.paused():
+                return dispatch(self, func, args, kwargs or {})
+        finally:
+            state.is_dispatching = before
 
 
 @contextmanager

@@ -65,7 +65,12 @@ class ExpressionLowering(ast.NodeTransformer):
     def _left_alone(self, node: Any) -> Any:
         return node
 
-    visit_AsyncFunctionDef = visit_ClassDef = _left_alone
+    visit_AsyncFunctionDef = _left_alone
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Its methods are rewritten when they are called."""
+        node.decorator_list.append(at(node, staging("defined")))
+        return node
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return staged(node, "local", self._scope(node))
@@ -162,6 +167,12 @@ class ExpressionLowering(ast.NodeTransformer):
         rest = [self._operand(value) for value in node.values[1:]]
         return staged(node, function, node.values[0], *rest)
 
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add):
+            return node
+        return staged(node, "added", node.left, node.right)
+
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
         return staged(node, "not_", node.operand) if isinstance(node.op, ast.Not) else node
@@ -187,6 +198,8 @@ class ExpressionLowering(ast.NodeTransformer):
                     found = staged(node, "contains", other, node.left)
                 case ast.Is() | ast.IsNot():
                     found = staged(node, "is_", node.left, other)
+                case ast.NotEq():
+                    return staged(node, "not_equal", node.left, other)
                 case _:
                     return node
             is_negated = isinstance(operator, ast.NotIn | ast.IsNot)

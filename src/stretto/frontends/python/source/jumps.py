@@ -95,7 +95,8 @@ class JumpLowering:
             case ast.With():
                 body = self.block(statement.body)
                 statement.body = body.statements
-                return JumpFree([statement], body.flags, body.jumps)
+                jumps = body.jumps and bool(body.flags)  # the context may handle what is raised
+                return JumpFree([statement], body.flags, jumps)
             case ast.Try():
                 return self._try(statement)
             case ast.Match():
@@ -192,8 +193,9 @@ def _always_jumps(statements: Sequence[ast.stmt]) -> bool:
             case ast.If(body=body, orelse=orelse) if orelse:
                 if _always_jumps(body) and _always_jumps(orelse):
                     return True
-            case ast.With(body=body) if _always_jumps(body):
-                return True
+            case ast.With(body=body) if not isinstance(body[-1], ast.Raise):
+                if _always_jumps(body):
+                    return True
             case _:
                 pass
     return False

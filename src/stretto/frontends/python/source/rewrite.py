@@ -15,26 +15,16 @@ from functools import cache
 from typing import Any
 
 from stretto.frontends.python.source.control_flow import lower_function, parameters
+from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.syntax import STAGING, at, definition
 from stretto.frontends.python.tracing.locations import code_key, is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 
-_MARK = "__stretto_rewritten__"
 _CACHE: dict[tuple[types.CodeType, str], types.CodeType | None] = {}
 
 
 class NoSource(Exception):
     """The source of a function cannot be found."""
-
-
-def mark(function: Any) -> Any:
-    """Note that `function`'s code is rewritten already (it is local to rewritten code)."""
-    setattr(function, _MARK, True)
-    return function
-
-
-def is_rewritten(function: Any) -> bool:
-    return getattr(function, _MARK, False)
 
 
 def is_user_function(function: Any) -> bool:
@@ -46,7 +36,7 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
     """`function` with staged control flow, sharing its globals, closure and defaults."""
     if is_rewritten(function):
         return function
-    code = function.__code__
+    code = code_of(function)
     key = code_key(code)
     if key not in _CACHE:
         _CACHE[key] = _rewrite(code)

@@ -283,6 +283,7 @@ class Hooks:
     use: Hook
     of_operator: Hook
     of_function: Hook
+    returned: Hook
     staging: Any
 
 

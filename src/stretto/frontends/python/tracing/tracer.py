@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -125,6 +125,7 @@ class Tracer:
         self.sizes = Sizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
+        self.is_dispatching = False
         self.functions: dict[str, Function] = {}
         self.frames: list[CallFrame] = []
         self.home: dict[Value, BlockScope] = {}
@@ -182,6 +183,7 @@ class Tracer:
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
         self.heap: Any = None
+        self.redirected: Any = None
         self.tracked: dict[int, Any] = {}
         self.tracked_cells: set[int] = set()
         self.fake_mode = FakeTensorMode(
@@ -595,9 +597,9 @@ class Tracer:
         """A number that names a loop."""
         return self.loop_numbers.setdefault(id(source), (len(self.loop_numbers), source))[0]
 
-    def note_traced(self, function: FunctionType) -> None:
+    def note_traced(self, function: FunctionType, code: CodeType) -> None:
         """A function was traced: of those with one code object and one namespace, the first."""
-        self.traced.setdefault((id(function.__code__), id(function.__globals__)), function)
+        self.traced.setdefault((id(code), id(function.__globals__)), function)
 
     def note(self, text: str) -> None:
         """A line for `explain()`, with the user's line; each text once."""

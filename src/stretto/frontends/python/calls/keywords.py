@@ -1,0 +1,54 @@
+"""Names of the arguments of functions for which there are rules."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+OF_NUMPY = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "x": "input",
+    "a": "input",
+    "x1": "input",
+    "x2": "other",
+}
+"""Names that torch's parser of arguments takes for its own: `numpy_compatibility_arg_names` in
+torch/csrc/utils/python_arg_parser.cpp."""
+
+
+def names_of_torch(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call under the names that torch has for them."""
+    if kwargs.keys().isdisjoint(OF_NUMPY) or not _is_parsed_by_torch(function):
+        return kwargs
+    return {OF_NUMPY.get(name, name): item for name, item in kwargs.items()}
+
+
+def _is_parsed_by_torch(function: Any) -> bool:
+    if not isinstance(function, types.BuiltinFunctionType):
+        return False
+    functions = torch._C._VariableFunctions  # pyright: ignore
+    is_function = getattr(functions, function.__name__, None) is function
+    return is_function or isinstance(function.__self__, torch.Tensor)
+
+
+def takes(rule: Any, kwargs: Mapping[str, Any]) -> bool:
+    """True if a rule has parameters of these names. The function itself refuses other ones."""
+    if not kwargs:
+        return True
+    names = _parameters(rule.func if isinstance(rule, partial) else rule)
+    return names is None or kwargs.keys() <= names
+
+
+@lru_cache(1024)
+def _parameters(rule: Any) -> frozenset[str] | None:
+    """The names of the parameters of a rule; None where it takes any."""
+    parameters = inspect.signature(rule).parameters.values()
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return None
+    return frozenset(item.name for item in parameters)

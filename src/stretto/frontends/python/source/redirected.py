@@ -1,0 +1,243 @@
+"""Functions of the user's that are called by others than rewritten code, while it is captured.
+
+Rewritten code hands its calls to the tracer. But special methods, properties, descriptors, hooks
+and callbacks are called by the interpreter, by torch and by the standard library. So, while a
+capture goes on, the code of every function that it may reach is replaced by code of the same
+signature that hands the call to the tracer, too. Python itself then finds the right method, by its
+own rules, and the tracer sees what the method does.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import gc
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
+from itertools import islice
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.tensor import Hooks
+from stretto.frontends.python.tracing.tracer import active
+
+_MARK = "__stretto_rewritten__"
+_TARGET = "__stretto_redirection"
+_LAZY = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_MOST_STEPS = 5
+"""The most objects of the standard library between a class and a function that it calls."""
+
+_READERS = ("__getattr__", "__getattribute__")
+"""Methods that `isinstance` calls, too, also where the tracer asks: for names with underscores they
+run as they are."""
+
+_PLAIN = frozenset(
+    (
+        "CACHE", "RESUME", "COPY_FREE_VARS", "NOP", "POP_TOP", "LOAD_FAST", "LOAD_CONST",
+        "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_ATTR", "BINARY_OP", "BUILD_TUPLE", "RETURN_VALUE",
+        "RETURN_CONST",
+    )
+)  # fmt: skip
+"""Instructions that do the same in rewritten code."""
+
+
+def mark(function: Any) -> Any:
+    """Note that `function`'s code is rewritten already (it is local to rewritten code)."""
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_rewritten(function: Any) -> bool:
+    return getattr(function, _MARK, False)
+
+
+@dataclass(eq=False, slots=True)
+class Redirection:
+    """Where calls of a function go while a function is captured. code: its own code."""
+
+    function: FunctionType
+    code: CodeType
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        state = active()
+        name = self.code.co_name
+        if (
+            state is None
+            or state.is_dispatching
+            or _is_transforming()
+            or (name in _READERS and args[1].startswith("__"))
+        ):
+            return self.as_it_is()(*args, **kwargs)
+        return Hooks.returned(name, Hooks.call(self.function, *args, **kwargs))
+
+    def as_it_is(self) -> FunctionType:
+        """The function with its own code."""
+        function: Any = self.function
+        return FunctionType(
+            self.code, function.__globals__, function.__name__, None, function.__closure__
+        )
+
+
+def _is_transforming() -> bool:
+    """True inside of functions that torch transforms, where tensors are none of the tracer's."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
+
+
+def code_of(function: FunctionType) -> CodeType:
+    """The user's code of a function."""
+    redirection = _redirection(function)
+    return function.__code__ if redirection is None else redirection.code
+
+
+def _redirection(function: FunctionType) -> Redirection | None:
+    constants = function.__code__.co_consts
+    last = constants[-1] if constants else None
+    return last if isinstance(last, Redirection) else None
+
+
+@dataclass(eq=False, slots=True)
+class Redirected:
+    """The functions that are redirected. known: objects that the capture can reach, which grow."""
+
+    known: dict[int, Any]
+    functions: list[FunctionType] = field(default_factory=list[FunctionType])
+    classes: set[type] = field(default_factory=set[type])
+    done: int = 0
+
+    def update(self) -> None:
+        """Redirects the functions among the objects that became known."""
+        if self.done == len(self.known):
+            return
+        added = list(islice(self.known.values(), self.done, None))
+        self.done = len(self.known)
+        for value in added:
+            self.add(value)
+
+    def add(self, value: Any) -> None:
+        """Redirects a function, or those of a class."""
+        if isinstance(value, FunctionType):
+            self._redirect(value)
+        elif isinstance(value, type):
+            for kind in (*type.mro(type(value)), *value.__mro__):
+                self._add_class(kind)
+
+    def _add_class(self, kind: type) -> None:
+        if kind in self.classes or kind.__module__ in ("builtins", "abc"):
+            return
+        self.classes.add(kind)
+        for entry in list(vars(kind).values()):
+            for function in _functions(entry, _MOST_STEPS):
+                self._redirect(function)
+
+    def _redirect(self, function: FunctionType) -> None:
+        code = function.__code__
+        if (
+            not is_user_file(code.co_filename)
+            or (code.co_flags & _LAZY and not _is_iteration(code))
+            or code.co_name == "__del__"
+            or _redirection(function) is not None
+            or is_rewritten(function)
+            or _is_plain(code)
+        ):
+            return
+        redirection = Redirection(function, code)
+        made = _redirecting(code)
+        places = (*made.co_consts, redirection)
+        function.__code__ = made.replace(
+            co_consts=tuple(redirection if item == _TARGET else item for item in places)
+        )
+        self.functions.append(function)
+
+    def leave(self, function: FunctionType) -> None:
+        """From now on calls of the function run its own code."""
+        redirection = _redirection(function)
+        if redirection is not None:
+            function.__code__ = redirection.code
+
+
+@contextmanager
+def redirected(known: dict[int, Any]) -> Generator[Redirected]:
+    """Redirects the functions among `known`, and those that are found later."""
+    made = Redirected(known)
+    try:
+        made.update()
+        yield made
+    finally:
+        for function in made.functions:
+            made.leave(function)
+
+
+def _functions(entry: Any, steps: int) -> Iterator[FunctionType]:
+    """The functions that an entry of a class calls: itself, or what a property, a wrapper or
+    another object of the standard library refers to."""
+    if isinstance(entry, FunctionType):
+        yield entry
+        held: list[Any] = [cell.cell_contents for cell in entry.__closure__ or () if _is_set(cell)]
+    elif isinstance(entry, type | ModuleType | torch.Tensor) or not gc.is_tracked(entry):
+        return
+    else:
+        held = gc.get_referents(entry)
+    if steps:
+        for item in held:
+            yield from _functions(item, steps - 1)
+
+
+def _is_set(cell: CellType) -> bool:
+    return bool(gc.get_referents(cell))
+
+
+def _is_iteration(code: CodeType) -> bool:
+    """True if a generator gives nothing but the items of an object, which may be collected."""
+    is_generator = code.co_flags & _LAZY == CO_GENERATOR
+    return is_generator and code.co_name in ("__iter__", "__reversed__")
+
+
+@cache
+def _is_plain(code: CodeType) -> bool:
+    """True if code does the same as its rewritten form."""
+    names = {dis.opname[operation] for operation in code.co_code[::2]}
+    return names <= _PLAIN
+
+
+@cache
+def _redirecting(code: CodeType) -> CodeType:
+    """Code with the signature of `code` that calls a constant with its arguments."""
+    names = code.co_varnames
+    positional, count = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    extra = iter(names[count:])
+    rest = next(extra) if code.co_flags & CO_VARARGS else None
+    named = next(extra) if code.co_flags & CO_VARKEYWORDS else None
+    only = names[positional:count]
+    given = [f"{name}={name}" for name in only]
+    given += [f"**{named}"] if named else []
+    call = ", ".join([*names[:positional], *([f"*{rest}"] if rest else []), *given])
+    signature = [*names[:positional]]
+    if code.co_posonlyargcount:
+        signature.insert(code.co_posonlyargcount, "/")
+    signature += [f"*{rest}"] if rest else ["*"] if only else []
+    signature += [*only, *([f"**{named}"] if named else [])]
+    free = ", ".join(code.co_freevars)
+    text = (
+        f"def factory({free}):\n"
+        f"  def function({', '.join(signature)}):\n"
+        f"    if False: ({free})\n"
+        f"    {_TARGET} = {_TARGET!r}\n"
+        f"    return {_TARGET}({call})\n"
+    )
+    module = compile(ast.parse(text), code.co_filename, "exec", dont_inherit=True)
+    made = _inner(_inner(module))
+    return made.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_firstlineno=code.co_firstlineno,
+    )
+
+
+def _inner(code: CodeType) -> CodeType:
+    return next(item for item in code.co_consts if isinstance(item, CodeType))
