@@ -1,0 +1,52 @@
+"""A torch.Size with entries that the content of a tensor decides."""
+
+# ruff: noqa: RUF005
+# the sums are what is tested
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from tests.frontends.python.checks import assert_same
+
+
+def count(x: Tensor) -> int:
+    return int(x.max())
+
+
+def added_in_place(x: Tensor) -> Tensor:
+    size = x.size()
+    size += (count(x),)
+    return x.new_zeros(size)
+
+
+CALLS: list[Callable[[Tensor], Any]] = [
+    lambda x: x.new_zeros(x.size()[:0] + (count(x) + 1,) + x.size()[1:]),
+    lambda x: x.new_ones((count(x),) + x.size()),
+    lambda x: torch.zeros(torch.Size([count(x), 2])),
+    lambda x: torch.ones(1).expand((x.shape + torch.Size((count(x),)))[1:]),
+    lambda x: x + (x.size() + (count(x),)).numel(),
+    lambda x: x + (x.size() + (count(x),))[-1] + len((x.size() + (count(x),))[1:]),
+    lambda x: x + isinstance(x.size() + (count(x),), torch.Size),
+    lambda x: x.new_ones((*x.size(), count(x))) + sum(x.size() + (count(x),)),
+    added_in_place,
+]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_sizes(number: int) -> None:
+    fast = stretto.compile(CALLS[number], backend="interpreter")
+    one = torch.tensor([1.0, 2.0, 3.0])
+    for x in (one, torch.tensor([-1.0, 5.0, 2.0]), one):
+        assert_same(fast(x), CALLS[number](x))
+
+
+def test_only_tuples_are_added() -> None:
+    with pytest.raises(TypeError, match=r"can only concatenate tuple \(not list\)"):
+        stretto.compile(lambda x: x.new_zeros(x.size() + [1]), backend="interpreter")(torch.ones(2))
