@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import types
 from collections.abc import Callable
@@ -40,7 +41,8 @@ def of_one_code_object(text: str, name: str) -> list[Any]:
     code = made(text, f"<the only {name}>", SCALE=0.0)[name].__code__
     functions = list[Any]()
     for k in range(2):
-        functions.append(types.FunctionType(code, {"SCALE": 2.0 + k}))
+        namespace = {"SCALE": 2.0 + k, "__builtins__": builtins}  # C imports modules by the latter
+        functions.append(types.FunctionType(code, namespace))
         functions[-1].__globals__[name] = functions[-1]
     return functions
 
