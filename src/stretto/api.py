@@ -15,6 +15,7 @@ from stretto.compiler import Compiler
 from stretto.eager import RunsEager
 from stretto.entry import Entry
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
+from stretto.failures import is_of_compile
 from stretto.fallback import Fallback, NotNative, Pieces
 from stretto.frontends.python import Surroundings
 from stretto.frontends.python.control.settled import is_settled
@@ -114,8 +115,8 @@ class Compiled:
             self._programs.find(args, {})
         except RunsEager as call:
             self._notices.eager(call)
-        except CaptureError:
-            if self._fallback is None:
+        except StrettoError as error:
+            if self._fallback is None or not is_of_compile(error):
                 raise
 
     def _eager(self, why: RunsEager, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,7 +126,7 @@ class Compiled:
     def _call_with_fallback(
         self, fallback: Fallback, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What cannot be captured runs in Python, also in later calls of the same signature."""
+        """What cannot be compiled runs in Python, also in later calls of the same signature."""
         try:
             key, _ = self._programs.key(args, kwargs)
         except RunsEager as call:
@@ -134,8 +135,10 @@ class Compiled:
             if key not in fallback.reasons:
                 try:
                     return self._call(args, kwargs)
-                except CaptureError as error:
-                    fallback.reasons[key] = error
+                except StrettoError as error:
+                    if not is_of_compile(error):
+                        raise
+                    fallback.note(key, error)
             return fallback.run(self._function, args, kwargs)
         return self._eager(eager, args, kwargs)
 
@@ -146,8 +149,8 @@ class Compiled:
         return Compiled(function, *settings, not segment, self._fallback.pieces)
 
     def run_segment(self, args: tuple[Any, ...]) -> Any:
-        """A call of a segment. Raises NotNative where it has to run in Python, CaptureError where
-        it cannot be captured."""
+        """A call of a segment. Raises NotNative where it has to run in Python, the error of the
+        compile where it cannot be compiled."""
         try:
             found = self._programs.find(args, {})
         except RunsEager as call:
@@ -320,8 +323,10 @@ def compile(
     backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
         the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
     options: see `Options`.
-    fallback: a statement that cannot be captured runs in Python, and those before and behind it as
-        programs of their own; `explain()` counts and says why. Without it that is a CaptureError.
+    fallback: a statement that cannot be compiled runs in Python, and those before and behind it as
+        programs of their own; `explain()` counts and says why. A bug of stretto that ends a compile
+        is treated in the same way, with a warning. Without it there is a CaptureError, or the error
+        of the stage that failed. Errors of a run are raised in any case.
     dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
         the first call; what is later seen to differ, of dims and of ints among the arguments,
         becomes a symbol of a second program, for all further sizes. True: all of them are symbols

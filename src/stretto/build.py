@@ -10,6 +10,7 @@ import torch
 
 from stretto.device.costs import CostModel
 from stretto.dumps import Dumper
+from stretto.failures import stage_failures
 from stretto.ir.core import Program
 from stretto.lowering.updates import NO_UPDATES, Updates
 from stretto.machines.forms import CAPTURED
@@ -77,7 +78,7 @@ def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:
 
 def _run(stages: Stages, steps: Sequence[BuildStage]) -> None:
     for step in steps:
-        with stages.timed(step.name):
+        with stages.timed(step.name), stage_failures(step.name):
             step.run(stages)
         if step.form is not None:
             _dump(stages, step.form)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from stretto.build import build
 from stretto.entry import Entry, check_dense, check_written
 from stretto.errors import CaptureError, RunError, SourceLocation, StrettoError
+from stretto.failures import is_assertion, stage_failures
 from stretto.fallback import NotNative
 from stretto.families import SizeKey, fitting
 from stretto.frontends.python import Captured, Reading, Surroundings, capture
@@ -98,8 +99,9 @@ class Compiler:
     def machine(self, tensors: Sequence[torch.Tensor]) -> Machine:
         """The machine for these inputs, ready to compile for them."""
         machine = self.chosen(tensors)
-        machine.require_ready()
-        machine.prepare(self.options)
+        with stage_failures("machine"):
+            machine.require_ready()
+            machine.prepare(self.options)
         device_of(machine, tensors)
         return machine
 
@@ -139,6 +141,9 @@ class Compiler:
         except StrettoError:
             raise
         except Exception as error:
+            if is_assertion(error):
+                with stage_failures("capture"):
+                    raise
             reason = f"{type(error).__name__} was raised while it was captured: {error}"
             if self.cut:
                 raise CaptureError(reason, location=self.place()) from error
@@ -172,23 +177,24 @@ class Compiler:
             print(remarks_text(stages), end="", file=sys.stderr)
         seconds = time.perf_counter() - start
         kept = (call.args, call.kwargs)
-        entry = Entry(key, captured, stages.executable, stages, seconds, kept)
-        tensors = call.tensors
-        if base is not None and captured.sizes is not None:
-            base.family.settle(base, captured.sizes, tensors)
-            ints = call.ints
-            entry.int_count = len(ints)
-            tensors = entry.with_ints(tensors, ints)
-            if captured.sizes.symbols:
-                holding = base.family.state is not None
-                fits = fitting(captured.sizes, ints, holding=holding)
-                entry.is_for(fits, holding=holding)
-        if self.options.check and not machine.is_oracle:
-            entry.checker = Checker(captured.program, self.options.max_depth)
-        check_written(entry, tensors, reading)
-        if entry.checks_inputs:
-            entry.compiled_variant = entry.variant(tensors, reading)
-        return entry
+        with stage_failures("entry"):
+            entry = Entry(key, captured, stages.executable, stages, seconds, kept)
+            tensors = call.tensors
+            if base is not None and captured.sizes is not None:
+                base.family.settle(base, captured.sizes, tensors)
+                ints = call.ints
+                entry.int_count = len(ints)
+                tensors = entry.with_ints(tensors, ints)
+                if captured.sizes.symbols:
+                    holding = base.family.state is not None
+                    fits = fitting(captured.sizes, ints, holding=holding)
+                    entry.is_for(fits, holding=holding)
+            if self.options.check and not machine.is_oracle:
+                entry.checker = Checker(captured.program, self.options.max_depth)
+            check_written(entry, tensors, reading)
+            if entry.checks_inputs:
+                entry.compiled_variant = entry.variant(tensors, reading)
+            return entry
 
     def _measured(
         self, machine: Machine, stages: Stages, captured: Captured, call: Call, key: Key

@@ -42,8 +42,11 @@ class StrettoError(Exception):
     """Base of the tree. `message` is the reason, the rest is shown below it where it is known.
 
     `op` is the printed operator (or a larger piece of IR) that the error is about; `remedy` says
-    what the user can change.
+    what the user can change. `stage` names the stage of a compile that failed, and its pass; None:
+    the function was not captured, or no compile was going on.
     """
+
+    stage: str | None = None
 
     def __init__(
         self,
@@ -69,6 +72,8 @@ class StrettoError(Exception):
                 _write_source(lines, self.location)
             if self.op:
                 _write_labelled(lines, "op", self.op)
+            if self.stage:
+                _write_labelled(lines, "stage", self.stage)
             if self.remedy:
                 _write_labelled(lines, "remedy", self.remedy)
         return lines.text().rstrip("\n")
@@ -84,6 +89,10 @@ class VerifyError(StrettoError):
 
 class PassError(StrettoError):
     """A pass was asked for something it cannot do, or its input is not what it needs."""
+
+
+class InternalError(StrettoError):
+    """A stage of the compiler failed in a way that it does not provide for: a bug of stretto."""
 
 
 class ScheduleError(StrettoError):

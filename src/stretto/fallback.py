@@ -1,6 +1,6 @@
-"""`stretto.compile(f, fallback=True)`: what cannot be captured runs in Python, the rest compiled.
+"""`stretto.compile(f, fallback=True)`: what cannot be compiled runs in Python, the rest compiled.
 
-Where a call cannot be captured, its function is cut: the statement that was refused runs in Python,
+Where a call cannot be compiled, its function is cut: the statement that was refused runs in Python,
 those before and behind it are programs of their own (`Segment`), and local variables pass between
 them. Of a loop or branch that is cut, the inner statements are. Each function and module of the
 user's that is called from Python is compiled by itself, with the same fallback.
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.errors import CaptureError, SourceLocation
+from stretto.errors import CaptureError, SourceLocation, StrettoError
+from stretto.failures import is_defect, is_of_compile
 from stretto.frontends.python import (
     MARK,
     NotNative,
@@ -28,6 +29,7 @@ from stretto.frontends.python import (
 )
 from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.keys import Key
+from stretto.notices import warn
 from stretto.ops.generators import restore, states_of
 from stretto.progress import LOG
 
@@ -101,9 +103,13 @@ class Pieces:
         drawn = states_of((None,))
         try:
             return compiled.run_segment(args)
-        except CaptureError as error:
+        except StrettoError as error:
+            if not is_of_compile(error):
+                raise
             restore(drawn)
-            raise Refused(error, MARK.statement) from None
+            warn_of_defect(error)
+            at = MARK.statement if error.stage is None else None
+            raise Refused(error, at) from None
         except NotNative as error:
             LOG.info("statements run in Python once: %s", error)
             restore(drawn)
@@ -137,18 +143,29 @@ class Pieces:
 class Fallback:
     """What of the calls of one function or module runs in Python.
 
-    reasons: why a call could not be captured, by its key. calls: how often the function ran in
+    reasons: why a call could not be compiled, by its key. calls: how often the function ran in
     pieces.
     """
 
     pieces: Pieces
-    reasons: dict[Key, CaptureError] = field(default_factory=dict[Key, CaptureError])
+    reasons: dict[Key, StrettoError] = field(default_factory=dict[Key, StrettoError])
     calls: int = 0
+
+    def note(self, key: Key, error: StrettoError) -> None:
+        """Calls of this key run in pieces from now on."""
+        self.reasons[key] = error
+        warn_of_defect(error)
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The function in pieces."""
         self.calls += 1
         return run_in_python(function, args, kwargs, self.pieces)
+
+
+def warn_of_defect(error: StrettoError) -> None:
+    """Warns of a failure that is to be reported: the results are right all the same."""
+    if is_defect(error):
+        warn(f"a part of the program runs in Python, as its compile failed: {error}")
 
 
 def _has_tensor(arguments: Any) -> bool:

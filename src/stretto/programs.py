@@ -27,6 +27,7 @@ from stretto.errors import (
     ScheduleError,
     VerifyError,
 )
+from stretto.failures import stage_failures
 from stretto.families import (
     CallForm,
     Family,
@@ -288,11 +289,12 @@ class Programs:
                 return self._for_many_sizes(key, sizes, form, call)
             if self._dynamic or family.declared:
                 if isinstance(error, VerifyError):
-                    raise BuildError(
-                        f"no program for all sizes can be made: {error.message}",
-                        location=error.location,
-                        remedy="compile with dynamic=None or dynamic=False",
-                    ) from error
+                    with stage_failures(error.stage or "verify"):
+                        raise BuildError(
+                            f"no program for all sizes can be made: {error.message}",
+                            location=error.location,
+                            remedy="compile with dynamic=None or dynamic=False",
+                        ) from error
                 raise
             try:
                 entry = self._compile(key, call)

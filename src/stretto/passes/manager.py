@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from stretto.errors import PassError, VerifyError
+from stretto.failures import stage_failures
 from stretto.ir.core import Program
 from stretto.ir.rewrite import clone_program
 from stretto.ir.verifier import verify as verify_program
@@ -56,9 +57,10 @@ def run_passes(
             return False
         if isinstance(step, Repeat):
             return _repeat(step, run)
-        changed = step.apply(result)
-        if changed and verify:
-            _verify_after(step, result)
+        with stage_failures(f"passes, `{step.name}`"):
+            changed = step.apply(result)
+            if changed and verify:
+                _verify_after(step, result)
         if changed and dump is not None:
             dump(step.name, result)
         return changed
@@ -84,5 +86,4 @@ def _verify_after(step: Pass, program: Program) -> None:
             f"the pass `{step.name}` left a wrong Program: {error.message}",
             op=error.op,
             location=error.location,
-            remedy="this is a bug of the pass; run with a dump folder and compare its input",
         ) from error

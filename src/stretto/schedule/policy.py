@@ -92,7 +92,8 @@ POLICIES: dict[str, Policy] = {}
 
 
 def register(policy: Policy) -> None:
-    assert POLICIES.setdefault(policy.name, policy) is policy, policy.name
+    known = POLICIES.setdefault(policy.name, policy)
+    assert known is policy, policy.name
 
 
 def task_seconds(kernel: Kernel, costs: CostModel) -> float:

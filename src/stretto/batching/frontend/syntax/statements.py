@@ -145,6 +145,8 @@ def _raise(frame: Frame, node: ast.Raise) -> None:
 
 @executes(ast.Assert)
 def _assert(frame: Frame, node: ast.Assert) -> None:
+    if not __debug__:  # `python -O` leaves the user's assertions out, too
+        return
     condition = truth(frame, evaluate(frame, node.test))
 
     def fails() -> None:

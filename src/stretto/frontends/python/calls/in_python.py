@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from stretto.errors import CaptureError, SourceLocation
+from stretto.errors import SourceLocation, StrettoError
 from stretto.frontends.python.calls.call import OUTSIDE, call_with_hooks
 from stretto.frontends.python.guards.reach import is_of_user
 from stretto.frontends.python.guards.reading import is_structural
@@ -52,10 +52,10 @@ def mark(statement: int) -> None:
 
 
 class Refused(Exception):
-    """A segment cannot be captured: `error` at its statement number `at`. None: at none of them, or
+    """A segment cannot be compiled: `error` at its statement number `at`. None: at none of them, or
     behind the last one. always: none of them can be, in calls such as this one."""
 
-    def __init__(self, error: CaptureError, at: int | None, always: bool = False) -> None:
+    def __init__(self, error: StrettoError, at: int | None, always: bool = False) -> None:
         super().__init__(str(error))
         self.error, self.at, self.always = error, at, always
 

@@ -258,6 +258,8 @@ class ExpressionLowering(ast.NodeTransformer):
                 return [at(node, assign(target, self.visit(name(target)))), node]
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        if not __debug__:  # `python -O` leaves the user's assertions out, too
+            return at(node, ast.Pass())
         self.generic_visit(node)
         message = thunk(node.msg or ast.Constant(None))
         shown = thunk(ast.Constant(node.msg is not None))
