@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, LiteralOp, TensorOp
 from stretto.ir.size_bounds import at_most
+from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.effects import has_effect
 from stretto.ops.properties import is_contraction, is_view, properties
@@ -133,7 +134,7 @@ class Planner:
         for node, number in self.loop_of.items():
             for value in self.dependence.reads[node]:
                 maker = self.dependence.maker[value]
-                if maker in self.repeated or _can_be_item(value):
+                if maker in self.repeated or (_can_be_item(value) and not _binds_size(maker)):
                     continue
                 joined -= set(range(self.loop_of[maker] + 1, number + 1))
         new = [sum(cut <= number for cut in joined) for number in range(self.count)]
@@ -190,6 +191,11 @@ def _is_free(op: Op) -> bool:
         and bool(op.results)
         and (is_view(op) or op.results[0].type == INDEX)
     )
+
+
+def _binds_size(node: Node) -> bool:
+    """Whether types name a size that the node binds: they have to be in the same loop."""
+    return isinstance(node, Op) and bool(symbols_bound_by(node))
 
 
 def _can_be_item(value: Value) -> bool:

@@ -16,6 +16,7 @@ import networkx as nx
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.rewrite import free_values_of_op
+from stretto.ir.symbols import symbols_bound_by, symbols_of_op
 
 Node = Op | Value
 
@@ -27,7 +28,8 @@ class LoopDependence:
     components: tuple[tuple[Node, ...], ...]
     component_of: dict[Node, int]
     reads: dict[Node, tuple[Value, ...]]
-    """What each node reads that the body makes: results of its ops, and carried parameters."""
+    """What each node reads that the body makes: results of its ops, and carried parameters. An op
+    whose types name a size that the body binds reads the results of the op that binds it."""
     maker: dict[Value, Node]
     """The node that makes a value; a carried parameter makes itself."""
     cyclic: frozenset[int]
@@ -48,11 +50,15 @@ def loop_dependence(loop: ForOp | WhileOp) -> LoopDependence:
     maker: dict[Value, Node] = {value: value for value in carried}
     for op in body.ops:
         maker.update(dict.fromkeys(op.results, op))
+    binders = {symbol: op.results for op in body.ops for symbol in symbols_bound_by(op)}
     reads: dict[Node, tuple[Value, ...]] = {}
     for value, yielded in zip(carried, body.yields, strict=True):
         reads[value] = (yielded,) if yielded in maker else ()
     for op in body.ops:
-        reads[op] = tuple(value for value in free_values_of_op(op) if value in maker)
+        named = symbols_of_op(op) - symbols_bound_by(op)
+        sizes = (value for symbol in sorted(named, key=str) for value in binders.get(symbol, ()))
+        every = dict.fromkeys((*free_values_of_op(op), *sizes))
+        reads[op] = tuple(value for value in every if value in maker)
     graph: nx.DiGraph[Node] = nx.DiGraph()
     graph.add_nodes_from(reads)
     graph.add_edges_from((maker[value], node) for node in reads for value in reads[node])
