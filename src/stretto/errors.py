@@ -123,6 +123,15 @@ class OtherProgram(RunError):
     captured for. A compiled function then runs the program for that way."""
 
 
+class NotLowered(CaptureError, CodegenError):
+    """A Program has something that no machine can run, such as a tensor whose size nothing bounds
+    where memory for it has to be set apart."""
+
+    def __init__(self, message: str, *, remedy: str | None = None, **known: Any) -> None:
+        usual = "or compile with fallback=True, which runs it in Python"
+        super().__init__(message, remedy=f"{remedy}, {usual}" if remedy else usual[3:], **known)
+
+
 class NotCaptured(CaptureError, RunError):
     """A run comes to an arm of a branch that its program does not have, since that could not be
     captured. What could not, and where, is in the message."""

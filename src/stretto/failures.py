@@ -80,15 +80,15 @@ def is_of_compile(error: StrettoError) -> bool:
 
 def is_defect(error: StrettoError) -> bool:
     """Whether the failure of a compile is to be reported."""
-    return isinstance(error, _DEFECTS)
+    return error.remedy is not None and REPORT in error.remedy
 
 
 def _name_stage(error: StrettoError, stage: str) -> None:
     if error.stage is not None or isinstance(error, CaptureError | RunError):
         return
     error.stage = stage
-    if is_defect(error):
-        error.remedy = REPORT if error.remedy is None else f"{error.remedy}; or {REPORT}"
+    if isinstance(error, _DEFECTS) and error.remedy is None:
+        error.remedy = REPORT
 
 
 def _is_of_compiler(error: Exception) -> bool:

@@ -21,7 +21,7 @@ from stretto.device.expr import (
     size_register,
 )
 from stretto.device.tree import Call
-from stretto.errors import CodegenError
+from stretto.errors import NotLowered
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
 from stretto.ir.size_bounds import substitute_symbols
@@ -67,7 +67,7 @@ def size_parameters(function: Function) -> dict[Symbol, Symbol]:
 def _dims(function: Function, kind: TensorType) -> tuple[Extent, ...]:
     known = {symbol: Size.of(own) for symbol, own in size_parameters(function).items()}
     if not symbols_of_types((kind,)) <= known.keys():
-        raise CodegenError(
+        raise NotLowered(
             f"`{function.name}` returns a tensor whose size is known only in the run: {kind}",
             remedy="return a list of its rows",
         )
@@ -85,7 +85,7 @@ def _size_arguments(low: Lowering, op: CallOp) -> list[tuple[Reg, Expr]]:
     found: list[tuple[Reg, Expr]] = []
     for symbol, own in size_parameters(function).items():
         if Size.of(symbol) not in known:
-            raise CodegenError(
+            raise NotLowered(
                 f"the size {symbol} of `{op.function}` is not a dim of an argument",
                 location=op.location,
             )
@@ -260,7 +260,7 @@ def _bind_list(
     slot = target.buffer
     assert slot is not None
     if slot in heights and low.uses.is_needed(value):
-        view = ListView(slot, Index.of(target.length))
+        view = ListView(slot, Index.of(target.length), low.extents(value.list.element.shape))
         low.ranges[target.length] = (0, None)
         target = ListTarget(new_list_buffer(low, value), target.length)
         assert target.buffer is not None

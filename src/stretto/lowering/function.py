@@ -39,7 +39,7 @@ from stretto.device.forms import Items, LeafItem
 from stretto.device.names import operator_name, origin
 from stretto.device.operator import Combine, LibraryCall, Operator
 from stretto.device.tree import Check, CheckCode, Leaf, Let, Node
-from stretto.errors import CodegenError, SourceLocation
+from stretto.errors import CodegenError, NotLowered, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import Argument, TensorOp
@@ -76,10 +76,14 @@ LeftToTorch = tuple[str, ...] | frozenset[TensorOp]
 
 @dataclass(frozen=True, slots=True)
 class ListView:
-    """A list value: `length` items in `buffer` [capacity, *element], from `Lowering.base` on."""
+    """A list value: `length` items in `buffer` [capacity, *room], from `Lowering.base` on.
+
+    item: the shape of the items, of which the buffer has room for the largest.
+    """
 
     buffer: Buffer
     length: Index
+    item: tuple[Extent, ...]
 
 
 Binding = Lazy | ListView
@@ -200,7 +204,7 @@ class Lowering:
         first, *others = memory_shape(shape)
         known = tuple(self._room_of(dim) for dim in others)
         if None in known:
-            raise CodegenError(
+            raise NotLowered(
                 "a tensor has two dims that data decide, and nothing tells how large the second "
                 "can be",
                 location=self.location,
@@ -211,6 +215,11 @@ class Lowering:
         buffer = self.new_growing(hint, dtype, (first, *inner))
         self.check_room(buffer, Index.of(first), tells=True)
         return buffer
+
+    def room(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
+        """The most that each dim can be; None where that is not known."""
+        room = [self._room_of(dim) for dim in shape]
+        return None if None in room else tuple(size.dim for size in room if size is not None)
 
     def _room(self, shape: tuple[Extent, ...]) -> tuple[int | Size, ...] | None:
         """The most that each dim can be; None where that is not known, or is much memory."""
@@ -239,7 +248,7 @@ class Lowering:
     def new_growing(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
         """Memory outside of the frame, the same in every activation, which the runtime can grow."""
         if self.recursive:
-            raise CodegenError(
+            raise NotLowered(
                 f"`{self.function.name}` is recursive, and makes a tensor whose size is known only "
                 "at run time",
                 location=self.location,

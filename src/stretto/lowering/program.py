@@ -25,7 +25,7 @@ from stretto.device.forms import (
 from stretto.device.operator import DRAWS
 from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.device.user_kernels import kernel_for
-from stretto.errors import CodegenError, LibraryLayoutError
+from stretto.errors import CodegenError, LibraryLayoutError, NotLowered
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
@@ -85,7 +85,7 @@ def lower(
     updated = {result: parameter for parameter, result in updates.pairs}
     called = _callees(program, program.main)
     if "main" in called:
-        raise CodegenError("`main` calls itself", remedy="call the recursive function from it")
+        raise NotLowered("`main` calls itself", remedy="call the recursive function from it")
     externals = Externals()
     inputs = tuple(
         externals.add(

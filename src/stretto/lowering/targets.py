@@ -160,7 +160,9 @@ def bind(low: Lowering, value: Value, target: Target) -> None:
         case ListTarget(buffer, length):
             assert buffer is not None
             low.ranges.setdefault(length, (0, None))
-            low.env[value] = ListView(buffer, Index.of(length))
+            low.env[value] = ListView(
+                buffer, Index.of(length), low.extents(value.list.element.shape)
+            )
 
 
 def bind_all(low: Lowering, values: tuple[Value, ...], targets: Sequence[Target]) -> None:

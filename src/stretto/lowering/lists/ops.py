@@ -19,10 +19,9 @@ from stretto.device.expr import (
     Load,
     Position,
     Reg,
-    is_known,
 )
 from stretto.device.tree import CheckCode
-from stretto.errors import CodegenError
+from stretto.errors import CodegenError, NotLowered
 from stretto.ir.core import Op, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import (
@@ -39,7 +38,7 @@ from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.function import ListView, Lowering
-from stretto.lowering.lazy import Lazy, cast, select, stored, variables
+from stretto.lowering.lazy import Lazy, cast, variables
 
 _OUT_OF_RANGE = Failure("IndexError", "list index out of range")
 _SET_OUT_OF_RANGE = Failure("IndexError", "list assignment index out of range")
@@ -81,13 +80,17 @@ def lower_list_op(low: Lowering, op: Op) -> None:
 def new_list_buffer(low: Lowering, value: Value) -> Buffer:
     """Memory for a list of the group of `value`; any other list of the group fits in as well."""
     element = value.list.element
-    shape = low.extents(element.shape)
-    if not all(is_known(dim) for dim in shape):
-        raise CodegenError(
-            "a list of tensors whose size is known only at run time", location=low.location
+    item = low.extents(element.shape)
+    shape = low.room(item)
+    is_result = low.lists.is_returned(value) and low.function is low.program.main
+    if shape is None or (is_result and shape != item):
+        raise NotLowered(
+            "a list of tensors whose size is known only at run time",
+            location=low.location,
+            remedy="give its items a size that the call knows, as a part of a tensor has one: "
+            "`x[:n]` instead of `torch.zeros(n)`",
         )
     capacity = low.lists.capacity(value)
-    is_result = low.lists.is_returned(value) and low.function is low.program.main
     if capacity is None or (is_result and isinstance(capacity, Size)):
         return low.new_list(element.dtype, (Reg("capacity"), *shape))
     rows = max(capacity, 1) if isinstance(capacity, int) else low.extent(capacity)
@@ -127,7 +130,7 @@ def copied(low: Lowering, value: Value, view: ListView) -> ListView:
     """The list in a buffer of its own."""
     buffer = new_list_buffer(low, value)
     copy_items(low, view, buffer)
-    return ListView(buffer, view.length)
+    return ListView(buffer, view.length, view.item)
 
 
 def copy_items(
@@ -147,7 +150,7 @@ def copy_items(
     low.check_room(buffer, to + view.length)
     known = view.length.const if view.length.is_const else None
     count = low.let(Position(view.length), "length") if known is None else known
-    dims: tuple[Extent, ...] = (count, *view.buffer.shape[1:])
+    dims: tuple[Extent, ...] = (count, *view.item)
     first, *others = variables(dims)
     source = Load(Access(view.buffer, view.buffer.shape, (start + first, *others)))
     out = Access(buffer, buffer.shape, (to + first, *others))
@@ -158,7 +161,8 @@ def copy_items(
 
 
 def _new(low: Lowering, op: ListNewOp) -> None:
-    view = ListView(first_list_buffer(low, op.result), Index())
+    item_shape = low.extents(op.result.list.element.shape)
+    view = ListView(first_list_buffer(low, op.result), Index(), item_shape)
     for item in op.items:
         view = _append(low, view, low.tensor(item))
     low.env[op.result] = view
@@ -181,14 +185,14 @@ def _extended(low: Lowering, op: ListExtendOp) -> ListView:
     first, *others = variables(rows.shape)
     out = Access(view.buffer, view.buffer.shape, (to + first, *others))
     low.write("extend", rows.shape, cast(rows.expr, view.buffer.dtype), out)
-    return ListView(view.buffer, view.length + rows.shape[0])
+    return ListView(view.buffer, view.length + rows.shape[0], view.item)
 
 
 def _append(low: Lowering, view: ListView, item: Lazy) -> ListView:
     end = low.base(view.buffer) + view.length
     low.check_room(view.buffer, end + 1)
     _store_item(low, view.buffer, end, item)
-    return ListView(view.buffer, view.length + 1)
+    return ListView(view.buffer, view.length + 1, view.item)
 
 
 def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None:
@@ -197,7 +201,9 @@ def _store_item(low: Lowering, buffer: Buffer, place: Index, item: Lazy) -> None
 
 
 def _item(low: Lowering, view: ListView, place: Index) -> Lazy:
-    return select(stored(view.buffer), 0, low.base(view.buffer) + place)
+    access = (low.base(view.buffer) + place, *variables(view.item))
+    buffer = view.buffer
+    return Lazy(buffer.dtype, view.item, Load(Access(buffer, buffer.shape, access)))
 
 
 def _item_position(low: Lowering, view: ListView, index: Value, failure: Failure) -> Index:
@@ -225,7 +231,7 @@ def _pop(low: Lowering, op: ListPopOp) -> None:
     low.ranges[length] = (0, None)
     last = _item(low, view, Index.of(length))
     low.env[item] = low.store(last, low.output(item), "pop")
-    low.env[rest] = ListView(view.buffer, Index.of(length))
+    low.env[rest] = ListView(view.buffer, Index.of(length), view.item)
 
 
 def _stack(low: Lowering, op: ListStackOp) -> None:
@@ -243,7 +249,7 @@ def _stack(low: Lowering, op: ListStackOp) -> None:
     else:
         extent = low.extent(lead)
         _check_length(low, "eq", view.length, extent)
-    shape: tuple[Extent, ...] = (extent, *view.buffer.shape[1:])
+    shape: tuple[Extent, ...] = (extent, *view.item)
     first, *others = variables(shape)
     first = low.base(view.buffer) + first
     access = Access(view.buffer, view.buffer.shape, (first, *others))

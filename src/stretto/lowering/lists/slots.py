@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.device.expr import Buffer, Reg
-from stretto.errors import CodegenError
+from stretto.errors import NotLowered
 from stretto.ir.core import Block, Function, Program, Value
 from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
 from stretto.ir.types import ListType
@@ -98,7 +98,7 @@ def _collect(program: Program, function: Function, groups: dict[Value, list[Plac
 def _slot(externals: Externals, place: Place, value: Value) -> Buffer:
     element = value.list.element
     if not element.is_static:
-        raise CodegenError(
+        raise NotLowered(
             f"`{place[0]}` takes or returns a list of tensors whose size is known only at run time",
             remedy="give the items of the list one fixed shape",
         )
