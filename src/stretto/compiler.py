@@ -70,6 +70,12 @@ class Compiler:
         is_module = isinstance(self.function, torch.nn.Module)
         return kind if is_module else getattr(self.function, "__qualname__", kind)
 
+    @property
+    def may_run_in_python(self) -> bool:
+        """Whether a call may run the function itself. Whoever calls a segment runs its statements
+        instead."""
+        return self.surroundings is not Surroundings.PYTHON
+
     def place(self) -> SourceLocation | None:
         """Where the function is defined."""
         function: Any = self.function

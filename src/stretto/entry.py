@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import CaptureError
+from stretto.errors import CaptureError, RaisesInPython
 from stretto.families import CallForm, Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
@@ -24,8 +24,12 @@ from stretto.frontends.python import (
 from stretto.frontends.python.guards.guards import NativeCheck
 from stretto.frontends.python.tracing.admission import overlaps
 from stretto.frontends.python.tracing.fakes import dims_by_stride
+from stretto.ir.core import Op
+from stretto.ir.ops import CheckOp
 from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
+from stretto.ops.effects import states_drawn_from
+from stretto.ops.generators import States
 from stretto.options import Options
 from stretto.runtime.check import Checker
 from stretto.runtime.constants import Weights
@@ -72,6 +76,9 @@ class Entry:
     """Reads the sizes of a call that is known to fit."""
     calls: int = 0
     builds: int = 1
+    runs_in_python: int = 0
+    """How many calls ended in Python, as they came to an exception that shows values."""
+    may_end_in_python: bool = field(init=False)
     is_refuted: bool = False
     """A call has shown that what the capture took for granted does not hold."""
     checker: Checker | None = None
@@ -99,6 +106,7 @@ class Entry:
         for source in self.captured.constants:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
+        self.may_end_in_python = any(map(raises_in_python, self.captured.program.walk()))
         output = self.captured.output
         self.single = output == ResultLeaf(0)
 
@@ -117,6 +125,8 @@ class Entry:
         drawn = () if self.checker is None else self.checker.states()
         read = self.read_sizes
         results = self.executable(inputs) if read is None else self.executable(inputs, read(inputs))
+        if self.may_end_in_python:
+            self.executable.synchronize()
         if self.checker is not None:
             self.checker.check(inputs, results, drawn)
             self.checker = None
@@ -127,6 +137,14 @@ class Entry:
         if self.single:
             return results[0]
         return build_output(captured.output, results, bound, (), {})
+
+    def states_before(self) -> States:
+        """The states of the generators before a run after which the call may start again."""
+        return states_drawn_from(self.captured.program) if self.may_end_in_python else ()
+
+    def ends_in_python(self, error: Exception) -> bool:
+        """Whether a call goes on in Python after its run has raised an error."""
+        return isinstance(error, RaisesInPython)
 
     def bind(
         self, tensors: Sequence[torch.Tensor], reading: Reading | None = None
@@ -224,6 +242,11 @@ class Entry:
     def write_back(self, bound: list[torch.Tensor], results: list[Any], mutation: Mutation) -> None:
         with torch.no_grad():
             bound[mutation.input].copy_(results[mutation.result])
+
+
+def raises_in_python(op: Op) -> bool:
+    """Whether an op is a check whose exception shows values of the run."""
+    return isinstance(op, CheckOp) and op.failure.error == RaisesInPython.__name__
 
 
 def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:

@@ -132,6 +132,11 @@ class NotLowered(CaptureError, CodegenError):
         super().__init__(message, remedy=f"{remedy}, {usual}" if remedy else usual[3:], **known)
 
 
+class RaisesInPython(RunError):
+    """A run comes to an exception that shows values of the run. A compiled function then runs in
+    Python, from the start of the call, and raises it there."""
+
+
 class NotCaptured(CaptureError, RunError):
     """A run comes to an arm of a branch that its program does not have, since that could not be
     captured. What could not, and where, is in the message."""

@@ -41,6 +41,7 @@ from stretto.frontends.python import ArgumentsChange, Reading, capturing
 from stretto.keys import Key, is_by_structure, key_of_call
 from stretto.locks import ForkSafeLock
 from stretto.notices import Notices
+from stretto.ops.generators import restore
 from stretto.progress import LOG, compiling, stage
 from stretto.structures import Structures
 
@@ -130,18 +131,29 @@ class Programs:
     def run(self, found: Found, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an entry, or, where its run finds out that it is not the one for this call, the one
         that is: where a condition that chooses a program goes another way, that for this way, which
-        agrees with one condition more; where a slice reaches beyond its dim, one that cuts it."""
+        agrees with one condition more; where a slice reaches beyond its dim, one that cuts it.
+
+        A run that comes to an exception which shows values has changed nothing: the function then
+        runs in Python."""
         while True:
             entry, tensors, reading = found
+            drawn = entry.states_before()
             try:
                 return entry(tensors, reading)
             except OtherProgram as error:
                 key = ((OtherProgram.__name__, error.message), entry.key)
-            except RunError as error:
-                if not self._compiler.learn(entry, error):
-                    raise
+            except Exception as error:
+                if not isinstance(error, RunError) or not self._compiler.learn(entry, error):
+                    if not self._compiler.may_run_in_python or not entry.ends_in_python(error):
+                        raise
+                    break
                 key = None
             found = self.find(args, kwargs) if key is None else self._other(key, args, kwargs)
+
+        LOG.info("%s runs in Python once, for the sake of an exception", self._compiler.name)
+        entry.runs_in_python += 1
+        restore(drawn)
+        return self._compiler.function(*args, **kwargs)
 
     def _other(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
         """The entry of a key that a run has shown to be the call's."""

@@ -116,9 +116,9 @@ def test_checks_of_values_are_made(backend: str) -> None:
 
 
 def test_text_of_a_value_that_is_not_known_yet() -> None:
-    with pytest.raises(CaptureError, match="a returned text shows a value") as caught:
-        on("cpu", lambda x: {"text": f"{x.sum().item():.1f}"})(A)
-    assert "make the text outside" in str(caught.value)
+    with pytest.raises(CaptureError, match="the text itself is needed here") as caught:
+        on("cpu", lambda x: {f"{x.sum().item():.1f}": x})(A)
+    assert "compare the value in place of the text" in str(caught.value)
 
 
 def test_wrong_arguments_of_the_function() -> None:

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
-from stretto.errors import NotCaptured, OtherProgram, RunError, SourceLocation
+from stretto.errors import NotCaptured, OtherProgram, RaisesInPython, RunError, SourceLocation
 
 _OTHERS: dict[str, type[Exception]] = {
     "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
     "_LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
     OtherProgram.__name__: OtherProgram,
     NotCaptured.__name__: NotCaptured,
+    RaisesInPython.__name__: RaisesInPython,
 }
 """Classes that are not builtins, by the name that a printed Program has."""
 

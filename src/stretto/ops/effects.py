@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp, CheckOp, TensorOp, WhileOp
+from stretto.ops.generators import States, states_of
 from stretto.ops.properties import is_random
 
 Predicate = Callable[[Op], bool]
@@ -23,6 +24,13 @@ def is_check(op: Op) -> bool:
 def is_draw(op: Op) -> bool:
     """Whether the op draws random numbers."""
     return isinstance(op, TensorOp) and is_random(op)
+
+
+def states_drawn_from(program: Program) -> States:
+    """The states now of the generators from which the program draws."""
+    draws = (op for op in program.walk() if isinstance(op, TensorOp) and is_draw(op))
+    names = (dict(op.kwargs).get("generator") for op in draws)
+    return states_of(dict.fromkeys(None if name is None else str(name) for name in names))
 
 
 def is_effect(op: Op) -> bool:

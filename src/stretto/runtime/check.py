@@ -17,9 +17,8 @@ from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import STACK_ENDED, Datum
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
-from stretto.ir.ops import TensorOp
-from stretto.ops.effects import is_draw
-from stretto.ops.generators import States, restore, states_of
+from stretto.ops.effects import states_drawn_from
+from stretto.ops.generators import States, restore
 from stretto.runtime.results import Result
 
 SECONDS = 30.0
@@ -48,9 +47,7 @@ class Checker:
 
     def states(self) -> States:
         """The states of the generators from which the program draws."""
-        draws = (op for op in self.program.walk() if isinstance(op, TensorOp) and is_draw(op))
-        names = (dict(op.kwargs).get("generator") for op in draws)
-        return states_of(dict.fromkeys(None if name is None else str(name) for name in names))
+        return states_drawn_from(self.program)
 
     def check(
         self, inputs: Sequence[torch.Tensor], results: Sequence[Result], before: States = ()

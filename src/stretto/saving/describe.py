@@ -154,6 +154,11 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             "the function reads or changes attributes or items of objects that outlive the call",
             remedy="pass what changes as tensors, and return it, or keep it in buffers of a module",
         )
+    if entry.may_end_in_python:
+        raise SaveError(
+            "the function raises an exception that shows values of the run, or prints or logs",
+            remedy="raise it with a constant message; print and log outside of the function",
+        )
     if captured.identical:
         raise SaveError(
             "a tensor is both an argument and reached by the function in another way",

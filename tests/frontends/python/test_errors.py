@@ -109,11 +109,6 @@ def marks_a_tensor(x: Tensor) -> Tensor:
     return x + 1
 
 
-def keeps_text(x: Tensor) -> Tensor:
-    KEEPER.text = f"{x.sum()}"
-    return x
-
-
 def branch_in_try(x: Tensor) -> Tensor:
     try:
         if x.sum() > 0:
@@ -130,12 +125,6 @@ def loop_in_try(x: Tensor) -> Tensor:
             assert x.max() < 8
     except Exception:
         return x
-    return x
-
-
-def raise_tensor(x: Tensor) -> Tensor:
-    if x.sum() > 0:
-        raise ValueError(x)
     return x
 
 
@@ -182,11 +171,9 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (changes_an_array, "a ndarray that outlives the call is changed", "in a tensor"),
     (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
     (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
-    (keeps_text, "a stored text shows a value that is known only when", "return the value"),
     (set_in_a_loop, "a set has more or fewer items after a branch or loop", "local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
     (loop_in_try, "whether AssertionError is raised here depends on", "test the condition"),
-    (raise_tensor, "an exception that depends on a tensor holds a tensor", "pass it a message"),
     (numpy_array, "cannot become a NumPy array", "torch operators"),
     (shape_in_place, "changes the shape of a tensor in place", "out-of-place"),
     (

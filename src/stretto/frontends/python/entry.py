@@ -65,7 +65,7 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import FunctionContext
 from stretto.frontends.python.tracing.tracer import Region, Surroundings, Tracer, activate
-from stretto.frontends.python.values.raises import place_of, raises, stop_at
+from stretto.frontends.python.values.raises import place_of, raises, shows_values, stop_at
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
@@ -333,9 +333,8 @@ def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
     try:
         return staging.call(fn, *args, **kwargs)
     except Exception as error:
-        if not raises(error) or not any(
-            isinstance(op, CheckOp) for op in region.scope.block.walk()
-        ):
+        has_checks = any(isinstance(op, CheckOp) for op in region.scope.block.walk())
+        if not raises(error) or not (has_checks or shows_values(error)):
             raise
         stop_at(region, error)
         return None

@@ -27,6 +27,7 @@ from stretto.frontends.python.calls.call import (
 from stretto.frontends.python.calls.entries import check_entries
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.in_python import mark
+from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.operators import decompositions
@@ -38,7 +39,7 @@ from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.own_methods import own_method, tested
-from stretto.frontends.python.values.scalars import concrete, is_number, to_number
+from stretto.frontends.python.values.scalars import concrete, is_number, number_kind, to_number
 from stretto.frontends.python.values.state import TracedList
 
 slice = builtins.slice
@@ -269,12 +270,14 @@ def getitem(holder: Any, index: Any) -> Any:
         return holder[index]
     if isinstance(holder, torch.Tensor) and indexing.has_size(index):
         return indexing.getitem(tracer().promote(holder), index)
-    if not indexing.has_position(index):
+    if not indexing.has_position(index) and not texts.is_text(index):
         return holder[index]
     if isinstance(holder, torch.Tensor):
         return indexing.getitem(tracer().promote(holder), index)
     if isinstance(holder, choices.SEQUENCES):
         return choices.item_of_sequence(holder, index)
+    if texts.is_text(index) and isinstance(holder, dict):
+        return choices.entry_by_text(holder, index)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, TracedTensor) and isinstance(holder, dict):
         return choices.entry_of_dict(holder, index)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, TracedTensor):
@@ -408,10 +411,14 @@ def contains(container: Any, item: Any) -> Any:
     if isinstance(container, TracedList):
         return operations.contains(container, item)
     by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
-    if isinstance(container, dict) and not by_number:
+    if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)
         if isinstance(entry, Either):
             return branches.which(entry, lambda option: option is not UNDEFINED)
+    if isinstance(container, str):
+        is_late = texts.is_text(container) or texts.is_text(item)
+        return texts.has_part(container, item) if is_late else item in container
+    by_number |= texts.is_text(item) and isinstance(container, Set | dict)
     is_searched = own_method(container, "__iter__") is not None or (
         isinstance(container, builtins.list | tuple | range | set)
         and any(_may_be_equal_in_some_runs(other) for other in (item, *container))
@@ -420,7 +427,7 @@ def contains(container: Any, item: Any) -> Any:
         result: Any = False
         for other in container:
             result = branches.stage_or(
-                branches.stage_or(is_(item, other), lambda other=other: item == other),
+                branches.stage_or(_is_found(item, other), lambda other=other: item == other),
                 lambda before=result: before,
             )
         return result
@@ -433,7 +440,7 @@ def contains(container: Any, item: Any) -> Any:
 
 
 def _may_be_equal_in_some_runs(item: Any) -> bool:
-    known = isinstance(item, TracedTensor | Either)
+    known = isinstance(item, TracedTensor | Either) or texts.is_text(item)
     return known or own_method(item, "__eq__") is not None
 
 
@@ -447,6 +454,12 @@ def not_equal(first: Any, second: Any) -> Any:
     return first != second
 
 
+def _is_found(item: Any, other: Any) -> Any:
+    """Whether an item of a container is the very object that is looked for."""
+    are_numbers = is_a_number(item) or is_a_number(other)
+    return item is other if are_numbers else is_(item, other)
+
+
 def is_(first: Any, second: Any) -> Any:
     """`first is second`."""
     if first is second:
@@ -457,9 +470,42 @@ def is_(first: Any, second: Any) -> Any:
         if isinstance(second, Either | TracedTensor):
             return branches.use(first, lambda option: is_(option, second))
         return branches.which(first, lambda option: option is second)
+    if any(map(is_a_number, (first, second))):
+        return _are_one_number(first, second)
     if isinstance(first, TracedTensor) and isinstance(second, TracedTensor):
         return _are_one(first, second)
     return False
+
+
+def compared_by_identity(subject: Any) -> Any:
+    """The subject of a `match` with `True`, `False` or `None` as patterns: a bool of Python."""
+    if isinstance(subject, tuple | builtins.list):
+        items = [compared_by_identity(item) for item in subject]  # pyright: ignore[reportUnknownVariableType]
+        same = all(one is other for one, other in zip(items, subject, strict=True))  # pyright: ignore
+        return subject if same else type(subject)(items)
+    is_flag = is_number(subject) and subject.dtype == torch.bool
+    return concrete(subject, "bool") if is_flag else subject
+
+
+def is_a_number(value: Any) -> bool:
+    """Whether a value is a number of Python that is known only when the program runs."""
+    return is_number(value) or isinstance(value, torch.SymInt | torch.SymFloat)
+
+
+def _are_one_number(first: Any, second: Any) -> Any:
+    """Whether two numbers are one object. Of each bool there is one; of other numbers it depends on
+    how Python was built, and on how they were computed."""
+    kinds = {
+        builtins.int if isinstance(x, torch.SymInt) else number_kind(x) for x in (first, second)
+    }
+    if len(kinds) > 1:
+        return False
+    if kinds == {bool}:
+        return first == second if isinstance(first, TracedTensor) else second == first
+    fail(
+        "`is` compares two numbers, of which one is known only when the program runs",
+        "compare them with ==",
+    )
 
 
 def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
@@ -478,9 +524,19 @@ def _are_one(first: TracedTensor, second: TracedTensor) -> Any:
     )
 
 
-def text(*parts: texts.TextPart) -> str:
+def text(*parts: texts.TextPart) -> Any:
     """An f-string."""
     return texts.joined(parts)
+
+
+def modulo(first: Any, second: Any) -> Any:
+    """`first % second`."""
+    if active() is None or not isinstance(first, str):
+        return first % second
+    found = first_either(second)
+    if found is not None:
+        return branches.use(found, lambda option: modulo(first, replaced(second, found, option)))
+    return percent(first, second)
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -528,11 +584,12 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound", "bound_values",
-    "call", "chain", "contains", "defined", "delattr", "delitem", "enter", "enter_try", "for_",
-    "generator", "getitem", "hand_over", "if_", "ifexp", "is_", "leave", "leave_try", "listed",
-    "local", "mark", "not_", "not_equal", "or_", "plain", "setattr", "setitem", "slice", "text",
-    "while_", "wrote_outer", "yielded",
+    "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound",
+    "bound_values", "call", "chain", "compared_by_identity", "contains", "defined", "delattr",
+    "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
+    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "modulo", "not_",
+    "not_equal", "or_", "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
+    "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

@@ -37,7 +37,6 @@ def test_a_text_that_nobody_reads_settles_nothing() -> None:
 
 
 USES: list[Callable[[torch.Tensor, str], Any]] = [
-    lambda x, text: (x, text),
     lambda x, text: {text: x},
     lambda x, text: x + 1 if text == "5 rows" else x,
     lambda x, text: x + 1 if text != "5 rows" else x,
@@ -46,8 +45,11 @@ USES: list[Callable[[torch.Tensor, str], Any]] = [
     lambda x, text: x + int(text.split()[0]),
     lambda x, text: x + int("".join(["1", text[0]])),
     lambda x, text: x + {"5 rows": 7}.get(text, 1),
-    lambda x, text: ("%s!" % text, "%s %s" % (text, 1), "{}".format(text), x),  # noqa: UP031, UP032
     lambda x, text: x + (["5 rows", "3 rows"].index(text) if x.shape[0] in (5, 3) else 0),
+]
+SHOWN: list[Callable[[torch.Tensor, str], Any]] = [
+    lambda x, text: (x, text),
+    lambda x, text: ("%s!" % text, "%s %s" % (text, 1), "{}".format(text), x),  # noqa: UP031, UP032
     lambda x, text: (str(text), f"{text:>9}", text + "!", "!" + text, x),
 ]
 
@@ -55,6 +57,13 @@ USES: list[Callable[[torch.Tensor, str], Any]] = [
 @pytest.mark.parametrize("use", USES)
 def test_a_text_that_is_used_is_right(use: Callable[[torch.Tensor, str], Any]) -> None:
     check(lambda x: use(x, f"{x.shape[0]} rows"), 3, 5, 3, 12)
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_a_text_that_is_returned_settles_nothing(
+    show: Callable[[torch.Tensor, str], Any],
+) -> None:
+    check(lambda x: show(x, f"{x.shape[0]} rows"), 1, 5, 3, 12)
 
 
 def test_errors_show_the_size() -> None:

@@ -16,7 +16,14 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_map
 
-from stretto.frontends.python.calls import ordering, packed, sized, torch_control, transformers
+from stretto.frontends.python.calls import (
+    ordering,
+    packed,
+    sized,
+    texts,
+    torch_control,
+    transformers,
+)
 from stretto.frontends.python.control.branches import (
     branch,
     stage_and,
@@ -43,6 +50,7 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
 )
 from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import is_text, settled
 from stretto.ir.types import INDEX
 
 BuiltinRule = Callable[..., Any]
@@ -113,6 +121,8 @@ def _check_finite(value: Any) -> None:
 def _len(value: Any) -> Any:
     if own_method(value, "__len__") is not None:
         return own_length(value)
+    if is_text(value):
+        return Hooks.of_text(value, "__len__")
     if isinstance(value, TracedList):
         return operations.traced_length(value)
     if isinstance(value, sources.Indexed):
@@ -211,6 +221,8 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     if isinstance(value, TracedList | parts.Parts):
         own = list if isinstance(value, TracedList) else tuple
         return builtins.any(issubclass(own, kind) for kind in every)
+    if is_text(value):
+        return any(issubclass(str, item) for item in every if isinstance(item, type))
     if is_size_number(value):
         size = int if isinstance(value, torch.SymInt) else float
         return any(issubclass(size, item) for item in every if isinstance(item, type))
@@ -238,6 +250,8 @@ def _type(*args: Any) -> Any:
     if len(args) != 1:
         return NotImplemented
     (value,) = args
+    if is_text(value):
+        return str
     if is_size_number(value):
         return int if isinstance(value, torch.SymInt) else float
     if isinstance(value, TracedTensor):
@@ -248,7 +262,7 @@ def _type(*args: Any) -> Any:
 def _getattr(holder: Any, name: str, *default: Any) -> Any:
     """Notes for the guards which attributes are read by names built at run time, and which are
     missing."""
-    state = tracer()
+    state, name = tracer(), settled(name)
     state.names_read.add(name)
     found = getattr(holder, name, UNDEFINED)
     if isinstance(found, Either) and default:
@@ -573,6 +587,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full_like: _full_like,
     **parts.RULES,
     **sized.RULES,
+    **texts.RULES,
     **packed.RULES,
     **transformers.RULES,
     torch.arange: _arange,

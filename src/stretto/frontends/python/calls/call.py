@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import entries, recursion, sized, switches
+from stretto.frontends.python.calls import entries, recursion, sized, switches, texts
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -29,7 +29,7 @@ from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
-from stretto.frontends.python.lists import parts
+from stretto.frontends.python.lists import choices, parts
 from stretto.frontends.python.objects.heap import MUTATORS
 from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
@@ -48,7 +48,7 @@ from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
-from stretto.frontends.python.values.texts import settled_texts
+from stretto.frontends.python.values.texts import is_text, settled_texts
 
 _modules = torch.nn.modules.module
 _CONTEXTS = (torch.no_grad, torch.inference_mode, torch.enable_grad, torch.set_grad_enabled)
@@ -79,6 +79,8 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             given.fail()
     if isinstance(function, Either):
         return branches.use(function, lambda option: traced_call(option, args, kwargs))
+    if isinstance(function, texts.TextMethod):
+        return function(*args, **kwargs)
     moved = replacement(getattr(function, "__self__", None))
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
@@ -135,11 +137,15 @@ def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
 
 
 def _stores(function: Any) -> bool:
-    """Whether a function only keeps its arguments: a method of a container, a class."""
+    """Whether a function only keeps its arguments: a method of a container, a class of the user's
+    or of exceptions."""
     if isinstance(function, type):
-        return is_of_user(function)
+        return is_of_user(function) or issubclass(function, BaseException)
     name = getattr(function, "__name__", "")
-    return name in MUTATORS or name in ("setattr", "__setattr__")
+    owner = getattr(function, "__self__", None)
+    kind = owner if isinstance(owner, type) else type(owner)
+    is_made = name in ("__init__", "__new__") and issubclass(kind, BaseException)
+    return is_made or name in MUTATORS or name in ("setattr", "__setattr__")
 
 
 def check_iterator(iterator: Any) -> None:
@@ -184,10 +190,18 @@ def _rule(function: Any) -> Callable[..., Any] | None:
         return functools.partial(sized.count_of_size, owner)
     if isinstance(owner, torch.Generator):
         return generator_method(function)
+    if isinstance(owner, str):
+        return texts.str_method(function)
+    if isinstance(owner, dict) and function.__name__ == "get":
+        return functools.partial(_get_by_text, owner)
     try:
         return RULES.get(function)
     except TypeError:
         return None
+
+
+def _get_by_text(holder: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    return choices.entry_by_text(holder, key, default) if is_text(key) else NotImplemented
 
 
 _METHODS = {**parts.METHODS, **sized.METHODS}
@@ -210,10 +224,8 @@ def _call_other(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _is_made_by_user(kind: type) -> bool:
     """True if calling a class makes an object by methods of the user."""
     makers = (kind.__new__, kind.__init__)
-    return (
-        type(kind).__call__ is type.__call__
-        and not issubclass(kind, BaseException)
-        and any(is_user_function(inspect.unwrap(maker)) for maker in makers)
+    return type(kind).__call__ is type.__call__ and any(
+        is_user_function(inspect.unwrap(maker)) for maker in makers
     )
 
 

@@ -59,6 +59,7 @@ from stretto.frontends.python.values.scalars import Kind, unify
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
+    are_of_one_form,
     contents,
     describe,
     equal_leaves,
@@ -445,8 +446,8 @@ class Carry:
             self.changed = True
             return
         if type(before) is type(after):
-            parts, others = parts_of(before), parts_of(after)
-            if parts is not None and others is not None and len(parts) == len(others):
+            parts, others = parts_of(before) or (), parts_of(after) or ()
+            if are_of_one_form(before, after):
                 for i, item in enumerate(parts):
                     inner = name if isinstance(before, Maybe | Either) else f"{name}[{i}]"
                     self._compare((*slot, i), item, others[i], inner)

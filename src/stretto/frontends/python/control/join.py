@@ -37,6 +37,7 @@ from stretto.frontends.python.values.scalars import Kind, outside, unify, unify_
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
+    are_of_one_form,
     contents,
     equal_leaves,
     is_box,
@@ -309,10 +310,10 @@ class Joiner:
 
     def _containers(self, first: Any, second: Any, name: str) -> Any:
         if type(first) is type(second):
-            if isinstance(first, tuple) and len(first) == len(second):
-                pairs = enumerate(zip(first, second, strict=True))
+            if are_of_one_form(first, second):
+                pairs = zip(parts_of(first) or (), parts_of(second) or (), strict=True)
                 return rebuild_tuple(
-                    first, [self.value(a, b, f"{name}[{i}]") for i, (a, b) in pairs]
+                    first, [self.value(a, b, f"{name}[{i}]") for i, (a, b) in enumerate(pairs)]
                 )
             if is_box(first):
                 a, b = self.first.inside(first), self.second.inside(second)
@@ -386,8 +387,8 @@ class Joiner:
             return unify_exactly(kinds[0], kinds[1]) is not None
         if type(first) is not type(second):
             return False
-        if isinstance(first, tuple):
-            return len(first) == len(second)
+        if parts_of(first) is not None:
+            return are_of_one_form(first, second)
         return is_box(first) and (
             self.first.inside(first).keys() == self.second.inside(second).keys()
         )

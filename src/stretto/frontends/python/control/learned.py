@@ -27,6 +27,7 @@ from stretto.frontends.python.values.scalars import Kind
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
+    are_of_one_form,
     equal_leaves,
     is_box,
     parts_of,
@@ -127,11 +128,7 @@ class _Match:
                 pass
         parts, others = parts_of(then), parts_of(now)
         if parts is not None and others is not None:
-            return (
-                type(then) is type(now)
-                and len(parts) == len(others)
-                and all(map(self._is_alike, parts, others))
-            )
+            return are_of_one_form(then, now) and all(map(self._is_alike, parts, others))
         if is_box(then) and is_box(now):
             return self._box(then, now)
         return equal_leaves(then, now)

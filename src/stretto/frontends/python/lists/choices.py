@@ -17,7 +17,7 @@ from torch import nn
 from stretto.frontends.python.aliasing.aliases import is_one_of
 from stretto.frontends.python.lists import operations
 from stretto.frontends.python.tracing.signals import Abort
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import items_kind, to_traced_list
@@ -70,6 +70,30 @@ def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:
         found = torch.logical_or(found, flag)
     check(found, "KeyError", "{}", _detail(key))
     return Either(flags, list(holder.values()))
+
+
+def entry_by_text(holder: dict[Any, Any], text: Any, *default: Any) -> Any:
+    """`holder[text]` for a traced text as the key: a branch for each key that it may be. default:
+    of `holder.get`."""
+    keys = [key for key in holder if isinstance(key, str)]
+    return _by_text(holder, keys, text, default)
+
+
+def _by_text(holder: dict[Any, Any], keys: list[str], text: Any, default: tuple[Any, ...]) -> Any:
+    for number, key in enumerate(keys):
+        found = text == key
+        if found is True:
+            return holder[key]
+        if found is not False:
+            rest = keys[number + 1 :]
+            return Hooks.staging.ifexp(
+                found,
+                lambda key=key: holder[key],
+                lambda rest=rest: _by_text(holder, rest, text, default),
+            )
+    if default:
+        return default[0]
+    raise KeyError(text)
 
 
 def _are_numbers(holder: dict[Any, Any]) -> bool:

@@ -25,7 +25,7 @@ from stretto.frontends.python.guards.reading import (
     read_state,
 )
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.results.captured import Effect, ObjectState, OutputSpec
+from stretto.frontends.python.results.captured import Effect, ObjectState
 from stretto.frontends.python.results.output import Flattener
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -268,13 +268,9 @@ class EffectWriter:
         kept = [key for key in start if key in now]
         by_key = not isinstance(box, list | deque | set) and list(now)[: len(kept)] == kept
         keys = _changed_keys(self.heap, box) if by_key else list(now)
-        put = tuple((key, self._spec(key, now[key])) for key in keys if key in now)
+        put = tuple((key, self.flattener.entry(now[key])) for key in keys if key in now)
         removed = tuple(key for key in start if key not in now) if by_key else ()
         return Effect(self._place(box), put, removed, not by_key)
-
-    def _spec(self, key: Any, value: Any) -> OutputSpec:
-        self.flattener.check_text(key)
-        return self.flattener.entry(value)
 
     def _place(self, box: Any) -> int:
         """The number of an object that was read, or the complement of that of a fixed box."""

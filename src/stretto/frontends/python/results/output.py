@@ -45,7 +45,7 @@ from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.size_numbers import number_of_size
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList, is_box
-from stretto.frontends.python.values.texts import SizeText
+from stretto.frontends.python.values.texts import TextOf, is_text
 from stretto.ir.core import Value
 
 _IMMUTABLE = (
@@ -111,10 +111,10 @@ class Flattener:
                 return self._choice(value)
             case Poison():
                 value.fail_at_origin()
-            case SizeText():
-                return self.spec(value.settled())
+            case _ if is_text(value):
+                build = TextOf(value.stretto_pieces)
+                return NewContainer(build, tuple(map(self.spec, value.stretto_values)))
             case str():
-                self.check_text(value)
                 return PythonLeaf(value)
             case torch.Tensor():
                 known = id(value) in tracer().inputs
@@ -200,14 +200,6 @@ class Flattener:
                 )
             taken.add(memory)
 
-    def check_text(self, value: Any) -> None:
-        if isinstance(value, str) and "<traced " in value:
-            fail(
-                f"a {'stored' if self.storing else 'returned'} text shows a value that is known "
-                "only when the program runs",
-                "return the value, and make the text outside of the compiled function",
-            )
-
     def _tensor(self, value: TracedTensor) -> OutputSpec:
         if id(value) in self.inputs:
             return InputLeaf(self.inputs[id(value)])
@@ -258,8 +250,6 @@ class Flattener:
         return ChoiceLeaf((*flags, PythonLeaf(True)), (*options, made))
 
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
-        for key in value:
-            self.check_text(key)
         factory = value.default_factory if isinstance(value, defaultdict) else None
         build = DictOf(type(value), tuple(value), factory)
         return NewContainer(build, tuple(self.spec(item) for item in value.values()))

@@ -169,9 +169,13 @@ class ExpressionLowering(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
-        if not isinstance(node.op, ast.Add):
-            return node
-        return staged(node, "added", node.left, node.right)
+        match node.op:
+            case ast.Add():
+                return staged(node, "added", node.left, node.right)
+            case ast.Mod() if not _is_number(node.left):
+                return staged(node, "modulo", node.left, node.right)
+            case _:
+                return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
@@ -314,6 +318,10 @@ class StatementLowering:
             case ast.Try():
                 return [self._try(statement, after)]
             case ast.Match():
+                patterns = [node for case in statement.cases for node in ast.walk(case.pattern)]
+                if any(isinstance(node, ast.MatchSingleton) for node in patterns):
+                    subject = statement.subject
+                    statement.subject = staged(subject, "compared_by_identity", subject)
                 for case in statement.cases:
                     case.body = self.block(case.body, after)
                 return [statement]
@@ -390,6 +398,10 @@ class StatementLowering:
 
     def _live(self, after: NameSet) -> ast.expr:
         return constant(tuple(sorted((after | self.always) & self.shared)))
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not isinstance(node.value, str)
 
 
 def parameters(arguments: ast.arguments) -> list[str]:

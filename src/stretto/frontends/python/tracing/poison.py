@@ -60,7 +60,7 @@ COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 _OTHERS = (
     "bool", "int", "float", "index", "len", "iter", "next", "getitem", "setitem", "contains",
-    "call", "enter", "exit", "format", "str",
+    "call", "enter", "exit", "format", "str", "repr",
 )  # fmt: skip
 _OPERATIONS = (*BINARY, *(f"r{name}" for name in BINARY), *UNARY, *COMPARISONS, *_OTHERS)
 

@@ -277,6 +277,10 @@ class Hooks:
     list_items: Hook
     list_length: Hook
     numbers: Hook
+    of_text: Hook
+    text_method: Hook
+    shown: Hook
+    spelled: Hook
     written: Hook
     arithmetic: Hook
     call: Hook
@@ -368,26 +372,20 @@ class TracedTensor(torch.Tensor):
         )
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
-        shape = ", ".join(str(dim) for dim in self.shape)
-        return f"<traced {str(self.dtype).removeprefix('torch.')}[{shape}]>"
+        """Code that is not rewritten needs the text of a value that it cannot have."""
+        return str(Hooks.concrete(self, "text"))
 
     def __str__(self) -> str:
-        self._needs_value("text")
         return repr(self)
 
     def __format__(self, spec: str) -> str:
-        return str(self)
+        return format(Hooks.concrete(self, "text"), spec)
 
     def __hash__(self) -> int:
         """A number of Python is a key by its value, and a tensor by its identity."""
         if self.number is not None:
             return hash(Hooks.concrete(self, "number for a key"))
         return super().__hash__()
-
-    def _needs_value(self, kind: str) -> None:
-        """A counter held by an object of the user has no text as long as its value is not known."""
-        if self.number is not None and any(loop < 0 for loop in self.number.loops):
-            Hooks.concrete(self, kind)
 
     def __getitem__(self, index: Index) -> Any:
         return Hooks.getitem(self, index)

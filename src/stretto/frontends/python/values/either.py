@@ -55,10 +55,13 @@ class Either:
         return bool(Hooks.call(bool, self))
 
     def __str__(self) -> str:
-        return "<traced value>"
+        return str(Hooks.call(str, self))
+
+    def __repr__(self) -> str:
+        return str(Hooks.call(repr, self))
 
     def __format__(self, spec: str) -> str:
-        return str(self)
+        return str(Hooks.call(format, self, spec))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

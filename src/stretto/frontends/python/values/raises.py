@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from stretto.errors import SourceLocation, StrettoError
+from stretto.errors import RaisesInPython, SourceLocation, StrettoError
 from stretto.frontends.python.tracing.locations import is_user_file, located
-from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.scalars import flag_of
 from stretto.ir.core import Block, Value
@@ -33,7 +33,14 @@ _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, Overfl
 """Classes of the errors that the capture itself raises in the place of eager PyTorch."""
 _FOR_THE_USER = tuple(
     str(Path(__file__).parents[1] / name)
-    for name in ("staging.py", "calls/builtins.py", "calls/call.py", "values/either.py")
+    for name in (
+        "staging.py",
+        "calls/builtins.py",
+        "calls/call.py",
+        "calls/texts.py",
+        "lists/choices.py",
+        "values/either.py",
+    )
 )
 """Files of the capture that act for the user's code: what they raise, eager PyTorch raises too."""
 _NEVER = (StrettoError, RecursionError, MemoryError)
@@ -108,6 +115,21 @@ def leave(flag: Value, when: bool, raised: RaisingArm) -> None:
     tracer().place(IfOp(flag, *arms), ())
 
 
+def shows_values(error: BaseException) -> bool:
+    """Whether an exception holds traced values, or texts that show some."""
+    pending, seen = list[Any]([error]), set[int]()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, torch.Tensor | Either) or hasattr(value, "stretto_pieces"):
+            return True
+        if isinstance(value, BaseException) and id(value) not in seen:
+            seen.add(id(value))
+            pending += [value.args, vars(value), value.__cause__]
+        elif isinstance(value, dict | list | tuple):
+            pending += value.values() if isinstance(value, dict) else value
+    return False
+
+
 def is_of_user(error: Exception) -> bool:
     """Whether the user's code raises the error, and no operator does."""
     code = _innermost(error)
@@ -115,11 +137,9 @@ def is_of_user(error: Exception) -> bool:
 
 
 def _failure(error: Exception) -> Failure:
-    if any(isinstance(item, torch.Tensor) for item in error.args):
-        fail(
-            "an exception that depends on a tensor holds a tensor",
-            "pass it a message, or return the tensor",
-        )
+    if shows_values(error):
+        name = type(error).__name__
+        return Failure(RaisesInPython.__name__, f"the {name} here shows values of the run")
     if not is_of_user(error) and eager_class(type(error).__name__) is type(error):
         return Failure(type(error).__name__, str(error))
     return Failure.of(error.with_traceback(None))

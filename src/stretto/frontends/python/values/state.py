@@ -24,6 +24,7 @@ from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
 from stretto.frontends.python.values.either import NONE, Either
 from stretto.frontends.python.values.stores import Holder
+from stretto.frontends.python.values.texts import TracedText, is_text
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -54,6 +55,9 @@ class TracedList:
 
     def __contains__(self, item: object) -> bool:
         return bool(Hooks.staging.contains(self, item))
+
+    def __repr__(self) -> str:
+        return str(Hooks.call(repr, self))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(Hooks.list_items(self))
@@ -211,7 +215,10 @@ def is_same(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
 
 
 def parts_of(value: Any) -> Sequence[Any] | None:
-    """What an immutable composite consists of: a tuple, or a value that is one of several."""
+    """What an immutable composite consists of: a tuple, a text that shows values, or a value that
+    is one of several."""
+    if is_text(value):
+        return value.stretto_values
     if isinstance(value, Either):
         pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
         return [part for pair in pairs for part in pair]
@@ -220,6 +227,8 @@ def parts_of(value: Any) -> Sequence[Any] | None:
 
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:
     """A composite of the same class (also named tuples) with other parts."""
+    if is_text(old):
+        return TracedText(old.stretto_pieces, items)
     if isinstance(old, Either):
         return Either(items[::2], items[1::2])
     if hasattr(old, "_fields"):
@@ -249,12 +258,23 @@ def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = Fa
     return whole
 
 
+def are_of_one_form(first: Any, second: Any) -> bool:
+    """Whether parts of two immutable composites correspond to each other."""
+    parts, others = parts_of(first), parts_of(second)
+    if parts is None or others is None or type(first) is not type(second):
+        return False
+    if is_text(first):
+        return first.stretto_pieces == second.stretto_pieces
+    return len(parts) == len(others)
+
+
 def have_same_parts(first: Any, second: Any) -> bool:
-    """Whether two tuples have the same length, or two containers of one class the same keys."""
+    """Whether two tuples have the same length, two texts the same pieces, or two containers of one
+    class the same keys."""
     if type(first) is not type(second):
         return False
-    if isinstance(first, tuple):
-        return len(first) == len(second)
+    if isinstance(first, tuple) or is_text(first):
+        return are_of_one_form(first, second)
     return is_box(first) and contents(first).keys() == contents(second).keys()
 
 
@@ -341,6 +361,8 @@ def equal_leaves(first: Any, second: Any) -> bool:
         return True
     if first is UNDEFINED or second is UNDEFINED or type(first) is not type(second):
         return False
+    if is_text(first):
+        return False
     if isinstance(first, float):
         return repr(first) == repr(second)
     return isinstance(first, _PLAIN) and bool(first == second)
@@ -361,6 +383,8 @@ def describe(value: Any) -> str:
         return f"a {kind} {str(value.dtype).removeprefix('torch.')}[{dims}]"
     if isinstance(value, TracedList):
         return "a list"
+    if is_text(value):
+        return "a text"
     if isinstance(value, Either):
         return " or ".join(map(describe, value.stretto_options))
     if isinstance(value, list | tuple | dict):

@@ -21,6 +21,7 @@ from stretto.frontends.python.values.state import (
     rebuild_tuple,
     refill,
 )
+from stretto.frontends.python.values.texts import is_text
 
 NOTHING: Mapping[int, Hashable] = {}
 
@@ -92,6 +93,9 @@ class ValueWalk:
         match value:
             case tuple():
                 return (type(value), *(self.flatten(item, leaves, known) for item in value))
+            case _ if is_text(value):
+                items = (self.flatten(item, leaves, known) for item in parts_of(value) or ())
+                return (value.stretto_pieces, *items)
             case Either() if is_mixed_number(value):
                 parts = parts_of(value) or ()
                 return (Either, *(self.flatten(part, leaves, known) for part in parts))
@@ -111,8 +115,7 @@ class ValueWalk:
         if isinstance(value, list | dict | TracedList) and id(value) in replaced:
             return replaced[id(value)]
         match value:
-            case tuple() | Either():
-                parts = parts_of(value) or ()
+            case _ if (parts := parts_of(value)) is not None:
                 items = [self.rebuild(item, supply, replaced) for item in parts]
                 return rebuild_tuple(value, items)
             case list() if self.by_content:
@@ -126,9 +129,10 @@ class ValueWalk:
         """`value` with leaves from `supply`, in order, put into the containers themselves."""
         if self.is_leaf(value):
             return supply.pop(0)
-        if isinstance(value, tuple):
-            items = [self.update(item, supply) for item in value]
-            same = all(map(is_, items, value))
+        parts = None if isinstance(value, Either) else parts_of(value)
+        if parts is not None:
+            items = [self.update(item, supply) for item in parts]
+            same = all(map(is_, items, parts))
             return value if same else rebuild_tuple(value, items)
         if isinstance(value, list | dict) and self.by_content:
             before = contents(value)

@@ -1,20 +1,35 @@
-"""Texts that show sizes: `f"{n} tokens"` where `n` is symbolic.
+"""Texts that show values of the run: `f"step {n}"` where `n` is a traced number.
 
-Most of them are made for a warning or an error that does not come, so making one settles nothing.
-A `SizeText` shows the sizes of this capture. Where it is used as text, each of its sizes becomes
-the number that it shows, by a guard.
+A `TracedText` is the pieces of a text and the values that they show. It is no `str`, so no function
+of C can read it. A program makes the text itself at each run, where it is returned, stored, printed
+or the message of an exception. Comparisons with known texts become comparisons of the values
+(`spelling`). Whatever else needs the text needs the values as Python numbers (`settled`): sizes
+become numbers by guards, the counter of a loop by unrolling it, all others are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils import _pytree as pytree
 
+from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.scalars import (
+    concrete,
+    is_number,
+    known_value,
+    python_kind,
+)
 from stretto.frontends.python.values.sizes import Symbolic, plain
+from stretto.ir.types import DType
 
 _NUMBERS: dict[type, Callable[[Any], Any]] = {
     torch.SymInt: int,
@@ -23,85 +38,319 @@ _NUMBERS: dict[type, Callable[[Any], Any]] = {
 }
 _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 
-TextPart = str | tuple[Any, int, str]
+TextPart = str | tuple[Any, int, Any]
 """Part of an f-string: text, or a value with its conversion (or -1) and its format."""
 
 
-class SizeText(str):
-    """A text with the sizes that it shows."""
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """What an f-string does with one value."""
 
-    sizes: tuple[Symbolic, ...]
+    conversion: int = -1
+    form: str = ""
 
-    @staticmethod
-    def of(text: str, sizes: Sequence[Symbolic]) -> SizeText:
-        made = SizeText(text)
-        made.sizes = tuple(sizes)
-        tracer().has_texts = True
-        return made
+    def __call__(self, values: Sequence[Any]) -> str:
+        (value,) = values
+        value = _CONVERSIONS[self.conversion](value) if self.conversion in _CONVERSIONS else value
+        return format(value, self.form)
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    """What `%` does with one value: `"%05.2f" % value`."""
+
+    form: str
+
+    def __call__(self, values: Sequence[Any]) -> str:
+        return self.form % tuple(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A function that makes a text of the values in a structure of containers. name: the function
+    in messages."""
+
+    function: Callable[..., str]
+    structure: pytree.TreeSpec = field(hash=False)
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, values: Sequence[Any]) -> str:
+        return self.function(pytree.tree_unflatten(values, self.structure), **dict(self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class OfText:
+    """A method of texts, with known arguments, of the text that some pieces make."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    pieces: Pieces
+
+    def __call__(self, values: Sequence[Any]) -> str:
+        return getattr(str, self.method)(TextOf(self.pieces)(values), *self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A piece that shows the next `count` values."""
+
+    show: Formatted | Percent | Applied | OfText
+    count: int = 1
+
+
+Pieces = tuple[str | Shown, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextOf:
+    """Makes a text of its pieces and the values of a run."""
+
+    pieces: Pieces
+
+    def __call__(self, values: Sequence[Any]) -> str:
+        supply = iter(values)
+        return "".join(
+            piece
+            if isinstance(piece, str)
+            else piece.show([next(supply) for _ in range(piece.count)])
+            for piece in self.pieces
+        )
+
+
+class TracedText:
+    """A text that shows values of the run; see the module's docstring."""
+
+    __slots__ = ("__weakref__", "stretto_pieces", "stretto_values")
+
+    def __init__(self, pieces: Pieces, values: Sequence[Any]) -> None:
+        self.stretto_pieces = pieces
+        self.stretto_values = tuple(values)
 
     @property
-    def unsettled(self) -> str:
-        return str.__str__(self)
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return str
 
-    def settled(self) -> str:
-        """The text, after its sizes have become numbers."""
-        for size in self.sizes:
-            _NUMBERS[type(size)](size)
-        return self.unsettled
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(str, name):
+            raise AttributeError(f"'str' object has no attribute '{name}'")
+        return Hooks.text_method(self, name)
 
     def __add__(self, other: Any) -> Any:
-        return _added(self, other)
+        return added(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _added(other, self)
+        return added(other, self)
+
+    def __mul__(self, times: Any) -> Any:
+        return joined_texts("", [self] * times) if type(times) is int else settled(self) * times
+
+    def __mod__(self, values: Any) -> Any:
+        return Hooks.staging.modulo(settled(self), values)
+
+    def __getitem__(self, index: Any) -> Any:
+        return Hooks.of_text(self, "__getitem__", index)
+
+    def __eq__(self, other: object) -> Any:
+        return Hooks.spelled(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return Hooks.staging.not_(Hooks.spelled(self, other))
+
+    def __hash__(self) -> int:
+        return hash(settled(self))
+
+    def __str__(self) -> str:
+        return settled(self)
+
+    def __repr__(self) -> str:
+        return repr(settled(self))
+
+    def __format__(self, form: str) -> str:
+        return format(settled(self), form)
+
+    def __len__(self) -> int:
+        return len(settled(self))
+
+    def __bool__(self) -> bool:
+        shows = any(isinstance(piece, Shown) and is_never_empty(piece) for piece in pieces_of(self))
+        return shows or any(map(bool, constants_of(self))) or bool(settled(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(settled(self))
+
+    def __contains__(self, item: Any) -> bool:
+        return item in settled(self)
+
+    def __deepcopy__(self, memo: Any) -> TracedText:
+        return self
 
 
-def _added(first: Any, second: Any) -> Any:
+def _settling(name: str) -> Callable[[TracedText, Any], Any]:
+    return lambda text, other: getattr(settled(text), name)(settled(other))
+
+
+for _name in ("__lt__", "__le__", "__gt__", "__ge__"):
+    setattr(TracedText, _name, _settling(_name))
+TracedText.__name__ = "str"  # so that errors of Python name what the user has
+
+
+def is_text(value: object) -> bool:
+    """Whether a value is a traced text. (Its `__class__` is that of texts.)"""
+    return type(value) is TracedText
+
+
+def pieces_of(value: Any) -> Pieces:
+    """The pieces of a text, traced or not."""
+    return value.stretto_pieces if is_text(value) else (value,)
+
+
+def values_of(value: Any) -> tuple[Any, ...]:
+    """The values that a text shows."""
+    return value.stretto_values if is_text(value) else ()
+
+
+def constants_of(value: Any) -> list[str]:
+    """The parts of a text that are the same in all runs."""
+    return [piece for piece in pieces_of(value) if isinstance(piece, str)]
+
+
+def is_never_empty(piece: Shown) -> bool:
+    """Whether what a piece shows has at least one character, whatever the value."""
+    return isinstance(piece.show, Formatted | Percent)
+
+
+def made_text(pieces: Sequence[str | Shown], values: Sequence[Any]) -> Any:
+    """A text of these pieces: a `str` where it shows no value of the run."""
+    merged, last = list[str | Shown](), ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            last += piece
+            continue
+        merged += [last, piece] if last else [piece]
+        last = ""
+    merged += [last] if last else []
+    if not any(isinstance(piece, Shown) for piece in merged):
+        return "".join(piece for piece in merged if isinstance(piece, str))
+    tracer().has_texts = True
+    return TracedText(tuple(merged), values)
+
+
+def joined_texts(separator: Any, texts: Sequence[Any]) -> Any:
+    """`separator.join(texts)`, any of which may be traced."""
+    pieces, values = list[str | Shown](), list[Any]()
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            raise TypeError(f"sequence item {number}: expected str instance, {kind} found")
+        for part in (separator, text) if number else (text,):
+            pieces += pieces_of(part)
+            values += values_of(part)
+    return made_text(pieces, values)
+
+
+def added(first: Any, second: Any) -> Any:
+    """`first + second`, of which at least one is a traced text."""
+    if isinstance(first, Either) or isinstance(second, Either):
+        one, other = (first, second) if isinstance(first, Either) else (second, first)
+        is_first = one is first
+        return Hooks.use(one, lambda x: added(x, other) if is_first else added(other, x))
     if not isinstance(first, str) or not isinstance(second, str):
         return NotImplemented
-    return joined([(first, -1, ""), (second, -1, "")])
+    return joined_texts("", [first, second])
 
 
-def _settling(name: str) -> Callable[..., Any]:
-    method = getattr(str, name)
-
-    def settling(self: str, *args: Any, **kwargs: Any) -> Any:
-        text = self.settled() if isinstance(self, SizeText) else self  # a call has settled it
-        return method(text, *args, **kwargs)
-
-    return settling
-
-
-_KEPT = {"__new__", "__init__", "__getattribute__", "__add__", "__class__", "__doc__"}
-for _name in vars(str).keys() - _KEPT:
-    if callable(getattr(str, _name)) and _name != "maketrans":
-        setattr(SizeText, _name, _settling(_name))
+def has_part(text: Any, part: Any) -> Any:
+    """`part in text`, of which at least one is a traced text."""
+    if not isinstance(part, str):
+        raise TypeError(f"'in <string>' requires string as left operand, not {type(part).__name__}")
+    return (
+        Hooks.of_text(text, "__contains__", settled(part))
+        if is_text(text)
+        else settled(part) in text
+    )
 
 
-def joined(parts: Sequence[TextPart]) -> str:
+def is_shown_late(value: Any) -> bool:
+    """Whether what a text shows of a value is known only when the program runs."""
+    return isinstance(value, torch.Tensor | Symbolic) or is_text(value)
+
+
+def kept(value: Any) -> Any:
+    """A value as a text that is made later shows it: a tensor as it is now."""
+    if isinstance(value, TracedTensor) and value.number is None:
+        with tracer().mode:
+            return value.clone()
+    return value
+
+
+def joined(parts: Sequence[TextPart]) -> Any:
     """An f-string of these parts."""
-    pieces, sizes = list[str](), list[Symbolic]()
-    for part in parts:
+    if active() is None:
+        return "".join(p if isinstance(p, str) else Formatted(p[1], p[2])([p[0]]) for p in parts)
+    pieces, values = list[str | Shown](), list[Any]()
+    for number, part in enumerate(parts):
         if isinstance(part, str):
             pieces.append(part)
             continue
         value, conversion, form = part
-        value = value if active() is None else plain(value)
-        if isinstance(value, Symbolic):
-            sizes.append(value)
-            value = value.node.hint
-        value, form = (_unsettled(item, sizes) for item in (value, form))
-        value = _CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value
-        pieces.append(format(value, form))
-    made = "".join(pieces)
-    return SizeText.of(made, sizes) if sizes else made
+        if isinstance(value, Either):
+            return Hooks.use(value, partial(_joined_with, parts, number))
+        text = formatted(plain(value), conversion, settled(form))
+        pieces += pieces_of(text)
+        values += values_of(text)
+    return made_text(pieces, values)
 
 
-def _unsettled(item: Any, sizes: list[Symbolic]) -> Any:
-    if not isinstance(item, SizeText):
-        return item
-    sizes += item.sizes
-    return item.unsettled
+def _joined_with(parts: Sequence[TextPart], number: int, option: Any) -> Any:
+    part = (option, *parts[number][1:])
+    return joined([*parts[:number], part, *parts[number + 1 :]])  # pyright: ignore[reportArgumentType]
+
+
+def formatted(value: Any, conversion: int, form: str) -> Any:
+    """One value as an f-string shows it."""
+    if is_text(value):
+        if conversion in (ord("r"), ord("a")):
+            value = Hooks.of_text(value, "__repr__")
+        return value if not form else Hooks.of_text(value, "__format__", form)
+    known = known_value(value) if isinstance(value, TracedTensor) else None
+    if known is not None:
+        value = bool(known) if value.dtype == torch.bool else known
+    if isinstance(value, TracedTensor) and value.number is None and conversion == -1:
+        if value.dim() and form:
+            raise TypeError("unsupported format string passed to Tensor.__format__")
+        value = value if value.dim() else Hooks.item(value)
+    if is_shown_late(value):
+        show = Formatted(conversion, form)
+        if is_number(value):
+            show([python_kind(DType.from_torch(value.dtype))()])  # raises for a wrong format
+        return made_text([Shown(show)], [kept(value)])
+    if conversion == -1 and form:
+        return format(value, form)
+    shown = Hooks.shown(value, _CONVERSIONS.get(conversion, str))
+    return format(shown, form) if not is_text(shown) else formatted(shown, -1, form)
+
+
+def settled(value: Any) -> Any:
+    """A text in which all values have become Python numbers; any other value as it is."""
+    if not is_text(value):
+        return value
+    return TextOf(value.stretto_pieces)([_number(item) for item in value.stretto_values])
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Symbolic):
+        return _NUMBERS[type(value)](value)
+    if not isinstance(value, TracedTensor | Either):
+        return settled(value)
+    with contextlib.suppress(Abort):
+        if isinstance(value, TracedTensor) and value.number is not None:
+            return concrete(value, "text")
+    fail(
+        "the text itself is needed here, and it shows a value that is known only when the program "
+        "runs",
+        "compare the value in place of the text; a text can be returned, stored, printed or be the "
+        "message of an exception; or compile with fallback=True",
+    )
 
 
 def settled_texts(value: Any) -> Any:
@@ -109,4 +358,4 @@ def settled_texts(value: Any) -> Any:
     state = active()
     if state is None or not state.has_texts:
         return value
-    return tree_map_only(SizeText, SizeText.settled, value)
+    return pytree.tree_map(settled, value)

@@ -1,0 +1,301 @@
+"""Functions and methods that make texts of traced values, and methods of traced texts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from string import Formatter
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stretto.frontends.python.lists import operations
+from stretto.frontends.python.source.rewrite import is_user_function
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.values.scalars import is_number, number_kind
+from stretto.frontends.python.values.spelling import spelled
+from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import (
+    Applied,
+    Formatted,
+    OfText,
+    Percent,
+    Shown,
+    TextOf,
+    TextPart,
+    TracedText,
+    formatted,
+    is_shown_late,
+    is_text,
+    joined,
+    joined_texts,
+    kept,
+    made_text,
+    pieces_of,
+    settled,
+    values_of,
+)
+
+Rule = Callable[..., Any]
+
+_MAKES_TEXT = frozenset(
+    (
+        "__format__", "__repr__", "__rmod__", "capitalize", "casefold", "center", "expandtabs",
+        "ljust", "lower", "lstrip", "removeprefix", "removesuffix", "replace", "rjust", "rstrip",
+        "strip", "swapcase", "title", "translate", "upper", "zfill",
+    )
+)  # fmt: skip
+"""Methods of texts that give a text and raise nothing for arguments of the right classes."""
+_PERCENT = re.compile(r"%(?:\((\w+)\))?([#0\- +]*\d*(?:\.\d+)?)[hlL]?([a-zA-Z%])|%")
+
+
+@dataclass(frozen=True, slots=True)
+class TextMethod:
+    """A bound method of a traced text."""
+
+    text: TracedText
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return of_text(self.text, self.name, *args, **kwargs)
+
+
+def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """A method of a traced text."""
+    are_known = not kwargs and not any(map(is_shown_late, args))
+    if name in _MAKES_TEXT and are_known:
+        return _made_by(text, name, args)
+    if name == "__getitem__" and are_known and type(args[0]) is slice:
+        return _made_by(text, name, args)
+    if name == "join":
+        return joined_texts(text, [*args[0]])
+    if name in ("startswith", "endswith") and len(args) == 1 and type(args[0]) is str:
+        found = _has_affix(text, args[0], at_end=name == "endswith")
+        if found is not None:
+            return found
+    if name == "__contains__" and type(args[0]) is str:
+        parts = [piece for piece in pieces_of(text) if isinstance(piece, str)]
+        if any(args[0] in part for part in parts):
+            return True
+    by_flag = _for_each_flag(text, lambda known: getattr(known, name)(*args, **kwargs))
+    if by_flag is not UNDEFINED:
+        return by_flag
+    return getattr(settled(text), name)(*map(settled, args), **kwargs)
+
+
+def _made_by(text: Any, name: str, args: tuple[Any, ...]) -> Any:
+    getattr("", name)(*args)  # raises what the method raises for such arguments
+    values = values_of(text)
+    return made_text([Shown(OfText(name, args, pieces_of(text)), len(values))], values)
+
+
+def _has_affix(text: Any, affix: str, *, at_end: bool) -> bool | None:
+    """Whether the text begins or ends with an affix, where its known parts decide that."""
+    pieces = pieces_of(text)
+    edge = pieces[-1 if at_end else 0]
+    if not isinstance(edge, str):
+        return _has_number(edge, values_of(text), affix, at_end=at_end)
+    shorter = min(len(edge), len(affix))
+    if not shorter:
+        return True
+    ends = (edge[-shorter:], affix[-shorter:]) if at_end else (edge[:shorter], affix[:shorter])
+    if ends[0] != ends[1]:
+        return False
+    return True if len(affix) <= len(edge) else None
+
+
+def _has_number(piece: Shown, values: tuple[Any, ...], affix: str, *, at_end: bool) -> bool | None:
+    """The same where the text begins or ends with an integer."""
+    value = values[-1 if at_end else 0]
+    if piece.show != Formatted() or number_kind(value) is not int or not affix:
+        return None if affix else True
+    return None if affix[-1 if at_end else 0] in "-0123456789" else False
+
+
+_MOST_FLAGS = 3
+
+
+def _for_each_flag(text: Any, use: Callable[[Any], Any]) -> Any:
+    """What `use` makes of a text that shows nothing but a few bools: a branch for each."""
+    values = values_of(text)
+    are_flags = all(is_number(value) and value.dtype == torch.bool for value in values)
+    if not are_flags or len(values) > _MOST_FLAGS:
+        return UNDEFINED
+    return _with_flags(text, list(values), [], use)
+
+
+def _with_flags(text: Any, left: list[Any], known: list[bool], use: Callable[[Any], Any]) -> Any:
+    if not left:
+        return use(TextOf(pieces_of(text))(known))
+    first, *rest = left
+    return Hooks.staging.ifexp(
+        first,
+        lambda: _with_flags(text, rest, [*known, True], use),
+        lambda: _with_flags(text, rest, [*known, False], use),
+    )
+
+
+# ---- making texts ----------------------------------------------------------------------------
+
+
+def shown(value: Any, function: Callable[[Any], str]) -> Any:
+    """`function(value)`, where it is `str`, `repr` or `ascii`."""
+    conversion = ord("s" if function is str else "r" if function is repr else "a")
+    if isinstance(value, TracedList):
+        return _applied(function, operations.copied(value))
+    if is_shown_late(value):
+        return formatted(value, conversion, "")
+    kind = type(value)
+    if kind.__str__ is BaseException.__str__ and function is str:
+        args = value.args
+        return "" if not args else shown(args[0], str) if len(args) == 1 else shown(args, repr)
+    name = "__str__" if function is str and kind.__str__ is not object.__str__ else "__repr__"
+    method = getattr(kind, name)
+    if is_user_function(method) and function is not ascii:
+        return Hooks.call(method, value)
+    if pytree.tree_any(lambda leaf: is_shown_late(leaf) or isinstance(leaf, TracedList), value):
+        return _applied(function, value)
+    return function(value)
+
+
+def _applied(function: Callable[..., str], value: Any, **options: Any) -> Any:
+    """A function of a structure of containers with traced values in it."""
+    leaves, structure = pytree.tree_flatten(value)
+    values = [operations.copied(x) if isinstance(x, TracedList) else kept(x) for x in leaves]
+    show = Applied(function, structure, tuple(options.items()))
+    return made_text([Shown(show, len(values))], values)
+
+
+def _shown_by(function: Callable[[Any], str]) -> Rule:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return shown(args[0], function) if len(args) == 1 and not kwargs else NotImplemented
+
+    return rule
+
+
+def _format(value: Any, form: Any = "") -> Any:
+    return joined([(value, -1, form)])
+
+
+def _in_base(form: str) -> Rule:
+    def rule(value: Any) -> Any:
+        if not isinstance(value, TracedTensor | torch.SymInt):
+            return NotImplemented
+        is_integer = isinstance(value, torch.SymInt) or number_kind(value) in (int, bool)
+        return joined([(value, -1, form)]) if is_integer else NotImplemented
+
+    return rule
+
+
+def _dumps(value: Any, **options: Any) -> Any:
+    is_plain = not {"cls", "default"} & options.keys()
+    leaves = pytree.tree_leaves(value)
+    late = [leaf for leaf in leaves if is_shown_late(leaf)]
+    are_known_to_json = all(is_number(x) or not isinstance(x, torch.Tensor) for x in late)
+    if not late or not is_plain or not are_known_to_json:
+        return NotImplemented
+    return _applied(json.dumps, value, **options)
+
+
+def percent(form: Any, values: Any) -> Any:
+    """`form % values`."""
+    given = values if isinstance(values, tuple) else (values,)
+    named = values if isinstance(values, dict) else {}
+    if not isinstance(form, str) or not any(map(_needs_late, (*given, *named.values()))):
+        return form % settled(values)
+    if is_text(form):
+        return settled(form) % values
+    supply = iter(given)
+    parts, at = list[Any](), 0
+    for match in _PERCENT.finditer(form):
+        parts.append(form[at : match.start()])
+        at = match.end()
+        name, flags, kind = match.groups()
+        if kind is None:
+            return form % tuple(settled(item) for item in given)
+        if kind == "%":
+            parts.append("%")
+            continue
+        value = named[name] if name is not None else next(supply, UNDEFINED)
+        if value is UNDEFINED:
+            raise TypeError("not enough arguments for format string")
+        parts.append(_by_percent(flags, kind, value))
+    if not named and next(supply, UNDEFINED) is not UNDEFINED:
+        raise TypeError("not all arguments converted during string formatting")
+    return joined_texts("", [*parts, form[at:]])
+
+
+def _needs_late(value: Any) -> bool:
+    return pytree.tree_any(lambda leaf: is_shown_late(leaf) or isinstance(leaf, TracedList), value)
+
+
+def _by_percent(flags: str, kind: str, value: Any) -> Any:
+    if kind in "sra":
+        text = shown(value, {"s": str, "r": repr, "a": ascii}[kind])
+        return _made_by(text, "__rmod__", (f"%{flags}s",)) if flags and is_text(text) else text
+    if isinstance(value, TracedTensor):
+        value = Hooks.item(value)
+        if kind == "c" or (kind in "diuxXo" and number_kind(value) is float):
+            settled(joined([(value, -1, "")]))  # it raises for some of these values
+    if is_shown_late(value):
+        return made_text([Shown(Percent(f"%{flags}{kind}"))], [value])
+    return f"%{flags}{kind}" % value
+
+
+def str_method(function: Any) -> Rule | None:
+    """A method of a text that is known."""
+    text, name = function.__self__, function.__name__
+    if name == "join":
+        return lambda items: _joined(text, items)
+    if name == "format":
+        return lambda *args, **kwargs: _formatted_by(text, args, kwargs)
+    return None
+
+
+def _joined(text: str, items: Any) -> Any:
+    if type(items) in (GeneratorType, map, filter):
+        items = list(items)
+    is_late = isinstance(items, list | tuple) and any(map(is_text, items))
+    return joined_texts(text, items) if is_late else text.join(items)
+
+
+def _formatted_by(form: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not any(map(_needs_late, (*args, *kwargs.values()))):
+        return NotImplemented
+    formatter, parts, count = Formatter(), list[TextPart](), 0
+    for literal, name, specification, conversion in formatter.parse(form):
+        parts.append(literal)
+        if name is None:
+            continue
+        if name == "" or name[0] in ".[":
+            name, count = f"{count}{name}", count + 1
+        value, _ = formatter.get_field(name, args, kwargs)
+        inner = specification or ""
+        if "{" in inner:
+            while "{}" in inner:
+                inner, count = inner.replace("{}", f"{{{count}}}", 1), count + 1
+            inner = settled(Hooks.call(inner.format, *args, **kwargs))
+        parts.append((value, ord(conversion) if conversion else -1, inner))
+    return joined(parts)
+
+
+RULES: dict[Any, Rule] = {
+    str: _shown_by(str),
+    repr: _shown_by(repr),
+    ascii: _shown_by(ascii),
+    format: _format,
+    hex: _in_base("#x"),
+    oct: _in_base("#o"),
+    bin: _in_base("#b"),
+    json.dumps: _dumps,
+}
+
+Hooks.of_text = of_text
+Hooks.text_method = TextMethod
+Hooks.shown = shown
+Hooks.spelled = spelled
