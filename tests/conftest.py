@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 import torch
 
-from tests.sampling import chosen, commit
+from tests.sampling import chosen
 
 pytest_plugins = ("tests.native",)
 
@@ -31,14 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole", action="store_true", help="run all cases where `make test` runs a sample"
     )
-    parser.addoption(
-        "--sample", help="any text: which cases of the tests that are `rotating`; else the commit"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.sample is None:
-        config.option.sample = commit()  # processes that tests are spread over are given it
     # A shell that starts a command in the background lets it ignore Ctrl-C; tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
@@ -75,15 +70,10 @@ def _drawn_alike(request: pytest.FixtureRequest) -> None:
     _seed(request.node.nodeid)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """By which a run can be repeated on another commit."""
-    return f"sample: {'all' if config.getoption('--whole') else config.option.sample}"
-
-
 @pytest.hookimpl(trylast=True)  # after -k and -m have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--whole"):
-        kept = chosen(items, config.option.sample)
+        kept = chosen(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Builds the small hand-written C++ programs of these tests."""
+"""How the C++ of tests is built, and what builds the small hand-written programs among it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +9,7 @@ import pytest
 from stretto.machines.cpu.native import Interface, LibraryCall, NativeProgram
 from stretto.machines.cpu.pool import HEADERS
 from stretto.options import Options
+from stretto.runtime import compiler
 from stretto.runtime.compiler import compile_shared
 from tests.machines.cuda.cuda_fakes import FakeCuda
 
@@ -19,6 +20,22 @@ _PROLOGUE = """
 #include "abi.h"
 using namespace stretto;
 """
+
+FULLY_OPTIMISED = ("bench", "extending", "kernels", "machines", "runtime", "tuning")
+"""Folders with tests of kernels, or of the compiler's flags. What other tests are about, the
+meaning of programs, is the same without optimisation, and g++ takes less than half as long."""
+
+_flags = compiler.build_flags
+
+
+def _quick_flags(*, trace: bool) -> tuple[str, ...]:
+    return tuple("-O0" if flag == "-O3" else flag for flag in _flags(trace=trace))
+
+
+@pytest.hookimpl(tryfirst=True)  # fixtures build, too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    folder = item.nodeid.split("/")[1]
+    compiler.build_flags = _flags if folder in FULLY_OPTIMISED else _quick_flags
 
 
 @pytest.fixture(scope="session")

@@ -81,6 +81,7 @@ def test_sizes_of_what_is_computed() -> None:
     check(several, rows(5, 3, 7, 9), programs=2)
 
 
+@pytest.mark.whole
 def test_slices_that_begin_at_a_size_from_the_end() -> None:
     def windows(k: torch.Tensor, q: torch.Tensor, window: int) -> Any:
         n, both = k.shape[0], torch.cat([k, q])

@@ -202,7 +202,6 @@ IDS = [function.__name__ for function, _, _ in CASES]
 
 @pytest.mark.parametrize(("function", "calls", "programs"), CASES, ids=IDS)
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.rotating(3)
 def test_branches_on_sizes(
     function: Function, calls: Any, programs: int | None, dynamic: bool | None
 ) -> None:
@@ -266,6 +265,7 @@ def test_a_while_loop_over_sizes_has_a_program_for_each_number_of_rounds() -> No
     check(halved, rows(5, 12, 1, 2, 3, 0, 8, 13))
 
 
+@pytest.mark.whole
 def test_a_program_with_branches_on_sizes_is_saved(tmp_path: Path) -> None:
     for function, calls, _ in CASES:
         if function in (equal, views, joined):
@@ -325,7 +325,6 @@ def _source(seed: int) -> str:
 
 
 @pytest.mark.parametrize("seed", sampled(range(200), sample=range(12)))
-@pytest.mark.rotating(3)
 def test_random_conditions(seed: int) -> None:
     text, name = _source(seed), f"<random conditions {seed}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -385,7 +384,6 @@ SQUEEZES: list[Function] = [
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("function", [divides_in_an_arm, divides_behind_and])
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.rotating(3)
 def test_an_arm_that_divides_by_a_size(function: Function, backend: str, dynamic: Any) -> None:
     for sizes in ((4, 0, 5, 3, 0, 10), (0, 4, 1, 20, 0), (3, 5, 0, 0, 7)):
         check(function, rows(*sizes), backend=backend, dynamic=dynamic)
@@ -398,7 +396,6 @@ def test_an_arm_that_asks_about_two_sizes(function: Function) -> None:
 
 
 @pytest.mark.parametrize("use", SQUEEZES)
-@pytest.mark.rotating(3)
 def test_an_arm_that_relies_on_what_it_is_about(use: Function) -> None:
     def equal(x: torch.Tensor) -> torch.Tensor:
         return use(x) * 2 if x.shape[0] == 1 else x.sum()

@@ -77,7 +77,6 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-@pytest.mark.rotating(3)
 def test_one_program(function: Callable[[Tensor], Tensor], backend: str) -> None:
     compiled = stretto.compile(function, backend=backend, dynamic=True)
     for rows in (5, 9, 4, 12):

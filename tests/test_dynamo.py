@@ -131,6 +131,7 @@ def test_on_the_native_machine() -> None:
     torch.testing.assert_close(fast(x), module(x))
 
 
+@pytest.mark.whole
 def test_further_calls_take_the_program_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo has compared the sizes; changed weights, other weights and other sizes are noticed."""
     module = nn.Linear(8, 16).eval()
@@ -283,6 +284,7 @@ def maps(x: Tensor) -> Any:
     return torch_map(lambda row, other: (row.sin() + other, row * 2), x, torch.ones(3))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("function", "kind"),
     [
@@ -557,7 +559,6 @@ _EXAMPLES = (
 
 
 @pytest.mark.parametrize("name", _EXAMPLES)
-@pytest.mark.rotating(3)
 def test_examples_of_torch_export(name: str) -> None:
     if find_spec("expecttest") is None:
         pytest.skip("torch's examples need the package expecttest")

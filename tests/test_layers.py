@@ -145,6 +145,7 @@ def layer_of(path: list[str]) -> str:
     return next((name for name in (".".join(path[:2]), *path[:1]) if name in known), "__init__")
 
 
+@pytest.mark.whole
 def test_imports_follow_the_order() -> None:
     assert violations(SOURCE) == []
 

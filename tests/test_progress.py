@@ -97,6 +97,7 @@ def test_ctrl_c_ends_a_compile_that_is_shown(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(fast()(X), X * 2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("level", "said"), [("debug", "stretto: compiled"), ("all", "neither `info` nor `debug`")]
 )

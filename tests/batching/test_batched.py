@@ -36,6 +36,7 @@ def check(many: Any, function: Callable[..., Any], *columns: list[Any], **shared
         assert same(a, b), (number, a, b)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("function", "make"),
     [
@@ -49,7 +50,6 @@ def check(many: Any, function: Callable[..., Any], *columns: list[Any], **shared
     ],
     ids=["tree", "two_ways", "halting", "generator", "match", "stack", "closures"],
 )
-@pytest.mark.rotating(3)
 def test_batches_of_any_size_and_order(
     function: Callable[..., Any], make: Callable[[], Any]
 ) -> None:
@@ -63,6 +63,7 @@ def test_batches_of_any_size_and_order(
     check(many, function, instances)
 
 
+@pytest.mark.whole
 def test_columns_and_shared_keywords() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -110,6 +111,7 @@ class Twice:
     inner: Any
 
 
+@pytest.mark.whole
 def test_a_new_kind_of_data_extends_the_program() -> None:
     def total(item: Any) -> float:
         if isinstance(item, Leaf):
@@ -124,6 +126,7 @@ def test_a_new_kind_of_data_extends_the_program() -> None:
     check(many, total, [[Leaf(1.0), Twice(Leaf(4.0))], Leaf(2.0)])
 
 
+@pytest.mark.whole
 def test_dicts_keep_the_order_of_their_keys() -> None:
     def parts(item: dict[str, int]) -> Any:
         return list(item), list(item.values()), item["a"]
@@ -206,6 +209,7 @@ def test_a_check_that_fails_in_a_launch_is_that_of_its_instance(bad: set[int]) -
     check(many, model, [instance for n, instance in enumerate(instances) if n not in {5, *bad}])
 
 
+@pytest.mark.whole
 def test_other_devices_are_refused() -> None:
     layer = nn.Linear(3, 3)
     with pytest.raises(BuildError, match=r"cannot run on cuda \(backend 'cuda'\)"):
@@ -224,6 +228,7 @@ def test_other_devices_are_refused() -> None:
         stretto.batch(lambda flag: (first if flag else second) * 2)([True, False])
 
 
+@pytest.mark.whole
 def test_parameters_that_get_other_memory_are_noticed() -> None:
     class Model(nn.Module):
         def __init__(self, dtype: torch.dtype = torch.float32) -> None:
@@ -254,6 +259,7 @@ def test_parameters_that_get_other_memory_are_noticed() -> None:
     check(many, model, xs, counts)
 
 
+@pytest.mark.whole
 def test_changed_weights_and_settings_are_noticed() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -329,6 +335,7 @@ def test_other_machines(backend: str) -> None:
         check(stretto.batch(model, backend=backend), model, instances)
 
 
+@pytest.mark.whole
 def test_the_cuda_machine_emulated() -> None:
     pytest.importorskip("triton")
     torch.manual_seed(0)
@@ -342,6 +349,7 @@ class Holder:
     value: Any
 
 
+@pytest.mark.whole
 def test_tensors_of_different_shapes_in_one_place_are_grouped() -> None:
     def total(item: Holder) -> torch.Tensor:
         return (item.value * 2).sum()
@@ -351,6 +359,7 @@ def test_tensors_of_different_shapes_in_one_place_are_grouped() -> None:
     check(stretto.batch(total), total, [Holder(torch.randn(shape)) for shape in shapes])
 
 
+@pytest.mark.whole
 def test_another_dtype_extends_the_program() -> None:
     def steps(x: torch.Tensor, position: torch.Tensor, count: int) -> torch.Tensor:
         for _ in range(count):
@@ -382,6 +391,7 @@ def several_lengths(x: torch.Tensor, scale: float) -> Any:
     return y * 2, total, x - x.mean(1, keepdim=True), x.unbind(), numbers
 
 
+@pytest.mark.whole
 def test_tensors_of_several_lengths_and_numbers_keep_their_types() -> None:
     torch.manual_seed(0)
     rows = [torch.randn(n, 3) for n in (2, 4, 1, 0, 3, 2, 5)]

@@ -89,6 +89,7 @@ class Layer(nn.Module):
         return x * 2
 
 
+@pytest.mark.whole
 def test_what_changes_in_a_class_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def function(item: Item) -> Any:
         return item.more(item.value()), hasattr(item, "later")
@@ -172,6 +173,7 @@ def test_what_could_not_be_compiled_does_not_count_later() -> None:
         assert_same(many, function, [Part(torch.ones(2))])
 
 
+@pytest.mark.whole
 def test_methods_of_modules_that_change_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Layer().eval()
     many, items = stretto.batch(layer), [torch.ones(2), torch.ones(2) * 2]
@@ -186,6 +188,7 @@ def test_methods_of_modules_that_change_are_noticed(monkeypatch: pytest.MonkeyPa
     assert_same(many, layer, items)
 
 
+@pytest.mark.whole
 def test_code_and_defaults_that_change_are_noticed() -> None:
     def helper(x: Tensor, scale: int = 2, *, more: int = 1) -> Tensor:
         return x * scale + more

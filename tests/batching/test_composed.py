@@ -127,8 +127,8 @@ SAMPLE = [
 ]  # fmt: skip
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", sampled(FUNCTIONS, SAMPLE))
-@pytest.mark.rotating(3)
 def test_equal_to_eager(function: Callable[..., Any]) -> None:
     many = stretto.batch(function)
     takes_times = "times" in function.__code__.co_varnames
@@ -193,6 +193,7 @@ def test_few_rows_are_right_or_refused(function: Callable[..., Any]) -> None:
         torch.testing.assert_close(found, [function(x) for x in given], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.whole
 def test_programs_for_two_rows_are_compared_where_there_are_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

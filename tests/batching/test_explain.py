@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -55,6 +56,7 @@ def explained(function: Callable[..., Any], passes: BatchPasses | None = None) -
     return many.explain()
 
 
+@pytest.mark.whole
 def test_phases_and_depths() -> None:
     found = explained(tagged)
     assert "a phase begins" in found and "found: operators need what a recurrence" in found
@@ -62,6 +64,7 @@ def test_phases_and_depths() -> None:
     assert "asserted by `stretto.phase()`" in explained(staged)
 
 
+@pytest.mark.whole
 def test_ghosts() -> None:
     assert "a ghost operator" in explained(skipped)
     assert "a ghost operator" not in explained(skipped, BatchPasses(ghosts=False))
@@ -73,6 +76,7 @@ def test_why_two_blocks_are_not_one() -> None:
     assert "test_explain.py:" in found
 
 
+@pytest.mark.whole
 def test_hoisting_and_products() -> None:
     def layered(x: Tensor, n: int) -> Tensor:
         h = torch.zeros(4)
@@ -84,6 +88,7 @@ def test_hoisting_and_products() -> None:
     assert "it needs no value of a recurrence" in explained(layered, BatchPasses(hoist=True))
 
 
+@pytest.mark.whole
 def test_long_lists_are_cut() -> None:
     def long(x: Tensor, n: int) -> Tensor:
         for _ in range(n * 30):
@@ -97,6 +102,7 @@ def test_long_lists_are_cut() -> None:
     assert "more" in shown and len(shown.splitlines()) < 90
 
 
+@pytest.mark.whole
 def test_lines_are_cut() -> None:
     def many_decisions(x: Tensor, n: int) -> Tensor:
         y = A(x)

@@ -146,6 +146,7 @@ UPDATES: dict[str, Callable[[Called], None]] = {
 }
 
 
+@pytest.mark.whole
 def test_results_follow_what_modules_hold() -> None:
     torch.manual_seed(5)
     model = Called().eval()
@@ -176,6 +177,7 @@ READS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.whole
 def test_content_that_was_read_is_noticed() -> None:
     many = {name: stretto.batch(function) for name, function in READS.items()}
     instances = [torch.tensor([1.0, -1.0]), torch.tensor([3.0, 2.0])]

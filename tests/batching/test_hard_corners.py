@@ -79,6 +79,7 @@ def test_parts_that_instances_share() -> None:
     assert_batches(state_of, [first, Node(2, [common]), common, first, Node(7, [first, first])])
 
 
+@pytest.mark.whole
 def test_a_reduction_over_10000_lookups() -> None:
     def summed(words: list[int]) -> torch.Tensor:
         total = torch.zeros(3)
@@ -110,6 +111,7 @@ def decides(items: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
     return state, left
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_decision_in_the_middle(units: int) -> None:
     items = [[torch.randn(3) for _ in range(n)] for n in (4, 0, 7, 1, 5, 2, 9)]
@@ -197,6 +199,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("first", "units"), every(4, range(7), [2, 1]))
 def test_dtypes_and_shapes_in_one_batch(first: int, units: int) -> None:
     """Zero-size tensors, tensors without dims, odd sizes; views with offsets, turned ones and such

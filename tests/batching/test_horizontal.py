@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -60,6 +61,7 @@ def test_gates_of_one_input() -> None:
     assert products(lambda x, h: model(x, h), X, X) == 2
 
 
+@pytest.mark.whole
 def test_the_switch() -> None:
     model = Gates().eval()
     apart = BatchPasses(horizontal=False)

@@ -91,6 +91,7 @@ def test_operators_that_need_several_rows() -> None:
     check(many, at_least_three, lists((3, 3)))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", [Pooled(), reduced, ordered, Recurrent()])
 def test_operators_on_any_number_of_rows(function: Callable[..., Any]) -> None:
     if isinstance(function, nn.Module):

@@ -58,6 +58,7 @@ def test_the_cells_of_trees(backend: str) -> None:
     check(program, launch(program, [], rng))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_steps_of_many_blocks(backend: str) -> None:
     torch.manual_seed(1)
@@ -83,7 +84,6 @@ IN_LOOPS = {
 """Operators that run once per row."""
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", every(3, tuple(ALL)))
 def test_a_block_for_any_number_of_rows(name: str) -> None:
     program = LevelProgram([block_of(name, *ALL[name])], backend="interpreter")
@@ -108,6 +108,7 @@ def test_a_block_on_several_units(name: str, backend: str) -> None:
     check(program, launch(program, COUNTS, random.Random(1)), 1e-4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("group", every(8, range(8)))
 def test_blocks_together(group: int) -> None:
     names = list(ALL)[group::8]
@@ -141,6 +142,7 @@ def test_an_operand_that_is_not_the_first_of_its_batch() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.whole
 def test_ten_thousand_rows() -> None:
     program = LevelProgram(tree_blocks())
     rng = random.Random(4)

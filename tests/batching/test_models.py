@@ -44,6 +44,7 @@ def assert_close(found: Any, wanted: Any, tolerance: float, place: str) -> None:
 SAMPLE = [("treelstm", (33, 0, 1, 5)), ("drnn", (13, 1)), ("expression", (33, 2))]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "sizes"),
     sampled([*SAMPLE, *((name, SIZES) for name in INSTANCE_ZOO)], SAMPLE),

@@ -30,6 +30,7 @@ def module_of(seed: int, folder: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("first", sampled([1000 + _MANY * i for i in range(20)], [1000]))
 def test_random_programs(first: int, tmp_path: Path) -> None:
     refused: list[str] = []

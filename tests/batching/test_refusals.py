@@ -119,6 +119,7 @@ def test_what_is_no_data_may_be_where_the_program_does_not_look() -> None:
     assert many(items, [{}, {}])[1][1] is items[1]
 
 
+@pytest.mark.whole
 def test_optional_attributes() -> None:
     class Item:
         def __init__(self, x: int) -> None:

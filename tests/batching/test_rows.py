@@ -92,6 +92,7 @@ def instances(rows: int, rng: random.Random) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", sampled((1, 2, 4), (2,)))
 def test_every_number_of_rows(units: int) -> None:
     torch.manual_seed(0)
@@ -116,6 +117,7 @@ def test_every_number_of_rows(units: int) -> None:
                 )
 
 
+@pytest.mark.whole
 def test_attributes_are_those_of_a_tensor() -> None:
     def function(x: torch.Tensor) -> Any:
         sign = -1 if x.requires_grad or x.is_cuda or x.grad is not None else 1

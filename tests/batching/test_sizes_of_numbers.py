@@ -85,7 +85,7 @@ OF_LISTS: dict[str, Callable[[list[int]], Any]] = {
 }
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.whole
 @pytest.mark.parametrize("name", every(2, tuple(OF_LISTS)))
 def test_tensors_of_lists(name: str) -> None:
     function = OF_LISTS[name]
@@ -96,6 +96,7 @@ def test_tensors_of_lists(name: str) -> None:
             torch.testing.assert_close(many(lists), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.whole
 def test_empty_lists() -> None:
     """`torch.tensor([])` is a tensor of floats, also where others in the batch are of ints."""
     many = stretto.batch(lambda words: torch.tensor(words).sum())

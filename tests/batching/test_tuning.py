@@ -55,6 +55,7 @@ def check_results(model: nn.Module, many: Any) -> None:
                 torch.testing.assert_close(found, model(x, n), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.whole
 def test_the_choice_is_kept_and_can_be_turned_off(tmp_path: Path) -> None:
     model = Chain().eval()
     options = Options(threads=2, cache_dir=tmp_path)

@@ -8,6 +8,7 @@ from benchmarks import contention
 from benchmarks.contention import Situation, busy, measure, run
 
 
+@pytest.mark.whole
 def test_measure_gives_ordered_figures():
     found = measure("rae", 1, 0.02)
     assert found["calls"] >= 1

@@ -56,6 +56,7 @@ def command(out: Path, *arguments: str) -> list[str]:
     ]
 
 
+@pytest.mark.whole
 def test_a_rehearsal(tmp_path: Path) -> None:
     out = tmp_path / "out"
     start = time.monotonic()
@@ -104,6 +105,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.whole
 def test_a_lease_that_is_killed_keeps_its_rows(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
@@ -159,6 +161,7 @@ def settings_of(folder: Path, **changes: Any) -> Settings:
     return replace(made, **changes)
 
 
+@pytest.mark.whole
 def test_a_first_launch_that_fails_leads_to_other_forms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +321,7 @@ def run(reporter, bench):
 WRONG_TESTS = 'raise ImportError("not the tests of this project")'
 
 
+@pytest.mark.whole
 def test_a_crash_and_a_hang_lose_one_row_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_no_name_of_a_model() -> None:
 
 
 # ---- systems on the emulated GPU ---------------------------------------------------------------
+@pytest.mark.whole
 def test_all_of_stretto_s_systems(dry: Bench) -> None:
     torch.manual_seed(0)
     module, x = Branches().eval(), torch.randn(3, 5)
@@ -197,6 +198,7 @@ def test_sizes_are_different_and_the_largest_comes_first() -> None:
         assert sizes[0] == dimension.most and sizes[-1] >= 1
 
 
+@pytest.mark.whole
 def test_one_graph_has_all_shapes(dry: Bench, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
 

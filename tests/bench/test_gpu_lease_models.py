@@ -171,6 +171,7 @@ def test_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # ---- what is made at home --------------------------------------------------------------------
+@pytest.mark.whole
 def test_a_program_made_at_home_is_what_the_gpu_s_own_build_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +251,7 @@ def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, summary: str, run: st
     return rows[-1]
 
 
+@pytest.mark.whole
 def test_a_checked_program_without_errors(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +262,7 @@ def test_a_checked_program_without_errors(
     assert (row.name, row.status, row.reason) == ("racecheck lstm", "ok", "")
 
 
+@pytest.mark.whole
 def test_a_checked_program_with_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = checked(tmp_path, monkeypatch, "ERROR SUMMARY: 3 errors", run="true")
     assert row.status == "wrong", row.reason

@@ -107,7 +107,6 @@ def test_the_seed_says_it_all(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), [pair for pair in SIZES if pair[0] != "berxit"])
-@pytest.mark.rotating(3)
 def test_a_published_size_takes_the_steps_that_it_states(name: str, size: str) -> None:
     entry = INSTANCE_ZOO[name]
     count = 16 if name == "nestedrnn" else 64

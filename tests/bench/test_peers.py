@@ -35,14 +35,12 @@ def check(peer: str, name: str, batch: int = 1) -> None:
 
 @pytest.mark.parametrize("peer", PACKAGES)
 @pytest.mark.parametrize("name", [name for name in CORE if name != "lstm100"])
-@pytest.mark.rotating(3)
 def test_peer_agrees_with_eager(peer: str, name: str) -> None:
     check(peer, name)
 
 
 @pytest.mark.parametrize("peer", ["script", "onnxruntime", "jax"])
 @pytest.mark.parametrize("name", BATCHED)
-@pytest.mark.rotating(3)
 def test_peer_agrees_with_eager_on_a_batch(peer: str, name: str) -> None:
     check(peer, name, batch=3)
 
@@ -65,7 +63,6 @@ def test_compiled_code_is_kept_only_in_a_folder_that_the_user_chose(
     assert kept_cache_folder() == str(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 def test_autotune_finds_its_code_in_a_kept_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -26,6 +26,7 @@ def test_timetables_are_those_of_the_rate_and_the_seed() -> None:
     assert all(times == sorted(times) and 0 < times[0] < times[-1] < 30 for times in tables)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("system", ["hand", "eager"])
 def test_a_load_on_a_model_is_recorded(system: service.System, tmp_path: Path) -> None:
     record = measure([system], "treelstm", "small", LOAD, OPTIONS, threads=1)

@@ -40,7 +40,6 @@ def error_of(found: Tensor | tuple[Tensor, ...], made: Made) -> float:
     return relative_error(tensors_to_numpy(found), reference_outputs(*made))
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_float32_agrees_with_float64_and_the_seed_says_it_all(name: str) -> None:
     made, again = small(name), small(name)
@@ -51,6 +50,7 @@ def test_float32_agrees_with_float64_and_the_seed_says_it_all(name: str) -> None
     assert all(abs(one).max() > 1e-2 for one in tensors_to_numpy(first))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "name", sampled(list(ENTRIES), ("nasbench", "nmt", "deepfm", "wide", "diffusion", "rollout"))
 )

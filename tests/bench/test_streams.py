@@ -41,7 +41,6 @@ def test_the_programs_take_any_size_and_agree_with_float64(name: str) -> None:
 
 @pytest.mark.parametrize("system", ["eager", "onnxruntime", "jax"])
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.rotating(3)
 def test_the_peers_agree_with_eager(name: str, system: str) -> None:
     result = measure(name, system, calls=3, threads=1, small=True)
     if result.reason:
@@ -52,6 +51,7 @@ def test_the_peers_agree_with_eager(name: str, system: str) -> None:
     assert result.memory[0] > 0
 
 
+@pytest.mark.whole
 def test_stretto_runs_a_stream() -> None:
     result = measure("batches", "stretto", calls=4, threads=1, small=True)
     assert result.reason == "" and result.error < 1e-5
@@ -66,6 +66,7 @@ def test_a_system_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert measure("tagger", "eager", 2, 1, small=True).reason == "ValueError: no such thing"
 
 
+@pytest.mark.whole
 def test_a_record_of_processes_in_turns(tmp_path: Path) -> None:
     record = suite.run(["tagger"], ["eager"], calls=3, rounds=2, threads=1, small=True)
     assert [run.reason for run in record.runs] == ["", ""]
@@ -99,6 +100,7 @@ def test_models_that_people_have(name: str) -> None:
     assert relative_error(tensors_to_numpy(first), tensors_to_numpy(precise)) < 1e-4
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", shapes.SMALL)
 def test_a_dynamic_program_beside_those_for_one_size(name: str) -> None:
     quick = Protocol.quick()

@@ -57,6 +57,7 @@ def forms_for_gpu(lowered: Lowered) -> list[Form]:
     return [Selected(tree, interface), Scheduled(program, interface), *plans]
 
 
+@pytest.mark.whole
 @settings(
     max_examples=15,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
@@ -131,7 +132,6 @@ def test_an_item_is_read_of_a_list_that_is_made_anew_in_each_iteration() -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.rotating(3)
 def test_random_trees_are_read_back(seed: int) -> None:
     tree = random_tree(seed)
     program = schedule(tree, 3, CUDA_COSTS)

@@ -21,6 +21,7 @@ MUTANTS = 75
 """Of each part; `stretto.tools.mutants.run` takes as many as one likes."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("part", sampled(range(PARTS), [0, 1]))
 def test_no_accepted_mutant_is_wrong(part: int) -> None:
     tally = run(MUTANTS, seed=1000 * part, specimens=specimens(12, seed=part))
@@ -29,6 +30,7 @@ def test_no_accepted_mutant_is_wrong(part: int) -> None:
     assert tally.counts["accepted and equal"] > 0
 
 
+@pytest.mark.whole
 def test_specimens_are_correct() -> None:
     for specimen in specimens(24, seed=99):
         verify(specimen.program, specimen.source)

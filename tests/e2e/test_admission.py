@@ -46,6 +46,7 @@ def test_make_fx_sees_the_operators() -> None:
     assert_same(graph(X), f(X))
 
 
+@pytest.mark.whole
 def test_vmap_and_its_like() -> None:
     compiled = fast()
     compiled(X)
@@ -149,7 +150,6 @@ def test_export() -> None:
     assert_same(program.module()(X), f(X) + 1)
 
 
-@pytest.mark.slow
 def test_torch_compile_takes_the_original() -> None:
     compiled = fast()
     assert_same(torch.compile(compiled, backend="eager", fullgraph=True)(X), f(X))

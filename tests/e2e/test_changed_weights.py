@@ -129,7 +129,6 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("way", "backend"), [*((way, "cpu") for way in WAYS), *ELSEWHERE])
-@pytest.mark.rotating(3)
 def test_weights_that_change(way: str, backend: str) -> None:
     w = torch.randn(SIZE, SIZE)
     follows(everything(w), lambda: WAYS[way](w), backend)
@@ -187,6 +186,7 @@ def test_weights_that_are_read_in_place_cost_nothing() -> None:
     assert entry.builds == 1 and not entry.executable.copies
 
 
+@pytest.mark.whole
 def test_signatures_share_packed_weights() -> None:
     module = nn.Sequential(nn.Linear(SIZE, 128), nn.Tanh(), nn.Linear(128, 16)).eval()
     compiled = stretto.compile(module, backend="cpu", options=Options(threads=1), dynamic=False)

@@ -53,7 +53,6 @@ def _checked_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("_checked_by")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.rotating(3)
 def test_the_result_is_that_of_eager_after_the_change(name: str) -> None:
     torch.manual_seed(0)
     function, change, args = CASES[name]()

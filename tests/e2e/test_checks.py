@@ -174,8 +174,8 @@ BRANCHES = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", BRANCHES)
-@pytest.mark.rotating(3)
 def test_raise_and_assert(function: Callable[..., Any]) -> None:
     check_as_eager(function, (ON,), (OFF,), (ON * 3,), (ON * 1.5,))
 
@@ -253,7 +253,6 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.rotating(3)
 def test_what_operators_check(name: str) -> None:
     """Alone, in an arm that is taken or not, and in a loop at an iteration."""
     operator = OPERATORS[name]

@@ -89,8 +89,8 @@ def inputs() -> tuple[Tensor, ...]:
     return torch.randn(3, COLUMNS), torch.randn(2, ROWS, 12), torch.randint(ROWS, (7,))
 
 
+@pytest.mark.whole
 @everywhere(FORMS, ("rows after an offset", "diagonal"), list(FORMS)[1::2])
-@pytest.mark.rotating(3)
 def test_a_constant_that_is_a_view(name: str, backend: str, units: int) -> None:
     """The constant is a view; and of another one, a view is made in the compiled function."""
     shape, view = FORMS[name]
@@ -291,6 +291,7 @@ STACKED: dict[str, tuple[Callable[..., Tensor], str]] = {
 }
 
 
+@pytest.mark.whole
 @everywhere(
     STACKED,
     ("by_loop", "convolutions"),
@@ -298,7 +299,6 @@ STACKED: dict[str, tuple[Callable[..., Tensor], str]] = {
         name for name in STACKED if name not in ("by_loop", "by_recursion", "by_two", "nested")
     ],
 )
-@pytest.mark.rotating(3)
 def test_a_member_of_a_stack_of_constants(name: str, backend: str, units: int) -> None:
     function, kinds = STACKED[name]
     cases = [
@@ -311,6 +311,7 @@ def test_a_member_of_a_stack_of_constants(name: str, backend: str, units: int) -
     check(function, *map(tuple, cases), backend=backend, units=units)
 
 
+@pytest.mark.whole
 def test_members_are_packed_once_for_all_iterations() -> None:
     """A stack has one packed form; its members are addressed where the loop runs."""
     compiled = check(by_loop, (torch.randn(3, SIZE),), backend="cpu")
@@ -362,12 +363,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] 
 }
 
 
+@pytest.mark.whole
 @everywhere(
     MODULES,
     ("flattened LSTM",),
     native_only_in_whole=("attention to others", "transformer", "flattened layers"),
 )
-@pytest.mark.rotating(3)
 def test_a_module_whose_weights_are_views(name: str, backend: str, units: int) -> None:
     make, shapes = MODULES[name]
     module = make().eval()

@@ -29,6 +29,7 @@ class Shared(nn.Module):
         return torch.relu(self.last(torch.relu(self.first(x))) + self.second(x))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("first", "second"), [(4, 16), (8, 8), (5, 15), (44, 44), (24, 48)])
 def test_convolutions_that_share_their_input(first: int, second: int, threads: int) -> None:
@@ -62,6 +63,7 @@ class Several(nn.Module):
         return [torch.relu(layer(x)) for layer, x in zip(self.layers, images, strict=True)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("threads", [1, 2])
 def test_geometries(threads: int) -> None:
     torch.manual_seed(0)
@@ -109,6 +111,7 @@ class Outside(nn.Module):
         return [*plain, *hidden]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["cpu", "emulator", "cuda-emulated"])
 def test_windows_that_lie_in_the_padding(backend: str) -> None:
     """Such an image has one row, of which an index does not say that another one was meant."""

@@ -211,6 +211,7 @@ def test_a_compiled_module_with_compiled_children() -> None:
     assert_same(compiled(A), model(A))
 
 
+@pytest.mark.whole
 def test_compiled_again_in_another_process(tmp_path: Path) -> None:
     options = Options(threads=1, cache_dir=tmp_path / "cache")
     compiled = stretto.compile(Block().eval(), backend="cpu", options=options)

@@ -73,6 +73,7 @@ LONG = ("skipnet", "blockdrop", "blockdrop_policy", "lstm", "nasrnn", "seq2seq")
 """Seconds each."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "preset"), sampled(CASES, [case for case in CASES if case[0] not in LONG])
 )
@@ -80,6 +81,7 @@ def test_hopper(name: str, preset: str, tmp_path: Path) -> None:
     require_good(compiled(name, preset, "sm_90", 132, tmp_path), name, 132)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("name", "target", "units"),
     sampled(
@@ -91,6 +93,7 @@ def test_other_nvidia_gpus(name: str, target: str, units: int, tmp_path: Path) -
     require_good(compiled(name, "small", target, units, tmp_path), name, units)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", FEW)
 def test_amd(name: str, tmp_path: Path) -> None:
     stages = compiled(name, "small", "gfx942", 304, tmp_path)

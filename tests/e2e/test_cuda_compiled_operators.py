@@ -81,9 +81,9 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dynamic", [True, False], ids=["sizes", "known"])
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.rotating(12)
 @torch.no_grad()
 def test_triton_takes_the_text(name: str, dynamic: bool, tmp_path: Path) -> None:
     function, options = OPERATORS[name], Options(units=3, cache_dir=tmp_path)

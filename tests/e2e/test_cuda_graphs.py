@@ -43,8 +43,8 @@ def graphs(compiled: Any) -> GraphExecutable:
     return program
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sampled(MODELS, [m for m in MODELS if m not in LONG]))
-@pytest.mark.rotating(3)
 def test_models_with_control_flow(name: str) -> None:
     model, inputs, wanted = made(name)
     compiled = stretto.compile(model, backend=CUDA, options=APART)
@@ -56,9 +56,9 @@ def test_models_with_control_flow(name: str) -> None:
     assert program.counts.replayed + program.launches > 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("library", [False, True], ids=["kernels", "library"])
 @pytest.mark.parametrize("name", sampled(STATIC, [m for m in STATIC if m not in LONG]))
-@pytest.mark.rotating(3)
 def test_static_models(name: str, library: bool) -> None:
     entry = next(group[name] for group in GROUPS.values() if name in group)
     with torch.no_grad():
@@ -76,8 +76,8 @@ def test_static_models(name: str, library: bool) -> None:
     assert bool(program.library_runs) == library
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", list(CASES), ids=lambda function: function.__name__)
-@pytest.mark.rotating(3)
 def test_library_calls(function: Callable[..., Any]) -> None:
     program = graphs(check(function, *CASES[function], backend=CUDA, options=APART))
     assert program.library_runs > 0
@@ -95,7 +95,6 @@ READS = {
 
 
 @pytest.mark.parametrize("name", every(4, list(FUNCTIONS)))
-@pytest.mark.rotating(4)
 def test_language(name: str) -> None:
     function, found = FUNCTIONS[name]
     on_cuda(check(function, *found, backend=CUDA, options=APART))
@@ -148,6 +147,7 @@ def test_the_order_of_calls_that_draw_is_kept() -> None:
             torch.testing.assert_close(found, f(X), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.whole
 def test_a_check_that_fails_in_a_loop_ends_the_loop() -> None:
     def f(x: Tensor, n: Tensor) -> Tensor:
         for step in range(100):
@@ -166,6 +166,7 @@ def test_a_bad_way_to_enqueue() -> None:
         Options(enqueue="graphs")
 
 
+@pytest.mark.whole
 def test_explain_says_how_often_a_graph_was_what_it_had_been() -> None:
     fast = stretto.compile(several, backend=CUDA, options=APART)
     with torch.no_grad(), spread():

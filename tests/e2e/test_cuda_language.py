@@ -20,14 +20,15 @@ WITH_LIBRARY = {"built_in_functions_on_numbers"}
 """Functions whose program calls ATen."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", every(2, list(FUNCTIONS)))
-@pytest.mark.rotating(3)
 def test_language(name: str) -> None:
     function, found = FUNCTIONS[name]
     program = on_cuda(check(function, *found, backend=CUDA, units=5))
     assert program.is_single == (name not in WITH_LIBRARY)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", sampled([1, 2], [2]))
 @pytest.mark.parametrize("name", ["return_from_nested_loops", "recursion_in_loops_in_recursion"])
 def test_few_units(name: str, units: int) -> None:

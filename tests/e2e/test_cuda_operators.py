@@ -262,6 +262,7 @@ def test_convolutions_of_other_kinds() -> None:
 # ---- along a dim ---------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", [2, 16])
 def test_reductions_of_odd_sizes(units: int) -> None:
     def f(x: Tensor, long: Tensor, image: Tensor) -> tuple[Tensor, ...]:

@@ -169,7 +169,6 @@ FEW = [case for number, case in enumerate(ALL) if case[1] == 5 or number % 3 == 
 @pytest.mark.parametrize(
     ("function", "units"), sampled(ALL, FEW), ids=lambda value: getattr(value, "__name__", None)
 )
-@pytest.mark.rotating(3)
 def test_library_calls(function: Callable[..., Any], units: int) -> None:
     program = on_cuda(check(function, *CASES[function], backend=CUDA, units=units))
     assert not program.is_single

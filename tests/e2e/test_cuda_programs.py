@@ -20,14 +20,13 @@ from tests.sampling import every
 from tests.support import program_of
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", every(2, CASES), ids=repr)
-@pytest.mark.rotating(3)
 def test_program(case: Case) -> None:
     check(case, built_cuda(case.program(), 5).cuda(seed=5))
 
 
 @pytest.mark.parametrize("case", every(2, CASES[1::3]), ids=repr)
-@pytest.mark.rotating(3)
 def test_not_fused(case: Case) -> None:
     check(case, built_cuda(case.program(), 2, fuse=False).cuda())
 

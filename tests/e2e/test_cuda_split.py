@@ -66,10 +66,10 @@ LONG = [(function, 132) for function in (in_loops, recursive)]
 """Several seconds each."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("function", "units"), sampled(ALL, [case for case in ALL if case not in LONG])
 )
-@pytest.mark.rotating(3)
 def test_split(function: Callable[..., Any], units: int) -> None:
     inputs = CASES[function]
     compiled = stretto.compile(function, backend=CUDA, options=Options(units=units, seed=units))

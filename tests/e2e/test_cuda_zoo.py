@@ -27,8 +27,8 @@ ONE = [
 ALL = [(name, units) for name in (*SHORT, *LONG) for units in (1, 2, 5, 16)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "units"), sampled(ALL, ONE))
-@pytest.mark.rotating(3)
 def test_one_launch_per_call(name: str, units: int) -> None:
     """The progress counters go on from call to call."""
     model, inputs, wanted = made(name)
@@ -49,8 +49,8 @@ def test_one_launch_per_call(name: str, units: int) -> None:
     assert counters[0] % CALLS == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sampled(MODELS, [*SHORT, "blockdrop_policy"]))
-@pytest.mark.rotating(3)
 def test_cut_as_for_a_device(name: str) -> None:
     """Tiles as the costs of a GPU make them."""
     model, inputs, wanted = made(name)

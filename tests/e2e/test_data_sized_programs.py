@@ -134,7 +134,6 @@ def made(name: str) -> tuple[Callable[..., Any], list[tuple[Tensor, ...]]]:
         ),
     ],
 )
-@pytest.mark.rotating(3)
 def test_program(name: str, backend: str) -> None:
     function, inputs = made(name)
     compiled = stretto.compile(function, backend=backend)

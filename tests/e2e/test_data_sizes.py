@@ -388,7 +388,6 @@ def _flat(result: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.rotating(3)
 def test_interpreter(case: Case) -> None:
     check(case, "interpreter")
 
@@ -437,6 +436,7 @@ def test_memory_that_cannot_be_had_is_not_tried() -> None:
         stretto.compile(zeros_of, backend="cpu")(torch.tensor(10**9))
 
 
+@pytest.mark.whole
 def test_with_sizes_of_the_call() -> None:
     """Sizes that are known at the call and sizes that data decide in one program."""
 

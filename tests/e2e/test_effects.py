@@ -426,7 +426,6 @@ def compare(run: Callable[[Tensor], Any], step: Step, mine: Any, other: Any, cal
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-@pytest.mark.rotating(3)
 def test_effects(step: Step) -> None:
     """Each pattern, held in a way that goes with its place in the list."""
     for holder in (as_argument, HOLDERS[1 + STEPS.index(step) % 4]):
@@ -664,6 +663,7 @@ class Decoder(nn.Module):
         return x, cache
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 def test_a_dynamic_cache(backend: str) -> None:
     torch.manual_seed(0)

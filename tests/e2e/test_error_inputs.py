@@ -52,7 +52,7 @@ def _error(function: Callable[..., Any], tensors: list[Tensor]) -> Exception | N
     return None
 
 
-@pytest.mark.rotating(3)
+@pytest.mark.whole
 @pytest.mark.parametrize("name", OPERATORS)
 def test_refused_inputs(name: str) -> None:
     for call, tensors in _calls(OPERATORS[name]):

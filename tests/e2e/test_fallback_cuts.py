@@ -375,7 +375,6 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
-@pytest.mark.rotating(3)
 def test_cut_functions_do_what_eager_does(function: Callable[..., Any]) -> None:
     global COUNT
     fast = stretto.compile(function, backend="interpreter", fallback=True)

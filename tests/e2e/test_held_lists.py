@@ -166,7 +166,6 @@ def check_lists(step: Step, backend: str) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-@pytest.mark.rotating(3)
 def test_lists(step: Step) -> None:
     check_lists(step, "interpreter")
 

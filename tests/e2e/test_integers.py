@@ -98,7 +98,6 @@ MACHINES = (
 
 @pytest.mark.parametrize(("backend", "dtype"), MACHINES, ids=str)
 @pytest.mark.parametrize("function", (arithmetic, bits, powers), ids=lambda f: f.__name__)
-@pytest.mark.rotating(3)
 def test_integers(function: Callable[..., Results], backend: str, dtype: torch.dtype) -> None:
     check(function, pairs(dtype)[:2], backend=backend, units=1)
 
@@ -109,7 +108,6 @@ def test_division_of_integers(backend: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("backend", "dtype"), MACHINES, ids=str)
-@pytest.mark.rotating(3)
 def test_reductions_of_integers(backend: str, dtype: torch.dtype) -> None:
     check(reductions, (extremes(dtype),), backend=backend, units=1)
 
@@ -149,7 +147,6 @@ def converted(x: Tensor, one: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16), ids=str)
 @pytest.mark.parametrize("backend", BACKENDS[1:])
-@pytest.mark.rotating(3)
 def test_floats_to_integers(backend: str, dtype: torch.dtype) -> None:
     """What does not fit, and NaN, too."""
     x = torch.tensor([*FLOATS, *(-number for number in FLOATS)], dtype=dtype)

@@ -27,14 +27,13 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.rotating(3)
 def test_emulator(name: str) -> None:
     function, found = FUNCTIONS[name]
     check(function, *found, units=3)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("topic", CASES)
-@pytest.mark.rotating(3)
 def test_cpu(topic: str) -> None:
     """All functions of a topic in one program: the compiler's start-up is paid once."""
     functions = list(CASES[topic])

@@ -38,7 +38,6 @@ SIZES = [[], [0], [1], [3, 0, 1, 2], [7, 40, 13, 5, 2, 1, 1, 0, 9], [1] * 12]
     ("backend", "threads"), [("interpreter", 1), ("emulator", 2), ("cpu", 1), ("cpu", 3)]
 )
 @pytest.mark.parametrize("updates", [NO_UPDATES, UPDATES])
-@pytest.mark.rotating(3)
 def test_levels(backend: str, threads: int, updates: Updates) -> None:
     options = Options(threads=threads)
     made = build(program(), find_machine(backend), options, updates=updates).executable
@@ -71,7 +70,6 @@ def test_levels_on_a_gpu(updates: Updates) -> None:
 
 @pytest.mark.parametrize("units", [2, 3, 9])
 @pytest.mark.parametrize("repeatable", [False, True])
-@pytest.mark.rotating(3)
 def test_any_order_of_the_units(units: int, repeatable: bool) -> None:
     """Steps of few rows have kernels of their own; with many units columns are cut, too."""
     found = select(

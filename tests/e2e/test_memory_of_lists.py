@@ -55,7 +55,6 @@ def argument_written_in_recursion(a: Tensor, rows: Tensor) -> Any:
 @pytest.mark.parametrize(
     "function", [first_item_again, copied_in_one_arm, argument_written_in_recursion]
 )
-@pytest.mark.rotating(3)
 def test_same(function: Callable[..., Any], machine: str, tmp_path: Path) -> None:
     with spread():
         fast = MACHINES[machine].compile(function, seed=0, folder=str(tmp_path))

@@ -50,7 +50,6 @@ def outcome(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | type[Ex
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATORS)
-@pytest.mark.rotating(3)
 def test_as_eager(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor([1, 2, 3]).to(dtype)
     operator = OPERATORS[name]

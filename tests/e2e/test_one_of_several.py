@@ -483,7 +483,6 @@ STEPS = [
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
-@pytest.mark.rotating(3)
 def test_one_of_several(step: Step) -> None:
     check(step)
 

@@ -100,7 +100,6 @@ def _equal(wanted: Tensor, found: Tensor) -> bool:
 @pytest.mark.filterwarnings("ignore:Use of index_put_ on expanded")
 @pytest.mark.parametrize("write", sampled(WRITES, SAMPLE))
 @pytest.mark.parametrize("kind", ARGUMENTS)
-@pytest.mark.rotating(3)
 def test_writes_of_operands_that_share_memory(write: str, kind: str) -> None:
     failures = list[str]()
     for target, operand in VIEWS.values():

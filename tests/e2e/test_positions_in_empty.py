@@ -66,7 +66,6 @@ def _agree(wanted: Any, found: Any) -> bool:
 
 @pytest.mark.parametrize("backend", ["interpreter", "emulator"])
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-@pytest.mark.rotating(3)
 def test_positions_where_there_is_nothing(expression: str, backend: str) -> None:
     function = _function(expression)
     compiled = stretto.compile(

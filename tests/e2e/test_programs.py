@@ -70,8 +70,8 @@ ON_EMULATOR = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("case", "ways"), ON_EMULATOR)
-@pytest.mark.rotating(3)
 def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
@@ -86,9 +86,9 @@ def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None
                 assert_close(emulator(data), wanted, case.scale)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", sampled([1, 3], [3]))
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.split(".")[-1])
-@pytest.mark.rotating(3)
 def test_on_the_cpu(family: object, units: int) -> None:
     cases: tuple[Case, ...] = family.CASES  # type: ignore[attr-defined]
     programs = [case.program(number) for number, case in enumerate(cases)]
@@ -111,7 +111,6 @@ def good_runs(case: Case) -> list[tuple[list[torch.Tensor], tuple[Datum, ...]]]:
 
 
 @pytest.mark.parametrize("case", STOPS, ids=repr)
-@pytest.mark.rotating(3)
 def test_stops_on_the_cpu_and_goes_on_afterwards(case: Case) -> None:
     program = case.program()
     executable = built(program, 2).cpu()
@@ -193,6 +192,7 @@ SHARED = """
     """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", [1, 2])
 def test_calls_from_several_threads_do_not_disturb_each_other(units: int) -> None:
     program = program_of(SHARED)

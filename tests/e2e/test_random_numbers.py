@@ -186,12 +186,12 @@ def compare(
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.rotating(3)
 def test_draws_are_those_of_eager(name: str) -> None:
     with spread():
         compare(*CASES[name], "emulator")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["loops", "recursive", "unrelated"])
 def test_on_the_cpu(name: str) -> None:
     with spread():

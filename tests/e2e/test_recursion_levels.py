@@ -71,6 +71,7 @@ def arguments(leaves: int, seed: int, hidden: int) -> tuple[Tensor, ...]:
     return rows, *tables, words, torch.tensor(len(left) - 1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "backend", "units"),
     [
@@ -101,6 +102,7 @@ def test_trees_of_all_shapes(
             compiled(rows.abs(), left, right, words, root)
 
 
+@pytest.mark.whole
 def test_a_recursion_without_end_is_stopped() -> None:
     model = Encoder("plain", 4).eval()
     options = Options(threads=1, max_depth=200)

@@ -83,6 +83,7 @@ RESTS = {
 DOUBLED = "%o = aten.add.Tensor(%o1, %o1) : f32[4]"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("base", ["", DOUBLED], ids=("rows", "computed"))
 @pytest.mark.parametrize("rest", sorted(RESTS))
 def test_what_is_computed_by_levels(rest: str, base: str) -> None:
@@ -93,6 +94,7 @@ def test_what_is_computed_by_levels(rest: str, base: str) -> None:
     check(program, data, rows=3 if base else 16)
 
 
+@pytest.mark.whole
 def test_several_trees_in_a_loop_that_may_have_no_iterations() -> None:
     """Lists and results of one tree lie where those of the last one did."""
     program = tree(PRODUCT)
@@ -154,6 +156,7 @@ CASES = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("shape", "units", "hidden"), CASES)
 def test_an_autoencoder_of_trees(shape: str, units: int, hidden: int) -> None:
     """40 leaves are 20 nodes of one height, more than a step has."""
@@ -165,6 +168,7 @@ def test_an_autoencoder_of_trees(shape: str, units: int, hidden: int) -> None:
     assert "encode_walk" in fast.explain()
 
 
+@pytest.mark.whole
 def test_an_option_keeps_calls() -> None:
     model, data = make(RAEConfig(hidden=256, slots=9, leaves=3))
     for recursion, is_by_levels in (("auto", True), ("levels", True), ("calls", False)):
@@ -199,6 +203,7 @@ class Scored(nn.Module):
         return self.encode(node, x, left, right)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("leaves", [1, 2, 12])
 def test_two_results(leaves: int) -> None:
     torch.manual_seed(leaves)

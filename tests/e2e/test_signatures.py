@@ -88,6 +88,7 @@ class Plain:
         self.scale = scale
 
 
+@pytest.mark.whole
 def test_a_new_object_is_never_taken_for_a_dead_one() -> None:
     fast = stretto.compile(lambda x, box: x * box[0].scale, backend="interpreter")
     with torch.no_grad():

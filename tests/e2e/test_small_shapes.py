@@ -82,9 +82,9 @@ def outcome(function: Callable[[Tensor], object], x: Tensor) -> object:
         return error
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("backend", ("emulator", "cpu"))
-@pytest.mark.rotating(3)
 def test_small_shapes(shape: tuple[int, ...], backend: str) -> None:
     x = torch.ones(shape)
     fits = [f for f in FUNCTIONS if not isinstance(outcome(f, x), Exception)]

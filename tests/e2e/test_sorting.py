@@ -69,7 +69,6 @@ def assert_order(found: object, wanted: object, x: Tensor, dim: int, backend: st
 
 
 @pytest.mark.parametrize(("dtype", "backend"), every(3, DTYPES, BACKENDS), ids=str)
-@pytest.mark.rotating(3)
 def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
     x = elements((5, 37), dtype)
 
@@ -94,7 +93,6 @@ def test_every_dtype(dtype: torch.dtype, backend: str) -> None:
 @pytest.mark.parametrize(
     "shape", ((1,), (0,), (3, 0), (0, 3), (1, 1), (2, 1, 3), (7, 4, 3)), ids=str
 )
-@pytest.mark.rotating(3)
 def test_every_shape(shape: tuple[int, ...], backend: str) -> None:
     x = elements(shape, torch.float32)
 
@@ -133,7 +131,6 @@ VIEWS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 @pytest.mark.parametrize(("view", "backend"), every(2, VIEWS, ("emulator", "cpu", CUDA)))
-@pytest.mark.rotating(3)
 def test_views_and_what_is_computed(view: Callable[[Tensor], Tensor], backend: str) -> None:
     x = torch.randn(6, 23, generator=torch.Generator().manual_seed(1))
     for dim in range(view(x).dim()):
@@ -194,6 +191,7 @@ WAYS_BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 # ---- what is built from them -----------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("function", "interpolation"),
     sampled(

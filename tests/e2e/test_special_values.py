@@ -35,7 +35,6 @@ def chosen() -> list[str]:
 
 
 @pytest.mark.parametrize("name", every(2, chosen()))
-@pytest.mark.rotating(3)
 def test_sample(name: str) -> None:
     pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
     from stretto.tools.fuzz.operators import operators, special_samples
@@ -98,7 +97,6 @@ def slope(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [pooled, moments, norms, resized, normalised, slope])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
-@pytest.mark.rotating(3)
 def test_at_the_ends_of_the_range(
     function: Callable[[Tensor], Tensor], dtype: torch.dtype, backend: str
 ) -> None:

@@ -55,12 +55,13 @@ def test_one_program_runs_for_every_size(example: Example, units: int) -> None:
     check(example, built(example.program(), units))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-@pytest.mark.rotating(3)
 def test_one_printed_program_runs_for_every_size(example: Example) -> None:
     check_printed(example, units=2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["matmul", "call"])
 @pytest.mark.parametrize("units", [1, 3])
 def test_it_does_on_any_number_of_units(name: str, units: int) -> None:
@@ -111,6 +112,7 @@ SUMMED = """
     """
 
 
+@pytest.mark.whole
 def test_memory_grows_for_the_largest_call_and_stays() -> None:
     machine = built(program_of(SUMMED), 2).cpu()
     seen: list[int] = []
@@ -122,6 +124,7 @@ def test_memory_grows_for_the_largest_call_and_stays() -> None:
     assert 4000 * 33 * 4 <= seen[-1] <= 3 * 4000 * 33 * 4
 
 
+@pytest.mark.whole
 def test_many_calls_of_many_sizes_leave_nothing_behind() -> None:
     machine = built(program_of(SUMMED), 2).cpu()
     draw = random.Random(0)

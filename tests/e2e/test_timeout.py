@@ -56,7 +56,6 @@ def waiting_in_a_branch(x: Tensor) -> Tensor:
     return x
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     "function", [waiting, waiting_for_a_break, computing_what_nobody_reads, waiting_in_a_branch]
 )
@@ -85,6 +84,7 @@ def products(x: Tensor, w: Tensor) -> Tensor:
     return x
 
 
+@pytest.mark.whole
 def test_long_operators_of_straight_line_code_let_ctrl_c_in():
     """A unit that works through operators one after the other looks at the clock between them."""
     x = torch.randn(256, 256)

@@ -242,7 +242,6 @@ def is_sampled(use: Callable[..., Tensor], backend: str) -> bool:
     ("use", "backend", "name"),
     sampled(CASES, [case for case in CASES if is_sampled(*case[:2])]),
 )
-@pytest.mark.rotating(3)
 def test_a_read_that_turns_out_to_be_needless(
     use: Callable[[Read, Tensor, Tensor], Tensor], backend: str, name: str
 ) -> None:

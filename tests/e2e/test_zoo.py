@@ -66,7 +66,6 @@ FEW += [(name, 5) for name in MODELS[::3]]
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(ALL, FEW))
-@pytest.mark.rotating(3)
 def test_emulator(name: str, units: int) -> None:
     run(name, "emulator", units, seed=units)
 
@@ -79,8 +78,8 @@ FEW_NATIVE = [
 ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "units"), sampled(NATIVE, FEW_NATIVE))
-@pytest.mark.rotating(3)
 def test_cpu_in_one_launch(name: str, units: int) -> None:
     compiled = run(name, "cpu", units)
     program = native(compiled)

@@ -10,6 +10,7 @@ import torch
 GUIDE = Path(__file__).parents[2] / "docs" / "user_kernels.md"
 
 
+@pytest.mark.whole
 def test_the_guide_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     pytest.importorskip("triton", reason="triton is not installed")

@@ -146,7 +146,6 @@ CASES: dict[str, tuple[Program, list[tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     ("name", "threads"),
     sampled([(n, t) for n in CASES for t in (1, 2, 3)], [(n, 3) for n in CASES]),
@@ -170,6 +169,7 @@ def sizes(x: Tensor, cos: Tensor, sin: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("threads", [1, 3])
 def test_symbolic_sizes(threads: int) -> None:
     """One program for all sizes, of which no tile divides most."""

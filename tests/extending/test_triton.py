@@ -67,7 +67,6 @@ def user_stages(stages: Stages) -> list[User]:
     return [template for template in templates if isinstance(template, User)]
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     ("name", "units"),
     sampled([(n, u) for n in CASES for u in (1, 2, 3)], [(n, 3) for n in CASES]),
@@ -99,6 +98,7 @@ def test_symbolic_sizes(units: int) -> None:
     assert not library_calls(compiled)
 
 
+@pytest.mark.whole
 @torch.no_grad()
 def test_one_declaration_for_both_machines() -> None:
     """What the C++ and the Triton of one kernel compute, beside float64."""
@@ -198,6 +198,7 @@ def compiled_for(name: str, target: str, folder: Path) -> Stages:
     return build(captured.program, CUDA.for_target(target, 132), options)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name: str, target: str, tmp_path: Path) -> None:
@@ -277,6 +278,7 @@ MUTATED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", MUTATED)
 @torch.no_grad()
 def test_mutants(name: str) -> None:
@@ -354,6 +356,7 @@ def test_broken_rules(message: str) -> None:
         check_user_stage(kernel, broken)
 
 
+@pytest.mark.whole
 @torch.no_grad()
 def test_sizes_that_a_call_decides_compiled(tmp_path: Path) -> None:
     """Positions of 64 bits, strides that are scalars, tiles that no size divides."""

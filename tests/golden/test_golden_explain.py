@@ -13,6 +13,7 @@ from tests.tools.masks import mask_times
 from tests.tools.programs import DECAY, decay
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["cpu", "emulator", "interpreter"])
 def test_explain(
     backend: str,

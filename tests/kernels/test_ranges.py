@@ -33,6 +33,7 @@ def branches(entry: Entry) -> list[str]:
     return [node.condition.name for node in nodes if isinstance(node, If)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["cpu", "emulator"])
 def test_one_image_of_a_batch_has_kernels_of_its_own(backend: str) -> None:
     module = Convolutions().eval()

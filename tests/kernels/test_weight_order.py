@@ -69,7 +69,6 @@ GEOMETRIES: list[tuple[int, int, Any, dict[str, Any], tuple[int, ...]]] = [
 @pytest.mark.parametrize(
     ("inputs", "outputs", "kernel", "keywords", "size"), GEOMETRIES, ids=lambda value: str(value)
 )
-@pytest.mark.rotating(3)
 def test_geometries(
     inputs: int, outputs: int, kernel: Any, keywords: dict[str, Any], size: tuple[int, ...],
     units: int,
@@ -131,6 +130,7 @@ def test_no_image() -> None:
     assert fast(torch.randn(0, 2, 6, 6)).shape == (0, 3, 6, 6)
 
 
+@pytest.mark.whole
 def test_sizes_that_change() -> None:
     """One program for images of all sizes."""
     torch.manual_seed(0)
@@ -188,7 +188,6 @@ SAMPLES = samples()
 
 
 @pytest.mark.parametrize("number", range(len(SAMPLES)))
-@pytest.mark.rotating(4)
 def test_samples(number: int) -> None:
     name, sample = SAMPLES[number]
     weight, *rest = sample.args

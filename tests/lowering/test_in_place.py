@@ -125,7 +125,6 @@ def test_loops_in_a_loop_update_a_carried_tensor_in_its_buffer(body: str) -> Non
 
 
 @pytest.mark.parametrize("body", COPIED)
-@pytest.mark.rotating(3)
 def test_a_tensor_that_is_needed_once_more_is_not_updated_in_place(body: str) -> None:
     found = nodes(lowered(loop(body)), For)
     assert any(buffer.shape == (5, 2) for node in found for buffer, _ in node.rotate)

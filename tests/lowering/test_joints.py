@@ -65,7 +65,6 @@ FUNCTIONS = (stacked, changed, changed_whole, returned, deep, other_dim, in_loop
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("backend", ["cpu", "emulator"])
-@pytest.mark.rotating(3)
 def test_eager_gives_the_same(function: Callable[..., object], backend: str) -> None:
     fast = stretto.compile(function, backend=backend)
     for size in (3, 5, 2, 0, 8):

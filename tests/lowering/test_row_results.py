@@ -171,6 +171,7 @@ def test_a_result_that_is_handed_on() -> None:
     check(program, [data(node) for node in range(6)])
 
 
+@pytest.mark.whole
 def test_a_call_with_another_tensor_in_its_place() -> None:
     """Rows of what the callee was given are no rows of what its caller was given."""
     program = tree(

@@ -76,7 +76,6 @@ DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 @pytest.mark.parametrize("second", DTYPES)
 @pytest.mark.parametrize("first", DTYPES)
 @pytest.mark.parametrize("name", ("add", "mul", "div", "lt", "eq"))
-@pytest.mark.rotating(3)
 def test_promotion_of_pairs(name: str, first: torch.dtype, second: torch.dtype) -> None:
     a, b = numbers(first, 3, 4), numbers(second, 4, seed=1)
     check(f"aten.{name}.Tensor", a, b)
@@ -87,7 +86,6 @@ def test_promotion_of_pairs(name: str, first: torch.dtype, second: torch.dtype) 
 @pytest.mark.parametrize("number", (2, 2.5, True, -3))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BINARY)
-@pytest.mark.rotating(3)
 def test_pairs_with_a_number(name: str, dtype: torch.dtype, number: bool | int | float) -> None:
     if name in ("sub", "rsub", "remainder", "fmod") and torch.bool in (
         dtype,

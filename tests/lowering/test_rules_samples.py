@@ -24,8 +24,6 @@ pytest.importorskip("expecttest", reason="torch's sample inputs need the package
 
 from torch.testing._internal.common_methods_invocations import op_db
 
-pytestmark = pytest.mark.slow
-
 LARGEST = 20_000
 """Elements of the largest tensor that is tried."""
 
@@ -139,7 +137,6 @@ FEW = [
 
 
 @pytest.mark.parametrize(("name", "dtype"), sampled(CASES, FEW))
-@pytest.mark.rotating(3)
 def test_samples(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     try:

@@ -115,6 +115,7 @@ def test_the_loop_is_not_cut() -> None:
     assert all(isinstance(node, Leaf | Seq) for node in nodes) and actions(stages)[1] == 1
 
 
+@pytest.mark.whole
 def test_a_branch_in_a_loop() -> None:
     fast, stages = compiled(branching, images())
     assert stages.library is not None and stages.library.taken
@@ -130,6 +131,7 @@ def test_own_kernels_where_the_library_promises_nothing(function: Callable[..., 
     assert why in fast.explain()
 
 
+@pytest.mark.whole
 def test_sizes_that_change_and_no_rows_at_all() -> None:
     fast = stretto.compile(mixed, backend=CUDA, options=AUTO, dynamic=True)
     for count in (3, 1, 0, 5):
@@ -162,6 +164,7 @@ def call_count(program: DeviceProgram) -> int:
     return sum(kernel.call is not None for kernel in program.kernels)
 
 
+@pytest.mark.whole
 def test_the_simulated_plan_decides() -> None:
     """Not the estimate of a product by itself: where no plan is faster, nothing changes."""
     stages = scheduled(branching)
@@ -173,6 +176,7 @@ def test_the_simulated_plan_decides() -> None:
     assert not found.taken and stages.device is own
 
 
+@pytest.mark.whole
 def test_a_call_in_a_loop_where_the_plan_says_so() -> None:
     stages = scheduled(branching)
     found = choose_library(stages, lambda program: 1.0 - 0.3 * call_count(program))

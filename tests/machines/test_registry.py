@@ -43,6 +43,7 @@ def test_one_default_for_each_type_of_device() -> None:
         default_machine("mps")
 
 
+@pytest.mark.whole
 def test_machines_behind_the_one_that_is_looked_for_are_not_imported() -> None:
     code = """
 import sys
@@ -94,6 +95,7 @@ def test_a_machine_without_kernels_says_so() -> None:
         machine.select(None, 1, stretto.Options(), Remarks())  # type: ignore[arg-type]
 
 
+@pytest.mark.whole
 def test_no_code_but_its_own_names_a_machine() -> None:
     """What depends on the machine is asked of its record; only frontends mean torch's devices."""
     names = set(known_machines())

@@ -69,6 +69,7 @@ def test_steps_with_what_the_step_before_left(name: str) -> None:
         torch.testing.assert_close(found, steps(source.args[0]), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.whole
 def test_steps_with_a_cache_that_grows() -> None:
     """The cache is an argument, and what the step returns; a second one needs no new program."""
     source = TRANSFORMERS["llama"]

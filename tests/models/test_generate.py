@@ -58,11 +58,13 @@ CACHES: dict[str, dict[str, Any]] = {"growing": {}, "static": {"cache_implementa
 CASES = [(name, cache) for name in ("gpt2", "llama") for cache in CACHES]
 
 
+@pytest.mark.whole
 def test_prompts_of_any_length() -> None:
     fast = check(decoding(model_of("gpt2")), *prompts(5, 7, 3, 12))
     assert len(fast.signatures) == 2, fast.explain()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("name", "cache"), sampled(CASES, [("llama", "static")]))
 def test_a_token_that_ends_the_text(name: str, cache: str) -> None:
     """It is one that the model gives in the middle."""
@@ -110,6 +112,7 @@ def test_a_pad_token_that_ends_nothing(padded: bool) -> None:
     check(decoding(model), ids)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", sampled(["interpreter", "cpu"], ["interpreter"]))
 def test_t5(backend: str) -> None:
     """The encoder once, then a decoder with two caches, of which one grows."""

@@ -58,6 +58,7 @@ def check_adaptive(method: str, dtype: torch.dtype, backend: str) -> None:
             assert counted.evaluations > 5
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("method", sampled(ADAPTIVE, ["dopri5"]))
 def test_solvers_that_choose_their_steps(method: str) -> None:
     check_adaptive(method, torch.float64, "interpreter")

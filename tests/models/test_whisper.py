@@ -38,6 +38,7 @@ def batch(rows: int) -> Tensor:
     return torch.cat([MEL, MEL.flip(1), MEL * 3, -MEL])[:rows]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("backend", "rows"),
     sampled([("interpreter", 1), ("cpu", 1), ("interpreter", 3)], [("interpreter", 1)]),

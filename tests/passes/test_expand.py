@@ -41,7 +41,6 @@ def test_groups_that_are_wrong_read_nothing_outside(ends: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("bounds", [(0.0, 3.0), (-1.5, 2.25), (0.1, 0.7), (-5.0, 0.0)])
 @pytest.mark.parametrize("bins", [1, 4, 7, 100])
-@pytest.mark.rotating(3)
 def test_histograms(bins: int, bounds: tuple[float, float]) -> None:
     least, most = bounds
 

@@ -139,6 +139,7 @@ def test_trees_of_a_call_come_before_their_halves() -> None:
     backends.check(after, list(inputs), units=(1, 2, 3), native=(2,))
 
 
+@pytest.mark.whole
 def test_three_calls_of_two_functions() -> None:
     def up(k: Tensor, x: Tensor, w: Tensor) -> Tensor:
         if k <= 0:
@@ -161,6 +162,7 @@ def test_three_calls_of_two_functions() -> None:
     assert parallel(after)[0].trips() == 3
 
 
+@pytest.mark.whole
 def test_several_results_of_different_types() -> None:
     def spread(k: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if k <= 0:
@@ -198,6 +200,7 @@ def test_functions_that_call_each_other() -> None:
     assert {name.removesuffix("_apart") for name in functions_apart(after)} == {"even", "odd"}
 
 
+@pytest.mark.whole
 def test_in_a_loop_in_a_branch() -> None:
     """The trip count of the outer loop is that of the data, and each iteration needs the last."""
 
@@ -213,6 +216,7 @@ def test_in_a_loop_in_a_branch() -> None:
     forked(function, *one_tree())
 
 
+@pytest.mark.whole
 def test_in_a_recursion_of_all_units() -> None:
     """A function that keeps a list is run by all units together; calls in it fork."""
 
@@ -299,6 +303,7 @@ def test_what_stops_behind_a_result_is_met_before_the_next_call() -> None:
     stopped_alike(program, function, root, x, left, bad, w)
 
 
+@pytest.mark.whole
 def test_what_both_calls_read_of_what_may_stop_the_run() -> None:
     """A position that is asked for between the calls, and wanted behind them, is no part of one."""
 

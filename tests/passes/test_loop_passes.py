@@ -128,7 +128,6 @@ class RandomLoops:
         return ops[-1].result
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_loops(seed: int) -> None:
     program = RandomLoops(seed).build()

@@ -62,6 +62,7 @@ def stopped_alike(program: Program, function: Callable[..., object], *inputs: Te
             assert str(eager.value) in str(found.value)
 
 
+@pytest.mark.whole
 def test_the_first_of_several_positions_that_are_out_of_range_stops_the_run() -> None:
     after = tried(picked, X, torch.tensor([4, 0, 2, 2, 1]))
     (loop,) = parallel(after)
@@ -216,6 +217,7 @@ def test_a_function_that_is_called_elsewhere_too_gets_a_copy() -> None:
     assert set(after.functions) == {"main", "total", "total_apart"}
 
 
+@pytest.mark.whole
 def test_a_recursion_that_calls_another_one() -> None:
     """Their frames are of different sizes, and a unit has some of each, in any order."""
 
@@ -245,6 +247,7 @@ def test_a_recursion_that_calls_another_one() -> None:
     assert functions_apart(after) == {"inner", "outer"}
 
 
+@pytest.mark.whole
 def test_several_loops_and_a_loop_in_a_loop_call_one_function() -> None:
     def function(*inputs: Tensor) -> Tensor:
         roots, x, left, right, w = inputs

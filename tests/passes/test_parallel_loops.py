@@ -153,6 +153,7 @@ def test_rows_of_an_input() -> None:
     backends.check(after, [X, W], units=(2, 3), native=(2,))
 
 
+@pytest.mark.whole
 def test_branches_loops_and_lists_inside() -> None:
     def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         ends, sums = [], []

@@ -180,6 +180,7 @@ class Residual(nn.Module):
         return torch.stack(first), torch.stack(second), torch.stack(third)
 
 
+@pytest.mark.whole
 def test_values_are_kept_for_several_steps() -> None:
     x = torch.randn(6, 4)
     program = captured(Residual().eval(), x)
@@ -319,6 +320,7 @@ def test_random_layers_are_skewed() -> None:
     assert count >= 5
 
 
+@pytest.mark.whole
 def test_gpus_interpreted() -> None:
     x = torch.randn(5, 2, 4)
     program = skewed(captured(nn.LSTM(4, 4, num_layers=3).eval(), x))
@@ -327,6 +329,7 @@ def test_gpus_interpreted() -> None:
         backends.assert_close(found, run(program, [x]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_any_number_of_steps(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One program for all lengths: it skews also where there is but one step."""

@@ -123,6 +123,7 @@ def test_three_layers_take_what_the_ones_before_made() -> None:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("layers", "steps"), every(4, (4, 5, 7), (2, 5, 7)))
 def test_a_stack_over_a_sequence(layers: int, steps: int) -> None:
     x = torch.randn(steps, 8)
@@ -131,6 +132,7 @@ def test_a_stack_over_a_sequence(layers: int, steps: int) -> None:
     assert targets(loop.body).count("aten.linear.default") == 3  # of the first and the last one
 
 
+@pytest.mark.whole
 def test_a_layer_that_differs_is_no_part_of_it() -> None:
     x = torch.randn(6, 8)
     program = skewed(Stack(6, odd=3), x)
@@ -140,6 +142,7 @@ def test_a_layer_that_differs_is_no_part_of_it() -> None:
     assert targets(loop.body).count("aten.sigmoid.default") == 5
 
 
+@pytest.mark.whole
 def test_batches_of_rows() -> None:
     x = torch.randn(5, 3, 8)
     loop = stacked(skewed(Stack(4), x), x)

@@ -118,6 +118,7 @@ class Recurrent(nn.Module):
         return torch.stack(out), other, *state
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("length", "rows", "batch", "options"),
     every(
@@ -272,6 +273,7 @@ def test_many_steps_are_cut_where_blocks_cost_little() -> None:
     assert "more time, as estimated" in reasons(program)
 
 
+@pytest.mark.whole
 def test_sizes_of_the_call() -> None:
     """Blocks of a symbolic number of steps: none are left over, one is, and there is just one."""
     model = Recurrent(1, backwards=True).eval()

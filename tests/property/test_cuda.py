@@ -1,5 +1,6 @@
 """Random Programs through the kernels of a GPU, interpreted, against the interpreter."""
 
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from tests.support import random_inputs
 FEATURES = Features(ops=4, list_results=True, list_arguments=False)
 
 
+@pytest.mark.whole
 @settings(
     max_examples=15,
     derandomize=True,  # what CI runs is the same every time

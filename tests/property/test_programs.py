@@ -49,7 +49,6 @@ def test_text_round_trips_and_what_it_says_is_valid(program: Program) -> None:
 @pytest.mark.parametrize("step", (*PASSES, ALL), ids=lambda step: step.name)
 @SETTINGS
 @given(program=programs(Features(list_results=True)))
-@pytest.mark.rotating(3)
 def test_a_pass_keeps_the_results(step: Pass, program: Program) -> None:
     after = run_passes(program, [step])
     verify(after)

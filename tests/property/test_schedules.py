@@ -23,12 +23,14 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.whole
 @SETTINGS
 @given(program=recurrences(), how=combinations((2, 7, 3, 1)))
 def test_a_schedule_gives_what_the_interpreter_gives(program: Program, how: Combination) -> None:
     check(program, how)
 
 
+@pytest.mark.whole
 @settings(SETTINGS, max_examples=3)
 @given(program=recurrences(), how=combinations((132,)))
 def test_so_does_one_of_many_units(program: Program, how: Combination) -> None:

@@ -39,6 +39,7 @@ def test_tensors_are_apart() -> None:
     assert all(bool((tensor == number).all()) for number, tensor in enumerate(made))
 
 
+@pytest.mark.whole
 def test_a_chunk_goes_with_its_last_tensor() -> None:
     memory = LargePages()
     first, second = (memory.empty((LEAST_BYTES,), torch.uint8) for _ in range(2))

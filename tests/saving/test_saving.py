@@ -69,6 +69,7 @@ class Doubling(nn.Module):
         return {"y": y, 2: (x.shape[0], None, "text", 0.5)}, [y[0], y.sum().item()], self.count
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 def test_a_module_comes_back(tmp_path: Path, backend: str) -> None:
     eager = Doubling().eval()
@@ -127,6 +128,7 @@ def test_weights_that_were_folded_are_folded_anew(tmp_path: Path) -> None:
         check_equal(again(torch.ones(3)), module(torch.ones(3)))
 
 
+@pytest.mark.whole
 def test_another_process_needs_no_source(tmp_path: Path) -> None:
     source = tmp_path / "model.py"
     source.write_text(

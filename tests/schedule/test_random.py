@@ -32,6 +32,7 @@ units = st.sampled_from([1, 2, 3, 7])
 policies = st.sampled_from([None, *TRIED.values()])
 
 
+@pytest.mark.whole
 @given(seeds, units, policies, st.sampled_from([EAGER, UNIFORM]))
 @settings(max_examples=35)
 def test_schedules_are_right(
@@ -40,6 +41,7 @@ def test_schedules_are_right(
     check(seed, count, policy, costs)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("policy", sampled(sorted(TRIED), ["list"]))
 def test_schedules_of_many_units_are_right(policy: str) -> None:
     check(5, 132, TRIED[policy], UNIFORM)
@@ -59,6 +61,7 @@ def check(seed: int, count: int, policy: Policy | None, costs: CostModel) -> Non
         torch.testing.assert_close(memory[slot], tensor, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.whole
 @given(seeds, st.sampled_from([2, 3]))
 @settings(max_examples=8)
 def test_a_missing_wait_is_found(seed: int, count: int) -> None:
@@ -80,6 +83,7 @@ def test_an_access_that_one_arm_replaces(monkeypatch: pytest.MonkeyPatch) -> Non
     verify(schedule(random_tree(36), 9, EAGER))
 
 
+@pytest.mark.whole
 def test_few_waits_are_redundant() -> None:
     waits = redundant = 0
     for seed in range(12):
@@ -95,6 +99,7 @@ def test_few_waits_are_redundant() -> None:
     assert redundant < 0.03 * waits
 
 
+@pytest.mark.whole
 @given(seeds, st.sampled_from([2, 3]), st.randoms(use_true_random=False))
 @settings(max_examples=30)
 def test_what_a_run_finds_the_verifier_finds(seed: int, count: int, rng) -> None:  # pyright: ignore

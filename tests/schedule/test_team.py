@@ -171,6 +171,7 @@ def test_waits_that_a_body_makes_are_not_made_before_it() -> None:
     assert result(program, torch.arange(64.0)).eq(63).all()
 
 
+@pytest.mark.whole
 def test_a_missing_wait_is_found() -> None:
     """The verifier rejects the program, or the wait was redundant: then no run finds a race."""
     found = 0
@@ -203,17 +204,20 @@ def check(tree: Tree[Body], units: int, seed: int, costs: CostModel) -> None:
         torch.testing.assert_close(memory[slot], tensor, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.whole
 @given(st.integers(0, 100_000), st.sampled_from([1, 2, 5, 16]), st.sampled_from([0.0, 1e-6]))
 @settings(max_examples=60)
 def test_random_trees(seed: int, units: int, wait_seconds: float) -> None:
     check(random_tree(seed), units, seed, replace(EAGER, uniform=True, wait_seconds=wait_seconds))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", [0, 2])
 def test_random_trees_on_a_whole_gpu(seed: int) -> None:
     check(random_tree(seed), 132, seed, TEAM)
 
 
+@pytest.mark.whole
 @given(st.integers(0, 100_000))
 @settings(max_examples=12)
 def test_random_trees_verify_on_a_whole_gpu(seed: int) -> None:
@@ -333,7 +337,6 @@ def optimized(model: Any, inputs: Any) -> Program:
 
 
 @pytest.mark.parametrize("name", CORE)
-@pytest.mark.rotating(3)
 def test_the_zoo_on_a_whole_gpu(name: str) -> None:
     model, inputs = build(name, "small")
     selected = select(lower(optimized(model, inputs)), 132, Options().fuse)

@@ -292,6 +292,7 @@ def test_a_run_that_went_on_does_not_fit() -> None:
     recorded.require_end()
 
 
+@pytest.mark.whole
 def test_each_activation_of_a_recursion_is_followed() -> None:
     """That it is unrolled on the CPU changes nothing for a GPU."""
 
@@ -322,6 +323,7 @@ def converging(x: Tensor, w: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+@pytest.mark.whole
 def test_parallel_iterations_are_followed_and_share_the_units() -> None:
     """A run on two units is followed on others: each took its own iterations."""
     torch.manual_seed(0)
@@ -337,6 +339,7 @@ def test_parallel_iterations_are_followed_and_share_the_units() -> None:
     assert together > 1.5 * apart[1]
 
 
+@pytest.mark.whole
 def test_a_simulator_that_ignores_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulator, "wait", lambda self, unit, wait, now: False)
     wrong, shorter = 0, 0

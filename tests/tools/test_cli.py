@@ -199,6 +199,7 @@ def test_a_timeline_of_the_emulator_is_refused(tmp_path: Path) -> None:
 # ---- bench, demo, cache ----------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_bench_writes_a_record_and_a_plot(tmp_path: Path) -> None:
     record, plot = tmp_path / "record.json", tmp_path / "plot.png"
     text = run(
@@ -210,7 +211,7 @@ def test_bench_writes_a_record_and_a_plot(tmp_path: Path) -> None:
     assert plot.stat().st_size > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_demo_runs_its_four_models(tmp_path: Path) -> None:
     text = run("demo", "--small", "--threads", "1", "--output", str(tmp_path)).stdout
     for model in ("seq2seq", "blockdrop", "rae", "lstm"):

@@ -34,6 +34,7 @@ def blocks(text: str) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_the_python_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

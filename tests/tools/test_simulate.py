@@ -63,6 +63,7 @@ def test_trips_that_values_decide_are_an_option(tmp_path: Path) -> None:
     assert first < last
 
 
+@pytest.mark.whole
 def test_the_way_of_a_run_is_followed(tmp_path: Path) -> None:
     """The run has 5 trips, of which the third has an arm of its own."""
     source = tmp_path / "model.py"

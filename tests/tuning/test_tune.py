@@ -166,6 +166,7 @@ def test_whatever_was_measured_the_results_are_right(tmp_path: Path, seed: int) 
         assert torch.allclose(fast(X), net(X), atol=1e-5)
 
 
+@pytest.mark.whole
 def test_kernels_of_a_program_are_measured_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_kernels_of_a_program_are_measured_and_used(
     assert {kernel_key(kernel) for kernel in found} == set(known)
 
 
+@pytest.mark.whole
 def test_kernels_are_measured_while_a_signature_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ operation = st.tuples(
 )
 
 
+@pytest.mark.whole
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(operation, max_size=25), max_size=20))
 def test_lists_and_dicts(instances: list[list[tuple[int, int, int]]]) -> None:
@@ -147,6 +149,7 @@ def test_lists_and_dicts(instances: list[list[tuple[int, int, int]]]) -> None:
         assert repr(result) == repr(expected), steps
 
 
+@pytest.mark.whole
 def test_a_large_dict() -> None:
     """More entries than are looked through one by one; many are removed and stored again."""
     steps = [(17, 7919 * n % 1009, n) for n in range(600)]

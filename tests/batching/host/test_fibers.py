@@ -216,6 +216,7 @@ def test_calls_that_run_concurrently() -> None:
     check(executor, [[*trees, tree(4), tree(3, 5)]])  # some fail, at a leaf
 
 
+@pytest.mark.whole
 def test_many_concurrent_calls() -> None:
     before = _data_bytes()
     check(Executor(HostProgram(forked_sum())), [[without(tree(10, n), 7) for n in range(6)]])

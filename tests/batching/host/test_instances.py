@@ -201,6 +201,7 @@ def depth_program() -> InstanceProgram:
     )
 
 
+@pytest.mark.whole
 def test_deep_recursion() -> None:
     executor = Executor(HostProgram(depth_program()))
     deep = None

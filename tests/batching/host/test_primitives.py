@@ -189,6 +189,7 @@ def test_math_of_two(examples: list[tuple[Any, Any]]) -> None:
     check(cases, (NUMBER, NUMBER), examples)
 
 
+@pytest.mark.whole
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(values, values), max_size=20))
 def test_any_values(examples: list[tuple[Any, Any]]) -> None:
@@ -200,6 +201,7 @@ def test_any_values(examples: list[tuple[Any, Any]]) -> None:
     check(one, (ANY,), [(x,) for pair in examples for x in pair])
 
 
+@pytest.mark.whole
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(texts, texts), max_size=20))
 def test_strs(examples: list[tuple[str, str]]) -> None:
@@ -221,6 +223,7 @@ def test_slices(examples: list[tuple[Any, ...]]) -> None:
     check([("slice", None)], (ITEMS, BOUND, BOUND, BOUND), examples)
 
 
+@pytest.mark.whole
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.one_of(items, items.map(tuple)), places), max_size=20))
 def test_positions(examples: list[tuple[Any, Any]]) -> None:

@@ -462,6 +462,7 @@ class TopDown(nn.Module):
         return self.grow(x, 0)
 
 
+@pytest.mark.whole
 def test_end_to_end() -> None:
     torch.manual_seed(0)
     model = TopDown().eval()
@@ -486,6 +487,7 @@ def _close(a: Grown, b: Grown) -> bool:
     return len(a.children) == len(b.children) and all(map(_close, a.children, b.children))
 
 
+@pytest.mark.whole
 def test_failures_end_to_end() -> None:
     def fails(x: Tensor, name: str, depth: int) -> Tensor:
         if x.sum() > 0 and depth > 0:

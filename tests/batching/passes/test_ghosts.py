@@ -181,8 +181,8 @@ def test_the_oracle_agrees(function: Callable[..., Any]) -> None:
         assert waiting(program) == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.rotating(3)
 def test_a_batch_agrees(function: Callable[..., Any]) -> None:
     pairs = [(x, n) for x, n in zip(X, KINDS, strict=True)]
     if function is with_an_exception:
@@ -202,6 +202,7 @@ def steps(function: Callable[..., Any], switches: BatchPasses) -> int:
     return sum(len(table) for table in last.compiled.steps)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", [skipped, nested, by_match, inlined])
 def test_the_continuation_is_one_step(function: Callable[..., Any]) -> None:
     assert steps(function, BatchPasses()) < steps(function, BatchPasses(ghosts=False))

@@ -26,8 +26,6 @@ from ray.data import ActorPoolStrategy, DataContext
 
 from examples import many_machines as example
 
-pytestmark = pytest.mark.slow
-
 TEXTS = [f"(1 {i % 100} (2 {(3 * i) % 100} (7 4 {i // 4})))" for i in range(200)]
 DEADLY = "(99 98 97)"
 

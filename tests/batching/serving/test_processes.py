@@ -95,6 +95,7 @@ stream = Stream(run, StreamOptions(max_batch=2, max_wait_ms=1e6))
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("deleted", ["", "del stream\n"])
 def test_the_exit_of_the_interpreter_loses_nothing(deleted: str) -> None:
     submit = "for i in range(5): stream.submit(i)\n"
@@ -103,6 +104,7 @@ def test_the_exit_of_the_interpreter_loses_nothing(deleted: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.whole
 def test_a_thread_that_outlives_the_main_one_can_still_submit() -> None:
     # The stream has its thread by then: Python 3.12 does not start one at its exit.
     late = """

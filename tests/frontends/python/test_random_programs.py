@@ -65,7 +65,6 @@ class VectorWriter(Writer):
         return "\n".join(self.lines) + "\n"
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize("seed", range(120, 150))
 def test_random_programs(seed: int, tmp_path: Path) -> None:
     text = VectorWriter(seed).program()

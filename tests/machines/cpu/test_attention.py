@@ -35,6 +35,7 @@ def kinds(q: Tensor, k: Tensor, v: Tensor, flags: Tensor, added: Tensor) -> tupl
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("rows", "keys"), [(130, 150), (500, 40)])
 def test_as_eager(rows: int, keys: int) -> None:
     q, k, v = random(2, 2, rows, 8), random(2, 2, keys, 8), random(2, 2, keys, 24)
@@ -48,6 +49,7 @@ def test_as_eager(rows: int, keys: int) -> None:
     assert compiled.explain().count("attention 48x128") >= 5
 
 
+@pytest.mark.whole
 def test_of_doubles_in_a_module() -> None:
     weight = random(3 * 32, 32).double()
 
@@ -60,6 +62,7 @@ def test_of_doubles_in_a_module() -> None:
     torch.testing.assert_close(compiled(x), block(x), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.whole
 def test_of_any_length() -> None:
     weight = random(3 * 16, 16)
 

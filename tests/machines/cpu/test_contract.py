@@ -14,6 +14,7 @@ from tests.sampling import every, sampled
 SIZES = (1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 48, 63, 64, 65, 70)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", sampled([1, 5], [1]))
 def test_products_of_matrices_that_no_tile_divides(seed: int) -> None:
     ops, choose = Operators(), random.Random(seed)
@@ -41,6 +42,7 @@ def test_products_without_a_term_and_without_an_element() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 def test_batches() -> None:
     ops, choose = Operators(), random.Random(2)
     for _ in range(3):
@@ -60,6 +62,7 @@ def test_batches() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "dtype", every(2, [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64])
 )
@@ -75,6 +78,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     ops.check(scale=2)
 
 
+@pytest.mark.whole
 def test_two_products_in_one_map() -> None:
     ops = Operators()
     for m, n, k in ((1, 64, 64), (5, 48, 20), (16, 33, 17)):
@@ -87,6 +91,7 @@ def test_two_products_in_one_map() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", sampled([1, 2, 3], [2]))
 def test_cells_whose_gates_are_slices_of_one_product(units: int) -> None:
     ops = Operators()
@@ -111,6 +116,7 @@ def test_cells_whose_gates_are_slices_of_one_product(units: int) -> None:
     ops.check(units)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("spread", [True, False])
 def test_attention(spread: bool) -> None:
     ops = Operators()
@@ -152,6 +158,7 @@ def convolve(
     return result
 
 
+@pytest.mark.whole
 def test_convolutions_of_odd_sizes() -> None:
     ops, choose = Operators(), random.Random(3)
     for _ in range(9):
@@ -170,6 +177,7 @@ def test_convolutions_of_odd_sizes() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 def test_convolutions_of_one_dim_and_of_single_channels() -> None:
     ops, choose = Operators(), random.Random(4)
     for _ in range(5):
@@ -188,6 +196,7 @@ def test_convolutions_of_one_dim_and_of_single_channels() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 def test_convolutions_of_views_and_of_computed_images() -> None:
     ops = Operators()
     weight = ops.w(7, 6, 3, 3)

@@ -278,9 +278,9 @@ EDGES = pytest.mark.parametrize("accumulate", [False, True])
 EVERY_TILE = of_every("tile", TILES)
 
 
+@pytest.mark.whole
 @EVERY_TILE
 @EDGES
-@pytest.mark.rotating(3)
 def test_packed_panels(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:
     mr, nv = tile
     call = kernels.entry(f"packed_{kernels.code}_{mr}_{nv}")
@@ -293,6 +293,7 @@ def test_packed_panels(kernels: Kernels, tile: tuple[int, int], accumulate: bool
         check(c, before, expected, accumulate, k)
 
 
+@pytest.mark.whole
 @EVERY_TILE
 @EDGES
 def test_both_sides_packed(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:
@@ -323,7 +324,7 @@ def test_rows(kernels: Kernels, tile: tuple[int, int], accumulate: bool, transpo
         check(c, before, expected, accumulate, k)
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.whole
 @EVERY_TILE
 @EDGES
 def test_dots(kernels: Kernels, tile: tuple[int, int], accumulate: bool) -> None:

@@ -31,6 +31,7 @@ NORM = """
     """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("units", [1, 3])
 def test_group_norm_between_convolutions(units: int) -> None:
     ops = Operators()
@@ -54,6 +55,7 @@ def test_group_norm_between_convolutions(units: int) -> None:
     ops.check(units, scale=8)
 
 
+@pytest.mark.whole
 def test_other_combinations_over_channels_and_pixels() -> None:
     ops = Operators()
     for dtype in (torch.float32, torch.float64):

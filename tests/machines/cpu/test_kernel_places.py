@@ -41,6 +41,7 @@ def functions_of(fast: stretto.api.Compiled) -> set[str]:
     return set(re.findall(r"void (k\d+_\w+)\(", text))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_layers_that_read_their_part_of_a_cache(dynamic: bool) -> None:
     module = Steps().eval()

@@ -62,6 +62,7 @@ def keep_if_eager_can(ops: Operators, target: str, *args: Value | float, **kwarg
     ops.keep(f"{target} {dtypes}", ops(target, *args, **kwargs))
 
 
+@pytest.mark.whole
 def test_functions_of_one_argument() -> None:
     ops = Operators()
     for dtype in DTYPES:
@@ -71,6 +72,7 @@ def test_functions_of_one_argument() -> None:
     ops.check(units=1)
 
 
+@pytest.mark.whole
 def test_functions_of_two_arguments() -> None:
     ops = Operators()
     for dtype in DTYPES:
@@ -82,6 +84,7 @@ def test_functions_of_two_arguments() -> None:
     ops.check(units=1)
 
 
+@pytest.mark.whole
 def test_division_and_powers() -> None:
     ops = Operators()
     for dtype in (*FLOATS, *INTEGERS):
@@ -104,6 +107,7 @@ def test_division_and_powers() -> None:
     ops.check(units=1)
 
 
+@pytest.mark.whole
 def test_casts_and_mixed_dtypes() -> None:
     ops = Operators()
     for one, other in itertools.product(DTYPES, DTYPES):
@@ -155,6 +159,7 @@ def test_reductions_and_scans_of_each_dtype(dtype: torch.dtype) -> None:
     ops.check()
 
 
+@pytest.mark.whole
 def test_reductions_of_views() -> None:
     ops = Operators()
     turned = ops("permute.default", ops.x(4, 6, 10, 8), (2, 0, 3, 1))
@@ -191,6 +196,7 @@ def test_not_a_number_and_infinity() -> None:
     ops.check()
 
 
+@pytest.mark.whole
 def test_softmax_and_norms_are_fused_row_by_row() -> None:
     ops = Operators()
     x = ops.x(9, 50)

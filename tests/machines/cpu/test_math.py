@@ -120,7 +120,6 @@ def eager(name: str, *operands: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ULPS)
-@pytest.mark.rotating(3)
 def test_error_in_ulps(call: Call, samples: Floats, name: str):
     expected = eager(name, samples.astype(np.float64))
     got = call(f"f_{name}", samples)

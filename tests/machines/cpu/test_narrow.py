@@ -23,6 +23,7 @@ def random(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape).to(dtype)
 
 
+@pytest.mark.whole
 @DTYPES
 @pytest.mark.parametrize("units", every(2, [1, 2, 3, 7]))
 def test_products_of_all_kinds(dtype: torch.dtype, units: int) -> None:
@@ -86,6 +87,7 @@ def test_as_near_to_float64_as_eager(dtype: torch.dtype, rows: int) -> None:
     assert mine.max() <= theirs.max() * 1.1 and mine.mean() <= theirs.mean() * 1.02
 
 
+@pytest.mark.whole
 @DTYPES
 def test_a_number_of_rows_that_calls_decide(dtype: torch.dtype) -> None:
     torch.manual_seed(0)

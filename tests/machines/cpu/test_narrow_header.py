@@ -122,7 +122,7 @@ def packed(right: torch.Tensor, width: int, group: int) -> torch.Tensor:
     return padded.view(steps, group, panels, width).permute(2, 0, 3, 1)
 
 
-@pytest.mark.rotating(2)
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, indirect=True)
 def test_products_of_numbers_of_16_bits(
     case: tuple[Callable[[str], Call], torch.dtype, int, int],
@@ -160,6 +160,7 @@ extern "C" void packed(const uint8_t* a, int64_t am, int64_t ak, const int8_t* b
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "target",
     [

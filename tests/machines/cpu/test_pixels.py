@@ -90,6 +90,7 @@ def test_chains_of_convolutions_of_odd_sizes(seed: int, dtype: torch.dtype) -> N
     ops.check(scale=4)
 
 
+@pytest.mark.whole
 def test_depthwise_chains_pools_and_channels_put_together() -> None:
     ops = Operators()
     for channels, kernel, step in ((1, 3, 1), (5, 3, 2), (24, 5, 2), (72, 3, 1)):
@@ -104,6 +105,7 @@ def test_depthwise_chains_pools_and_channels_put_together() -> None:
     ops.check(scale=4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", sampled([torch.float64, torch.float32], [torch.float32]))
 def test_groups_of_few_channels(dtype: torch.dtype) -> None:
     ops = Operators()
@@ -117,6 +119,7 @@ def test_groups_of_few_channels(dtype: torch.dtype) -> None:
     ops.check(scale=4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("each", [1, 4, 8])
 @pytest.mark.parametrize("kernel", [(3, 3), (5, 7), (2, 5), (1, 1), (4, 3)])
 def test_groups_in_all_geometries(each: int, kernel: tuple[int, int]) -> None:

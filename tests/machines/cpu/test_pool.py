@@ -108,6 +108,7 @@ def test_fork_while_another_thread_runs_a_program(build: Build):
         thread.join()
 
 
+@pytest.mark.whole
 def test_process_ends_while_workers_sleep_or_spin(options: Options, tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -190,6 +191,7 @@ def test_a_launch_without_cores_runs_again_as_fibers(build: Build):
     assert threads < 50  # after a launch that was given up, threads rest for a while
 
 
+@pytest.mark.whole
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_threads_come_back_once_their_cores_are_free(build: Build):
     counts = torch.zeros(2, dtype=torch.int64)

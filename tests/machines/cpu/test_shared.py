@@ -82,6 +82,7 @@ def test_a_product_of_fixed_sizes_is_inlined_unless_it_is_large(rows: int, share
     assert bool(shared_of(compiled)) == shares
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_convolutions_and_attention(dtype: torch.dtype) -> None:
     wide = torch.randn(20, 8, 3, 3).to(dtype)

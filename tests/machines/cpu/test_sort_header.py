@@ -93,7 +93,6 @@ def wanted(x: np.ndarray, falling: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ORDERS)
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.rotating(3)
 def test_positions(library: ctypes.CDLL, dtype: str, kind: str) -> None:
     order = library[f"order_{dtype}"]
     order.restype = ctypes.c_bool

@@ -64,6 +64,7 @@ def test_products_of_symbolic_sizes_have_the_templates_of_products(products: Bui
     assert parse_program(text, TEMPLATES) == products.device
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("b", "m", "n"),
     [(0, 0, 0), (1, 1, 1), (2, 0, 3), (1, 5, 0), (3, 2, 13), (1, 17, 6), (2, 33, 70)],
@@ -144,6 +145,7 @@ def image_machine(images: Built) -> CpuExecutable:
     return images.cpu()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("b", "h", "w"), [(0, 2, 2), (1, 2, 3), (2, 8, 8), (3, 9, 2), (1, 33, 70), (2, 64, 5)]
 )

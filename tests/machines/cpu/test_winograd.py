@@ -87,6 +87,7 @@ LARGER_TILES = (
 )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("units", "dtype", "tile"),
     sampled(
@@ -139,6 +140,7 @@ def test_groups_of_channels(units: int) -> None:
         assert "stage winograd(" in templates_of(fast)
 
 
+@pytest.mark.whole
 def test_every_size_of_a_symbolic_image() -> None:
     text = TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w", **TAPS)
     program = program_of(text)

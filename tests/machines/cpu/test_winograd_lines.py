@@ -57,6 +57,7 @@ def net_of(taps: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU(), taps, nn.ReLU(), last).eval()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("units", "dtype", "side"),
     sampled(
@@ -110,6 +111,7 @@ TAPS = {"taps": "3, 5", "pad": "(1, 2)"}
 FIXED = TEXT.format(sizes="", n=2, h=7, w=5, **TAPS).replace("[]", "")
 
 
+@pytest.mark.whole
 def test_every_size_of_a_symbolic_image() -> None:
     program = program_of(TEXT.format(sizes="0 <= n, 1 <= h, 1 <= w", n="n", h="h", w="w", **TAPS))
     made = built(program, 2)
@@ -123,6 +125,7 @@ def test_every_size_of_a_symbolic_image() -> None:
             assert_close(made.emulator(seed=h)(given), expected, scale=8)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("kernel", [(1, 7), (7, 1), (5, 5)])
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
 def test_values_that_are_not_finite_reach_their_neighbours_only(
@@ -212,6 +215,7 @@ def test_text_and_emulator() -> None:
         parse_program(wrong, TEMPLATES)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("side", [0, 2, 4])
 def test_digits_that_lines_lose(side: int) -> None:
     """The bound that the documentation states, as a share of the largest result."""

@@ -287,7 +287,6 @@ def removed_from(name: str, units: int) -> list[Removed]:
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))
-@pytest.mark.rotating(1)
 def test_each_barrier_is_needed_on_some_way(name: str, units: int) -> None:
     """Whether a run takes that way or not."""
     (entry,) = compiled_program(name, units)[0].signatures
@@ -318,7 +317,6 @@ def run_alone(one: Kernel, source: TritonSource) -> None:
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))
-@pytest.mark.rotating(1)
 def test_each_barrier_of_a_kernel_is_needed(name: str, units: int) -> None:
     """Whether a run comes to the kernel or not."""
     (entry,) = compiled_program(name, units)[0].signatures
@@ -338,7 +336,6 @@ def test_each_barrier_of_a_kernel_is_needed(name: str, units: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "units"), sampled(CASES, SAMPLE))
-@pytest.mark.rotating(1)
 def test_the_check_notices_each_barrier_that_is_missing(name: str, units: int) -> None:
     removed = removed_from(name, units)
     unnoticed = [each for each in removed if each.is_reached and not each.is_noticed]

@@ -176,7 +176,6 @@ def test_acquire_loads_are_a_fence_too(assemblies: list[Assembly], options: Opti
 
 
 @pytest.mark.parametrize(("change", "place"), PLACES)
-@pytest.mark.rotating(4)
 def test_what_is_missing_is_found(
     change: Change, place: int, assemblies: list[Assembly], options: Options
 ) -> None:
@@ -203,7 +202,6 @@ CASES = [(name, "small") for name in SMALL] + [(name, "full") for name in CORE]
 
 
 @pytest.mark.parametrize(("name", "size"), sampled(CASES, CASES[: len(SMALL)]))
-@pytest.mark.rotating(4)
 def test_zoo(name: str, size: str, assemblies: list[Assembly], options: Options) -> None:
     model = find_model(name, small=size == "small")
     _, stages = compile_model(model, target_machine("sm_90"), options)

@@ -16,6 +16,7 @@ from tests.sampling import sampled
 pytest.importorskip("triton", reason="triton is not installed")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sampled(["lstm", "nasrnn", "rae", "seq2seq"], ["rae"]))
 def test_all_weights_on_chip_and_no_spill(name: str, tmp_path: Path) -> None:
     machine = target_machine("sm_90", 132)

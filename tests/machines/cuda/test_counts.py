@@ -45,6 +45,7 @@ def text(name: str) -> str:
     return source(name).text.replace(library_text(), "")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [*CASES, "rae"])
 def test_waits_in_a_row(name: str) -> None:
     machine, device, _ = device_machine("h200", None, Options())
@@ -57,6 +58,7 @@ LEVELS = 12
 the table, and one for the result."""
 
 
+@pytest.mark.whole
 def test_a_level_of_a_tree_is_one_wait() -> None:
     """Call by call the same tree takes one for each of 32 inner nodes, and longer."""
     model, found = find_model("rae"), {}
@@ -106,6 +108,7 @@ def step(name: str) -> str:
     return max(functions, key=lambda one: one.count("stretto_row_sum("))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", CASES)
 def test_all_loads_of_a_step_come_before_what_is_computed(name: str) -> None:
     """Where registers hold its weights; and its kernel has no barrier of its own."""

@@ -113,6 +113,7 @@ def test_explain_for_a_target(compiled: Stages) -> None:
     assert max(map(len, text.splitlines())) < 200
 
 
+@pytest.mark.whole
 def test_what_loops_keep_on_chip(compiled: Stages) -> None:
     made = gpu_program(compiled)
 

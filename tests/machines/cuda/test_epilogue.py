@@ -53,7 +53,6 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_products_with_what_follows(name: str, cut: bool) -> None:

@@ -85,7 +85,6 @@ def check(name: str, found: Tensor, expected: Tensor, dtype: DType) -> None:
     assert worst <= (0.0 if name in EXACT and dtype is DType.F64 else LIMIT[dtype]), (name, worst)
 
 
-@pytest.mark.rotating(3)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_float(name: str, dtype: DType) -> None:
@@ -167,7 +166,6 @@ def test_functions_of_flags() -> None:
 
 
 @pytest.mark.parametrize("source", list(DType))
-@pytest.mark.rotating(3)
 def test_conversions(source: DType) -> None:
     if source.is_float:
         x = torch.tensor([0.0, -0.0, 1.5, 2.5, 100.25, 3e-5, 1.0009766, 17.0]).to(source.torch)
@@ -178,6 +176,7 @@ def test_conversions(source: DType) -> None:
         assert torch.equal(found, x.to(target.torch)), target
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_all_functions_compile(target: str, tmp_path: Path) -> None:
     size = 128  # one element for each thread

@@ -83,7 +83,6 @@ LEAVES = function("leaves", BARRIER, WRITE, BARRIER, READ)
         ((Effect.KEPT, Effect.KEEP, "clean"), []),
     ],
 )
-@pytest.mark.rotating(1)
 def test_one_call(steps: tuple[Effect | str, ...], expected: list[tuple[str, str, str]]) -> None:
     functions = (CLEAN, READS, LEAVES)
     assert found(function("main", *steps), *functions) == expected
@@ -180,7 +179,6 @@ def text(name: str) -> TritonSource:
 
 
 @pytest.mark.parametrize("name", ["red(); clean()", "two levels", "back edge", "own reduction"])
-@pytest.mark.rotating(1)
 def test_what_triton_leaves_out_is_found_and_ordered(
     name: str, made: list[str], tmp_path: Path
 ) -> None:
@@ -321,7 +319,6 @@ LOOP, END = "scf.for %i = %c0 to %n step %c1 : i32 {", "}"
         ((MAKE, LOOP, USE, END, CALL), False),
     ],
 )
-@pytest.mark.rotating(1)
 def test_where_a_block_is_held(lines: tuple[str, ...], expected: bool, tmp_path: Path) -> None:
     from triton._C.libtriton import ir, nvidia
 

@@ -61,6 +61,7 @@ def test_views_and_long_maps() -> None:
     check("aten.tril.default", random(9, 7), -1)
 
 
+@pytest.mark.whole
 def test_sizes_known_in_the_run() -> None:
     x = Stacked.of(random(11, 13))
     check("aten.relu.default", x)
@@ -76,7 +77,6 @@ def test_sizes_known_in_the_run() -> None:
 
 
 @pytest.mark.parametrize("dims", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
-@pytest.mark.rotating(3)
 def test_reductions_over_any_dims(dims: list[int]) -> None:
     x = random(5, 7, 19)
     for name in ("sum.dim_IntList", "amax.default", "amin.default", "mean.dim"):
@@ -86,7 +86,6 @@ def test_reductions_over_any_dims(dims: list[int]) -> None:
 
 
 @pytest.mark.parametrize("dtype", every(2, (*FLOATS, *INTEGERS)), ids=str)
-@pytest.mark.rotating(3)
 def test_reductions_of_each_dtype(dtype: torch.dtype) -> None:
     x = random(4, 300, dtype=dtype)
     for dim in (0, 1):
@@ -144,7 +143,6 @@ def test_softmax_and_norms() -> None:
     every(3, [(1, 40, 33), (3, 70, 130), (4, 9, 5), (50, 1, 70), (1, 1, 9)], FLOATS),
     ids=str,
 )
-@pytest.mark.rotating(3)
 def test_products_with_few_rows(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))
@@ -154,7 +152,6 @@ def test_products_with_few_rows(size: tuple[int, int, int], dtype: torch.dtype) 
 @pytest.mark.parametrize(
     ("size", "dtype"), every(2, [(17, 33, 70), (70, 20, 17), (9, 9, 9)], FLOATS), ids=str
 )
-@pytest.mark.rotating(3)
 def test_products_of_matrices(size: tuple[int, int, int], dtype: torch.dtype) -> None:
     m, n, k = size
     check("aten.mm.default", random(m, k, dtype=dtype), random(k, n, dtype=dtype))
@@ -162,7 +159,6 @@ def test_products_of_matrices(size: tuple[int, int, int], dtype: torch.dtype) ->
     check("aten.bmm.default", random(3, m, k, dtype=dtype), random(3, k, n, dtype=dtype))
 
 
-@pytest.mark.rotating(2)
 @pytest.mark.parametrize(
     "keywords",
     [
@@ -184,7 +180,6 @@ def test_convolutions(keywords: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8), ids=str)
-@pytest.mark.rotating(3)
 def test_stores_that_meet(dtype: torch.dtype) -> None:
     x, source = random(5, 6, dtype=dtype), random(9, 6, dtype=dtype)
     rows = torch.tensor([0, 3, 3, 1, 0, 4, 4, 4, 2])

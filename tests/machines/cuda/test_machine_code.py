@@ -44,7 +44,6 @@ def reasons(*functions: Function) -> list[tuple[str, str]]:
         (LOAD, FAIL, STORE, LOAD, RETURN),
     ],
 )
-@pytest.mark.rotating(1)
 def test_what_is_right(effects: tuple[Effect, ...]) -> None:
     assert reasons(straight(*effects)) == []
 
@@ -80,7 +79,6 @@ def test_what_is_right(effects: tuple[Effect, ...]) -> None:
         ((Effect.ASYNC_PROXY,), ("coherence", "is not ordered by the fences of waits and")),
     ],
 )
-@pytest.mark.rotating(1)
 def test_what_is_wrong(effects: tuple[Effect, ...], expected: tuple[str, str]) -> None:
     (found,) = reasons(straight(*effects))
     assert found[0] == expected[0] and found[1].startswith(expected[1])
@@ -241,7 +239,6 @@ def test_the_error_word_by_registers_that_trade_places(
         ("CALL.REL.NOINC `($__internal_0_$__cuda_sm3x_div_rn_noftz_f32_slowpath)", ()),
     ],
 )
-@pytest.mark.rotating(1)
 def test_effects_of_sass(text: str, effects: tuple[Effect, ...]) -> None:
     lines = f".type f,@function\nf:\n        /*0000*/    {text} ;\n"
     (function,) = sass_text.functions(lines)
@@ -373,7 +370,6 @@ def test_ptx_is_read() -> None:
         ("ret", (RETURN,)),
     ],
 )
-@pytest.mark.rotating(1)
 def test_effects_of_ptx(text: str, effects: tuple[Effect, ...]) -> None:
     lines = f".func f()\n{{\n{text};\n}}\n"
     (function,) = ptx_text.functions(lines)

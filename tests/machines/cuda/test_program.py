@@ -76,9 +76,9 @@ SHARED = tuple(style for style in WAYS if style.shared and not style.registers)
 """Ways in which shared memory holds all of it."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("style", (*WAYS, *SCARCE), ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.rotating(3)
 def test_every_style_computes_the_same(name: str, style: Style) -> None:
     function, options = PROGRAMS[name], Options(units=7, unroll=0)
     compiled: Any = stretto.compile(function, (X,), backend="cuda-emulated", options=options)

@@ -48,7 +48,6 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.rotating(3)
 def test_typical_kernels(name: str, tmp_path: Path) -> None:
     for leaf in kernels_of(lowered(PROGRAMS[name])):
         for item in leaf:

@@ -70,7 +70,6 @@ def tensors_of(kernel: Kernel) -> dict[str, Tensor]:
         (7, 3, 256),
     ],
 )
-@pytest.mark.rotating(6)
 def test_any_number_of_rows(rows: int, tile: int, depth: int, warps: int) -> None:
     kernel = cell(rows, tile, depth)
     expected = tensors_of(kernel)

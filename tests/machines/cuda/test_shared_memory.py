@@ -173,9 +173,9 @@ def emulated(model: nn.Module, inputs: tuple[Tensor, ...], style: Style, units: 
     return fast, sources
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("style", [ALL, PARTLY, SMALL], ids=["all", "partly", "small"])
 @pytest.mark.parametrize(("width", "units"), [(40, 1), (72, 7), (130, 16)])
-@pytest.mark.rotating(3)
 def test_loops_in_loops(style: Style, width: int, units: int) -> None:
     torch.manual_seed(0)
     model, xs = Cells(width).requires_grad_(False), torch.randn(3, width)
@@ -191,6 +191,7 @@ def test_loops_in_loops(style: Style, width: int, units: int) -> None:
         assert source.shared_bytes and not source.kept
 
 
+@pytest.mark.whole
 def test_the_barrier_behind_the_stores_is_needed() -> None:
     torch.manual_seed(0)
     model, xs = Cells(72).requires_grad_(False), torch.randn(2, 72)
@@ -269,6 +270,7 @@ WIDE = {"ptx": "ld.shared::cta.v4.b32", "sass": "LDS.128"}
 SINGLE = {"ptx": "ld.shared::cta.b32", "sass": "LDS"}
 
 
+@pytest.mark.whole
 def test_weights_are_read_by_fours_in_the_loop(recurrence: TritonSource, tmp_path: Path) -> None:
     """One instruction for each thread and row of a warp; none runs before the loop."""
     wanted = vectors(recurrence)
@@ -280,6 +282,7 @@ def test_weights_are_read_by_fours_in_the_loop(recurrence: TritonSource, tmp_pat
             assert inside == wanted
 
 
+@pytest.mark.whole
 def test_what_the_rules_find_of_a_changed_text(recurrence: TritonSource, tmp_path: Path) -> None:
     options = Options(cache_dir=tmp_path)
 
@@ -310,6 +313,7 @@ def test_what_the_rules_find_of_a_changed_text(recurrence: TritonSource, tmp_pat
         assert {one.rule for one in check(functions).violations} == {"kept"}
 
 
+@pytest.mark.whole
 def test_weights_that_are_loaded_again_are_found(recurrence: TritonSource, tmp_path: Path) -> None:
     """The loop reads its input and its state by fours, and no weights."""
 
@@ -326,6 +330,7 @@ def test_weights_that_are_loaded_again_are_found(recurrence: TritonSource, tmp_p
     assert count(replace(recurrence, text=text)) > kept
 
 
+@pytest.mark.whole
 def test_a_launch_asks_for_both_parts(recurrence: TritonSource, tmp_path: Path) -> None:
     options = Options(cache_dir=tmp_path)
     made = compile_source(recurrence, "sm_90", options)
@@ -372,6 +377,7 @@ def test_which_layouts_have_neighbours(before: str, after: str, right: bool) -> 
     assert vectors_are_neighbours(changed) is right
 
 
+@pytest.mark.whole
 def test_where_layouts_do_not_agree_each_element_is_loaded_by_itself(
     recurrence: TritonSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,8 +22,8 @@ from stretto.tools.fuzz.writer import ModuleWriter, write_source
 SEEDS = range(26)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.rotating(3)
 def test_random_functions(seed: int) -> None:
     """The same as `stretto fuzz --part functions`, which tries many more."""
     job = random_functions(seed, 1, ("interpreter", "emulator"), 60.0)

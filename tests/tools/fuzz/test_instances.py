@@ -22,6 +22,7 @@ FOUND = (11, 215)
 """Once wrong: an index out of range was not noticed where nothing used the result."""
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", sampled(range(60), (9, 11)))
 def test_random_instances(seed: int) -> None:
     """The same as `stretto fuzz --part instances`, which tries many more."""

@@ -43,6 +43,7 @@ def behave(case: str, note: Note) -> Outcome:
     return Outcome(case, "equal")
 
 
+@pytest.mark.whole
 def test_every_case_has_an_outcome() -> None:
     cases = ["a", "fails", "dies", "b", "hangs", "eager hangs", "c"]
     found = {o.name: o for o in run_all(Job(cases, behave, str, seconds=5.0), 2)}
@@ -73,6 +74,7 @@ print(found.verdict, "|", found.reason)
 """
 
 
+@pytest.mark.whole
 def test_a_handler_of_signals_does_not_keep_a_worker_alive() -> None:
     """In a process of its own: Python cannot give back the handler that pytest has installed."""
     process = subprocess.run(
@@ -143,6 +145,7 @@ def test_a_refusal_that_is_not_listed_is_a_failure() -> None:
     assert not is_known("operators", Outcome("nothing float32 0", "refused", "cpu-1", "new"))
 
 
+@pytest.mark.whole
 def test_command() -> None:
     options = "--part functions --count 2 --seed 1 --jobs 1 --machines interpreter"
     found = CliRunner().invoke(app, ["fuzz", *options.split()])
@@ -153,6 +156,7 @@ def test_command() -> None:
     assert "unknown part 'nothing'" in found.output
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("part", "count"),
     [

@@ -57,7 +57,6 @@ def equals_eager(seed: int, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-@pytest.mark.rotating(3)
 def test_random_programs_with_aliases(group: int, tmp_path: Path) -> None:
     captured = [equals_eager(seed, tmp_path) for seed in range(group * EACH, (group + 1) * EACH)]
     assert sum(captured) > EACH // 2

@@ -40,7 +40,6 @@ def states_of(layer: Any, *batch: int) -> Any:
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", sorted(LAYERS))
-@pytest.mark.rotating(3)
 def test_layers_are_loops(name: str) -> None:
     layer, loops = LAYERS[name]
     layer = layer.eval()
@@ -86,6 +85,7 @@ def test_a_state_that_is_no_parameter_of_a_module() -> None:
     check(run, (torch.randn(7, 3, 4), torch.randn(1, 3, 5)))
 
 
+@pytest.mark.whole
 def test_a_long_layer_runs() -> None:
     layer = nn.LSTM(8, 8, 2, bidirectional=True).eval()
     compiled = stretto.compile(layer)

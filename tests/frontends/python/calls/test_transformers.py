@@ -84,6 +84,7 @@ def encoder(**options: Any) -> nn.TransformerEncoder:
     return nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(8)).eval()
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_encoders_and_decoders(norm_first: bool) -> None:

@@ -169,6 +169,7 @@ def test_what_only_grows_stays_as_long_as_before_the_loop() -> None:
     check(decoded, *((torch.tensor([[3, 1, first]]), keys) for first in (2, 9, 6)))
 
 
+@pytest.mark.whole
 def test_the_last_elements_of_what_only_grows_are_as_many_as_python_says() -> None:
     """So a condition on their number is one of Python, and an argument of torch that takes flags
     of Python only."""
@@ -221,6 +222,7 @@ def test_what_may_become_shorter_than_before_the_loop() -> None:
     check(shortened, *((x, torch.tensor(t)) for t in (0, 1, 2, 3, 8)))
 
 
+@pytest.mark.whole
 def test_tensors_that_grow_by_the_same_amount_keep_their_distance() -> None:
     """A mask that is one element longer than a cache stays so, and Python knows it."""
 
@@ -294,6 +296,7 @@ def decoded(x: torch.Tensor, limit: int, stop: int) -> torch.Tensor:
     return tokens
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["interpreter", "emulator"])
 def test_a_loop_that_may_stop_is_kept_behind_its_first_round(backend: str) -> None:
     """The rounds behind the first one are one loop, although the first may end it."""
@@ -319,6 +322,7 @@ def chain_until(x: torch.Tensor, n: int, limit: float) -> torch.Tensor:
     return kept
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["interpreter", "emulator", "cpu"])
 def test_what_grows_behind_the_condition_under_which_it_stops(backend: str) -> None:
     x = torch.rand(1, 4)

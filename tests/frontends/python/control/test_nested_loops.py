@@ -96,7 +96,6 @@ def rounds(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> int
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.rotating(3)
 def test_the_number_of_traces_is_no_exponential_of_the_depth(
     style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +112,6 @@ def test_for_loops_as_well(style: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("head", ["while True:", "for _ in range(40):"])
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.rotating(3)
 def test_the_program_is_the_same_and_right(
     style: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

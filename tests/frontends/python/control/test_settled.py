@@ -51,6 +51,7 @@ def close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.whole
 def test_each_way_has_a_program() -> None:
     fast = stretto.compile(masked, backend="cpu")
     for size, zeros in ((3, 0), (3, 1), (3, 0), (3, 3), (5, 0), (5, 2), (9, 0), (1, 1), (8, 7)):
@@ -60,6 +61,7 @@ def test_each_way_has_a_program() -> None:
     assert "a check settles that this condition is True" in fast.explain()
 
 
+@pytest.mark.whole
 def test_the_first_call_may_go_either_way() -> None:
     fast = stretto.compile(masked, backend="interpreter", dynamic=True)
     for size, zeros in ((3, 2), (4, 0), (5, 1), (6, 0)):

@@ -36,6 +36,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=3e-7, atol=3e-7 * float(expected.abs().amax()))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", sampled([0, 1, 2, 3], [0, 1]))
 def test_the_results_are_those_of_eager(seed: int) -> None:
     torch.manual_seed(seed)

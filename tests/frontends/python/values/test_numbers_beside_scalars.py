@@ -32,7 +32,6 @@ def outcome(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 @pytest.mark.parametrize("number", [torch.float32, torch.float64, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.rotating(3)
 def test_dtypes(dtype: torch.dtype, number: torch.dtype, backend: str) -> None:
     x = torch.tensor([3.3 if dtype.is_floating_point else 3, 1]).to(dtype)
     y = torch.tensor(2.7).to(number)

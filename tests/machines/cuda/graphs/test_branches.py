@@ -74,7 +74,6 @@ def plan_of(function: Function, options: Options = PREDICATED) -> Plan:
 @pytest.mark.parametrize("branches", BRANCHES)
 @pytest.mark.parametrize("units", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.rotating(6)
 def test_random_programs(seed: int, units: int, branches: str) -> None:
     """Nodes in another order each time, with sizes that no tile divides; as one replay, unless an
     unlikely arm is taken."""
@@ -95,7 +94,6 @@ def test_random_programs(seed: int, units: int, branches: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.rotating(4)
 def test_all_ways_in_one_program(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each branch in a way of its own, drawn; of unlikely ones either arm."""
     draw = random.Random(seed)
@@ -116,6 +114,7 @@ def test_all_ways_in_one_program(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
         same(fast(*inputs), program(*inputs))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", range(3))
 def test_random_programs_of_sizes_that_change(seed: int) -> None:
     program = random_branches(seed)

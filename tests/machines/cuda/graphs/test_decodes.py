@@ -85,7 +85,6 @@ def inputs_of(function: Callable[..., Any], seed: int) -> Inputs:
 
 @pytest.mark.parametrize("branches", ["auto", "conditional", "predicated", "unlikely"])
 @pytest.mark.parametrize("function", [beam_search, early_exit, greedy_decode])
-@pytest.mark.rotating(2)
 def test_one_replay_for_a_call(function: Callable[..., Any], branches: str) -> None:
     fast = stretto.compile(function, backend=CUDA, options=replace(APART, branches=branches))
     lengths: set[float] = set()
@@ -105,9 +104,9 @@ def test_one_replay_for_a_call(function: Callable[..., Any], branches: str) -> N
         assert run.counts.replayed == 6 and run.reads == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("branches", ["conditional", "predicated"])
 @pytest.mark.parametrize("function", [beam_search, early_exit, greedy_decode])
-@pytest.mark.rotating(2)
 def test_on_the_driver(cuda: FakeCuda, function: Callable[..., Any], branches: str) -> None:
     options = replace(APART, branches=branches)
     gpu = on_fake_gpu(cuda, function, inputs_of(function, 0), options)

@@ -67,6 +67,7 @@ def test_one_graph_for_all_calls_is_patched(cuda: FakeCuda) -> None:
     assert counts.patched - before <= outputs  # the inputs lie where they lay
 
 
+@pytest.mark.whole
 def test_the_arms_of_a_branch_and_a_loop_are_bodies(cuda: FakeCuda) -> None:
     gpu = on_fake_gpu(cuda, until_large, arguments(0))
     inputs = arguments(0)
@@ -192,6 +193,7 @@ def test_graphs_are_given_back(cuda: FakeCuda) -> None:
     assert cuda.library.fake_live_graphs() == cuda.library.fake_live_nodes() == 0
 
 
+@pytest.mark.whole
 def test_no_more_graphs_than_a_state_may_have(cuda: FakeCuda) -> None:
     """Library calls use addresses, so other memory takes another graph."""
     gpu = on_fake_gpu(cuda, with_library, arguments(0))
@@ -202,6 +204,7 @@ def test_no_more_graphs_than_a_state_may_have(cuda: FakeCuda) -> None:
     assert gpu.run.counts.made <= 2 * len(kept)
 
 
+@pytest.mark.whole
 def test_further_shapes_take_no_further_memory(cuda: FakeCuda) -> None:
     """Of 64 shapes, the largest first: the graph is patched, and only results are allocated."""
     gpu = on_fake_gpu(cuda, side_by_side, arguments(0, rows=65), dynamic=True)

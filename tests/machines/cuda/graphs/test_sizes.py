@@ -78,6 +78,7 @@ CASES = [
 ]
 
 
+@pytest.mark.whole
 def test_a_further_shape_of_a_decode_takes_no_bytes(cuda: FakeCuda) -> None:
     """Of ten further lengths: neither nodes nor tables, words or memory of their own."""
     kept = [decode_arguments(length) for length in (65, *range(64, 4, -6))]
@@ -99,6 +100,7 @@ def test_a_further_shape_of_a_decode_takes_no_bytes(cuda: FakeCuda) -> None:
     assert any(line.endswith("inner=1") for line in cuda.log("cuGraphAddKernelNode"))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("function", "make"), CASES, ids=[case[0].__name__ for case in CASES])
 def test_bodies_read_sizes(
     cuda: FakeCuda, function: Callable[..., Any], make: Callable[[int], Arguments]

@@ -98,6 +98,7 @@ def test_what_the_driver_takes_counts(cuda: FakeCuda) -> None:
     assert 40_000 * nodes <= memory().graph_bytes < 40_000 * nodes + 2_000
 
 
+@pytest.mark.whole
 def test_the_bound_is_for_all_programs(cuda: FakeCuda) -> None:
     """The graph that goes is the one that was not used for longest, of whatever program."""
     one = program(cuda, side_by_side)
@@ -117,6 +118,7 @@ def test_the_bound_is_for_all_programs(cuda: FakeCuda) -> None:
     assert two.run.counts.made == 2 and memory().nbytes <= both
 
 
+@pytest.mark.whole
 def test_a_bound_of_nothing_keeps_the_graph_of_the_last_call(cuda: FakeCuda) -> None:
     stretto.limit_graph_memory(0)
     one = program(cuda, side_by_side)
@@ -130,6 +132,7 @@ def test_a_bound_of_nothing_keeps_the_graph_of_the_last_call(cuda: FakeCuda) -> 
     assert memory().evicted == 5
 
 
+@pytest.mark.whole
 def test_a_program_in_a_call_keeps_its_graphs(cuda: FakeCuda) -> None:
     one = program(cuda, side_by_side)
     two = program(cuda, until_large)
@@ -145,6 +148,7 @@ def test_a_program_in_a_call_keeps_its_graphs(cuda: FakeCuda) -> None:
     assert one.run.counts.made == 1
 
 
+@pytest.mark.whole
 def test_graphs_of_a_program_that_is_gone_do_not_count(cuda: FakeCuda) -> None:
     gpu = program(cuda, until_large)
     gpu(*arguments(0))
@@ -180,6 +184,7 @@ def test_library_calls_of_one_stream_share_memory(cuda: FakeCuda) -> None:
     assert memory().pool_bytes == 2000  # of the one graph that is left
 
 
+@pytest.mark.whole
 def test_graphs_go_where_no_memory_is_left(cuda: FakeCuda) -> None:
     one = program(cuda, side_by_side)
     two = program(cuda, library_of_inputs)
