@@ -5,6 +5,8 @@ PYTHON ?= python3
 ARGS ?=
 # Processes that pytest spreads the tests over; 0 runs them in one.
 JOBS ?= auto
+# The revision that `make near` compares the checkout with.
+SINCE ?= main
 # Folder of what `make gpu` leaves.
 OUT ?= build/gpu
 # Folder of what `make lease` makes for GPUs that are elsewhere.
@@ -19,7 +21,7 @@ INSTALLED_BENCH := .venv/.installed-bench
 INSTALLED_RAY := .venv/.installed-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test whole ray lint type golden fuzz bench gpu lease docs
+.PHONY: help setup demo near test whole ray lint type golden fuzz bench gpu lease docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +31,13 @@ setup: $(INSTALLED) ## make .venv and install stretto with its tools into it
 demo: setup ## compile and run four models of the zoo against eager PyTorch
 	$(BIN)/stretto demo $(ARGS)
 
-test: setup lint type ## lint, check types, run all tests
+near: setup ## run the tests near what was changed since main, or SINCE=REVISION
+	$(BIN)/python tools/near.py --since $(SINCE) $(ARGS)
+
+test: setup lint type ## lint, check types, run a fixed sample of all tests
 	$(BIN)/pytest -n $(JOBS) $(ARGS)
 
-whole: setup ## run all tests, with the cases that `make test` runs only a sample of
+whole: setup ## run every test and case
 	$(BIN)/pytest -n $(JOBS) --whole $(ARGS)
 
 ray: setup $(INSTALLED_RAY) ## run the tests of batchers on many machines, on a local cluster of Ray (installs it first)
