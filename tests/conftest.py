@@ -34,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # The processes that tests are spread over, and that tests start, read what others compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A shell that starts a command in the background lets it ignore Ctrl-C; tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # One thread for eager PyTorch: its pool would fight with the workers of the CPU machine for
