@@ -15,6 +15,7 @@ from stretto.frontends.python.results.containers import (
     Container,
     DictOf,
     RecordOf,
+    SubclassOf,
     TupleOf,
 )
 
@@ -126,7 +127,8 @@ def container_to_json(container: Any, items: Sequence[Json]) -> Json:
             extra = list(names)
         case _:
             raise SaveError(
-                "a result is a defaultdict, or a deque of limited length, which a file cannot hold",
+                "a result is a defaultdict, a deque of limited length or a container with "
+                "attributes, which a file cannot hold",
                 remedy="return a plain dict or list",
             )
     form = next(name for name, made in _FORMS.items() if isinstance(container, made))
@@ -165,6 +167,8 @@ def _check_form(made: Container, count: int) -> None:
             is_right = issubclass(kind, dict) and len(made.keys) == count
         case RecordOf():
             is_right = kind not in _NAMES and len(made.names) == count
+        case SubclassOf():
+            is_right = False
     if not is_right:
         raise LoadError(f"a result of class {kind.__name__} has another form than the file says")
 

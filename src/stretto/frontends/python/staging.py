@@ -11,13 +11,14 @@ import operator
 import sys
 from collections.abc import Callable, Set
 from numbers import Number
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
-from stretto.frontends.python.calls import generated, recurrent
+from stretto.frontends.python.calls import generated, iterating, recurrent
+from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
     call,
     changes,
@@ -30,6 +31,8 @@ from stretto.frontends.python.calls.in_python import mark
 from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
+from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.objects.foreign import note_made
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
@@ -99,6 +102,10 @@ def for_(
             iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
         )
         return
+    iterable = iterating.loop_over(iterable)
+    if isinstance(iterable, Iterating):
+        _for_iterator(frame, iterable, body, live, stop)
+        return
     check_iterator(iterable)
     check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
@@ -110,6 +117,28 @@ def defined(kind: type) -> type:
     if state is not None:
         state.redirected.add(kind)
     return kind
+
+
+def _for_iterator(
+    frame: CallFrame, iterator: Iterating, body: Any, live: tuple[str, ...], stop: Any
+) -> None:
+    """A loop over an iterator that others can see."""
+    own = CallFrame("iterator", {"__stretto_iterator": CellType(iterator)})
+    tracer().frames.append(own)
+
+    def test() -> Any:
+        if stop is None:
+            return call(iterator.more)
+        return and_(not_(stop()), lambda: call(iterator.more))
+
+    def end() -> None:
+        call(iterator.end)
+
+    try:
+        loops.stage_while(frame, test, lambda: body(call(iterator.take)), live, body.__code__)
+        if_(frame, True if stop is None else not_(stop()), end, lambda: None, live)
+    finally:
+        leave(own)
 
 
 def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,8 +163,12 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
     """A list comprehension over `iterable`. Where the number of items is no Python number, it is a
     loop that collects what the comprehension makes of each item. lowered: the comprehension as a
     function, where it has conditions or several loops."""
+    if active() is not None:
+        iterable = iterating.loop_over(iterable)
     if active() is not None and lowered is not None:
         return lowered(iterable)
+    if isinstance(iterable, Iterating):
+        iterable = iterating.drained(iterable)
     if not _is_staged(iterable):
         return comprehension(iterable)
     items: Any = []
@@ -155,8 +188,13 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
 def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any:
     """A generator expression over `iterable`. Where the number of items is no Python number,
     whoever consumes it has its values in a loop."""
+    if active() is not None:
+        iterable = iterating.loop_over(iterable)
     if not _is_staged(iterable):
-        return expression(iterable)
+        made = expression(iterable)
+        if active() is not None:
+            note_made(made, expression, (iterable,))
+        return made
     if lowered is not None:
         return lowered(iterable)
 
@@ -266,7 +304,7 @@ def getitem(holder: Any, index: Any) -> Any:
         return call(method, index)
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
-    if isinstance(holder, TracedTensor | parts.Parts):
+    if isinstance(holder, TracedTensor | sources.Indexed):
         return holder[index]
     if isinstance(holder, torch.Tensor) and indexing.has_size(index):
         return indexing.getitem(tracer().promote(holder), index)
@@ -339,15 +377,19 @@ def added(first: Any, second: Any) -> Any:
     return first + second
 
 
-def augment(value: Any, other: Any) -> Any:
-    """`value += other`: a list gets the items itself."""
-    if isinstance(value, builtins.list) and isinstance(other, TracedList):
+def augment(operation: str, value: Any, other: Any) -> Any:
+    """`value op= other`. A list that gets the items of a list of the Program gets them itself."""
+    if isinstance(value, builtins.list) and isinstance(other, TracedList) and operation == "Add":
         call(value.extend, other)
         return value
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and operation == "Add":
         return added(value, other)  # pyright: ignore[reportUnknownArgumentType]
-    value += other
-    return value
+    if not isinstance(value, _IMMUTABLE):
+        changes(value)
+    return _INPLACE[operation](value, other)
+
+
+_IMMUTABLE = (int, float, complex, str, bytes, tuple, torch.Tensor, type(None))
 
 
 _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
@@ -370,14 +412,14 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 @_for_each_option
 def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
     """`holder[index] op= value`."""
-    setitem(holder, index, _INPLACE[operation](getitem(holder, index), value))
+    setitem(holder, index, augment(operation, getitem(holder, index), value))
 
 
 @_for_each_option
 def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
     """`holder.name op= value`."""
     before = builtins.getattr(holder, name)
-    after = _INPLACE[operation](before, value)
+    after = augment(operation, before, value)
     is_same = after is before or (isinstance(before, torch.Tensor) and _is_of(before, after))
     if not is_same or _is_set_by_method(holder, name):
         setattr(holder, name, after)
@@ -410,6 +452,8 @@ def contains(container: Any, item: Any) -> Any:
         return not_(not_(call(method, item)))
     if isinstance(container, TracedList):
         return operations.contains(container, item)
+    if isinstance(container, Iterating):
+        return iterating.contains(container, item)
     by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
     if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)
@@ -573,6 +617,15 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
         branches.branch(condition, lambda: None, fails)
     elif not branches.truth(condition):
         fails()
+
+
+def _augmented(operation: str) -> Callable[[Any, Any], Any]:
+    """A function of the module `operator` that changes its first argument."""
+    return lambda value, other: augment(operation, value, other)
+
+
+RULES.update({function: _augmented(name) for name, function in _INPLACE.items()})
+RULES.update({operator.getitem: getitem, operator.setitem: setitem, operator.delitem: delitem})
 
 
 def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:

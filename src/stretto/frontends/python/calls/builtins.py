@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.frontends.python.calls import (
+    iterating,
     ordering,
     packed,
     sized,
@@ -33,6 +34,7 @@ from stretto.frontends.python.control.branches import (
     which,
 )
 from stretto.frontends.python.lists import methods, operations, parts, sources
+from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -218,6 +220,8 @@ def _isinstance(value: Any, kinds: Any) -> Any:
         return _is_one_of(value, every)
     if isinstance(value, packed.PaddedSequence):
         return builtins.any(issubclass(PackedSequence, kind) for kind in every)
+    if isinstance(value, Iterating):
+        return builtins.any(issubclass(value.kind, kind) for kind in every)
     if isinstance(value, TracedList | parts.Parts):
         own = list if isinstance(value, TracedList) else tuple
         return builtins.any(issubclass(own, kind) for kind in every)
@@ -256,6 +260,8 @@ def _type(*args: Any) -> Any:
         return int if isinstance(value, torch.SymInt) else float
     if isinstance(value, TracedTensor):
         return _number_type(value) if is_number(value) else torch.Tensor
+    if isinstance(value, Iterating):
+        return value.kind
     return list if isinstance(value, TracedList) else NotImplemented
 
 
@@ -557,9 +563,6 @@ RULES: dict[Any, BuiltinRule] = {
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
     print: _print,
-    enumerate: sources.enumerated,
-    zip: sources.zipped,
-    reversed: sources.backwards,
     round: _round,
     divmod: _divmod,
     **{
@@ -576,7 +579,6 @@ RULES: dict[Any, BuiltinRule] = {
     torch.manual_seed: _manual_seed,
     torch.random.manual_seed: _manual_seed,
     **dict.fromkeys(_OF_STATES, _state_of_generator),
-    operator.getitem: lambda holder, index: Hooks.staging.getitem(holder, index),
     torch.stack: _joined(operations.stack),
     torch.cat: _joined(operations.concatenate),
     torch.concat: _joined(operations.concatenate),
@@ -586,6 +588,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.full: _full,
     torch.full_like: _full_like,
     **parts.RULES,
+    **iterating.RULES,
     **sized.RULES,
     **texts.RULES,
     **packed.RULES,

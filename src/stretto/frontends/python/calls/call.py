@@ -25,11 +25,19 @@ from stretto.frontends.python.calls.builtins import (
     needs_items,
 )
 from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.iterating import USE_ALL, drained
 from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
 from stretto.frontends.python.lists import choices, parts
+from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.objects.foreign import (
+    is_foreign,
+    note_call,
+    note_change,
+    note_made,
+)
 from stretto.frontends.python.objects.heap import MUTATORS
 from stretto.frontends.python.objects.stand_ins import check_change, replacement
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
@@ -47,7 +55,7 @@ from stretto.frontends.python.values.either import Either, first_either, replace
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.sizes import plain
-from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
 
 _modules = torch.nn.modules.module
@@ -90,7 +98,11 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     function = original(function)
     rule = _rule(function)
     if rule is not None:
-        args = _collected(tuple(map(plain, args)))
+        args = tuple(map(plain, args))
+        if function is not next and function is not iter:
+            args = _collected(args)
+        if function in USE_ALL:
+            args = tuple([drained(x) if isinstance(x, Iterating) else x for x in args])
         if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
             args = (list(args[0]), *args[1:])
         found = first_either((args, kwargs))
@@ -173,9 +185,12 @@ def check_tensor_attribute(tensor: torch.Tensor, name: str) -> None:
 def changes(holder: Any) -> None:
     """Note that an attribute or item of `holder` is set."""
     state = active()
-    if state is not None:
-        check_change(holder)
-        state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
+    if state is None:
+        return
+    if is_foreign(holder):
+        note_change(holder, "this line")
+    check_change(holder)
+    state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
 
 
 def _rule(function: Any) -> Callable[..., Any] | None:
@@ -276,7 +291,29 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     switch = switches.switch_of(function, kwargs)
     if switch is not None:
         return _switched(function, args, kwargs, switch)
-    return function(*args, **kwargs)
+    note_call(function, args, kwargs)
+    held = _held(args)
+    made = function(*args, **kwargs)
+    note_made(made, function, (*args, *kwargs.values()))
+    for box, before in held:
+        if not is_same(contents(box), before):
+            changes(box)
+    return made
+
+
+def _held(args: tuple[Any, ...]) -> list[tuple[Any, dict[Any, Any]]]:
+    """The boxes among the arguments of a native call that outlive the captured function, with their
+    contents. Outside of regions all changes are found at the end."""
+    state = tracer()
+    if len(state.regions) == 1:
+        return []
+    found = list[Any]()
+    for item in args:
+        if isinstance(item, nn.Module) and state.heap.knows(item):
+            found += [box for module in item.modules() for box in state.heap.boxes_of(module)]
+        elif is_box(item):
+            found += state.heap.boxes_of(item)
+    return [(box, contents(box)) for box in found]
 
 
 def _switched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], switch: str) -> Any:

@@ -198,7 +198,7 @@ class Outline:
                     raise ByIdentity
                 settled &= self._find_shared(found, tensors, after)
                 self.captures = list(context.captures)
-                settled &= known == self._size()
+                settled &= known == self._size() and len(placed) == len(carry.kinds())
                 if settled:
                     self._complete(context, region, [*params, *placed], found, tensors, after)
         except _Retrace:

@@ -15,6 +15,7 @@ from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
 from stretto.frontends.python.tracing.signals import (
     Abort,
+    CaptureSignal,
     NeedsPeel,
     NeedsUnroll,
     UnknownResult,
@@ -163,7 +164,7 @@ def _both_arms(
                 raise
             base.restore()
             with assuming(flag, not taken):
-                return other()
+                return _only(other, stop)
     base.restore()
     for outcome, when in zip(outcomes, (True, False), strict=True):
         if isinstance(outcome, RaisingArm):
@@ -186,6 +187,17 @@ def _both_arms(
             raise unknown
         case _:
             return orelse() if isinstance(outcomes[0], UnknownResult) else then()
+
+
+def _only(arm: Thunk, stop: CaptureSignal) -> Any:
+    """Traces the only arm that can be captured. If it raises, nothing is left of the branch but the
+    reason why the other one cannot."""
+    try:
+        return arm()
+    except Exception as error:
+        if not raises(error):
+            raise
+        raise stop from None
 
 
 def _go_on(world: ArmEnd) -> Any:

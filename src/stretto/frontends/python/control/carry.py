@@ -542,7 +542,7 @@ class Carry:
     def _compare_box(
         self, slot: Slot, box: Any, before: dict[Any, Any], after: dict[Any, Any]
     ) -> None:
-        if before.keys() == after.keys():
+        if before.keys() == after.keys() and (not isinstance(box, dict) or [*before] == [*after]):
             for key, item in before.items():
                 self._compare((*slot, key), item, after[key], f"[{key!r}]")
             return

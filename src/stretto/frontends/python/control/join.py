@@ -16,7 +16,7 @@ from stretto.frontends.python.aliasing.joined import JoinedAliases
 from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
 from stretto.frontends.python.tracing.poison import Poison
-from stretto.frontends.python.tracing.signals import fail_growth
+from stretto.frontends.python.tracing.signals import fail, fail_growth
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either
@@ -144,8 +144,11 @@ class Joiner:
                 return box, first if not tracer().heap.owns(box) else self.base.boxes[id(box)][1]
             if isinstance(box, set | deque):
                 fail_growth(box)
+            _check_order(first, second)
             keys = list(first) + [key for key in second if key not in first]
             return box, {key: self._entry(first, second, key) for key in keys}
+        if isinstance(box, dict):
+            _check_order(first, second)
         return box, {
             key: self.value(item, second[key], f"[{key!r}]") for key, item in first.items()
         }
@@ -449,3 +452,12 @@ def _yielded(leaf: Any, kind: Kind) -> Value:
     if isinstance(leaf, Storage):
         return tracer().current(leaf)
     return materialize(leaf, kind)
+
+
+def _check_order(first: dict[Any, Any], second: dict[Any, Any]) -> None:
+    """Fails where the keys that both arms leave in a dict have another order in one of them."""
+    if [key for key in first if key in second] != [key for key in second if key in first]:
+        fail(
+            "the keys of a dict have another order after one arm of a branch on a tensor",
+            "change the order outside of the branch, or use a list",
+        )

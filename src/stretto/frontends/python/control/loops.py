@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import CellType
 from typing import Any
 
 from stretto.frontends.python.control.branches import (
@@ -112,19 +113,26 @@ def _runs_natively(loop: UserLoop, test: Test) -> bool:
             start.restore()
             test()
         loop.body(None)
-        if is_traced(test()):
+        condition = test()
+        if is_traced(condition):
             rollback()
             start.restore()
             if _kept_whole(loop, test):
                 return True
             start.restore()
+            test()
             loop.body(None)
             return False
-    while not is_traced(condition := test()):
-        if not truth(condition):
-            return True
+    while truth(condition):
         loop.body(None)
-    return False
+        before = Snapshot.take()
+        with state.transaction() as rollback:
+            condition = test()
+            if is_traced(condition):
+                rollback()
+                before.restore()
+                return False
+    return True
 
 
 def _runs_just_once(loop: UserLoop, test: Test) -> bool:
@@ -158,31 +166,34 @@ def _kept_whole(loop: UserLoop, test: Test) -> bool:
     return True
 
 
+class _TestHasEffects(Exception):
+    """The test of a loop changes the state."""
+
+
 def _traced_while(
     loop: UserLoop, test: Test, *, runs_once: bool = False, splits: bool = False
 ) -> None:
     state = tracer()
     splits = splits or (not runs_once and place_of(loop.code) in state.hints.splits)
     carry = Carry(Snapshot.take(), loop.frame, loop.live, runs_once, splits=splits)
-    of_loops, test_assigns = frozenset[int](), False
+    of_loops = frozenset[int]()
     head, body = Block(), Block()
 
     def trace_round() -> bool:
-        nonlocal of_loops, test_assigns, head, body
+        nonlocal of_loops, head, body
         with state.region() as region:
             head = region.scope.block
             head.params = carry.begin()
-            placed = Snapshot.take()
+            placed, states = Snapshot.take(), {item: item.state for item in region.before}
             condition = test()
             of_loops |= loops_of(condition)
             head.yields = (_flag(condition),)
-            writes = bool(set(region.before) - set(carry.storages))
-            test_assigns = writes or not placed.is_now()
+            writes = any(item.state != states.get(item) for item in region.before)
+            if writes or not placed.is_now():
+                raise _TestHasEffects
         with state.region() as region:
             body = region.scope.block
             body.params = carry.begin()
-            if test_assigns:  # as in `while (x := f()) > 0`
-                test()
             loop.body(None)
             done = carry.end(region)
             if done:
@@ -191,6 +202,11 @@ def _traced_while(
 
     try:
         _trace_until_settled(carry, place_of(loop.code), trace_round)
+    except _TestHasEffects:
+        carry.give_up()
+        carry.base.restore()
+        _traced_with_effects(loop, test, runs_once=runs_once, splits=splits)
+        return
     except NeedsPeel as peel:
         carry.give_up()
         if of_loops:
@@ -216,8 +232,30 @@ def _traced_while(
     op = WhileOp(tuple(inits), head, body)
     results = state.emit(op, [kind.type for kind in carry.kinds()])
     carry.finish(results, loop=op)
-    if test_assigns:
-        test()
+
+
+def _traced_with_effects(loop: UserLoop, test: Test, *, runs_once: bool, splits: bool) -> None:
+    """A loop whose test has effects, as in `while (x := f()) > 0`. The test runs before the loop
+    and at the end of each round, and the loop carries its outcome, so that it has run as often as
+    in eager PyTorch."""
+    name = "__stretto_test"
+    frame = CallFrame("test of a loop", {name: CellType(test())})
+    frames = tracer().frames
+    frames.append(frame)
+
+    def body(_: Any) -> None:
+        loop.body(None)
+        frame.set(name, test())
+
+    try:
+        _traced_while(
+            replace(loop, body=body),
+            lambda: frame.get(name),
+            runs_once=runs_once,
+            splits=splits,
+        )
+    finally:
+        del frames[frames.index(frame) :]
 
 
 def _trace_until_settled(carry: Carry, place: LoopKey, trace_round: Callable[[], bool]) -> None:

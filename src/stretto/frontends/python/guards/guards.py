@@ -365,8 +365,12 @@ def check_of(guards: Guards) -> Callable[[], bool]:
 
 
 def content_of(item: Any) -> Any:
-    """The content of an array, to be compared."""
+    """The content of an array, to be compared. Methods that a class of arrays overrides are not
+    called."""
+    if isinstance(item, np.ma.MaskedArray):
+        return content_of(np.ma.getdata(item)), content_of(np.ma.getmaskarray(item))  # pyright: ignore
     if isinstance(item, np.ndarray):
+        item = item.view(np.ndarray)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         is_object = item.dtype == object  # pyright: ignore[reportUnknownMemberType]
         content = tuple(map(id, item.ravel().tolist())) if is_object else item.tobytes()  # pyright: ignore
         return (item.shape, item.dtype, content)  # pyright: ignore[reportUnknownMemberType]

@@ -9,7 +9,6 @@ effects name them by number, whichever objects they are at this call.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -60,10 +59,9 @@ class Root:
     def read(self) -> Any:
         if self.key is WHOLE:
             return self.box
-        if isinstance(self.box, Holder):
-            return self.box.read().get(self.key, UNDEFINED)
-        table = self.box if isinstance(self.box, dict) else vars(self.box)
-        return table.get(self.key, UNDEFINED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(self.box, dict):
+            return self.box.get(self.key, UNDEFINED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return contents(self.box).get(self.key, UNDEFINED)
 
     def counts(self, key: Any, value: Any) -> bool:
         return key in self.counted and is_counted(value)
@@ -237,6 +235,4 @@ def is_structural(value: Any) -> bool:
     """Whether another object of the same content may stand in the place of `value`."""
     if isinstance(value, Holder | Enum):
         return False
-    return is_box(value) and not (
-        dataclasses.is_dataclass(value) and not hasattr(value, "__dict__")
-    )
+    return is_box(value)

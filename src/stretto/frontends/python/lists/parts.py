@@ -22,6 +22,7 @@ from stretto.frontends.python.lists.sources import (
     is_known_at_call,
     position_in_range,
     trips_of_range,
+    zipped,
 )
 from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.source.rewrite import rewritten
@@ -185,7 +186,7 @@ def mapped(function: Any, *iterables: Any) -> Any:
     known = [source for source in sources if source is not None]
     if len(known) < len(sources) or all(unsettled(item) is None for item in iterables):
         return NotImplemented
-    joined: Indexed = Hooks.call(zip, *iterables)
+    joined: Indexed = zipped(*iterables)
     return Indexed(joined.length, lambda index: Hooks.call(function, *joined.item(index)))
 
 
@@ -213,5 +214,4 @@ METHODS: dict[str, Rule] = {"unbind": unbind, "chunk": chunk}
 RULES: dict[Any, Rule] = {
     **{getattr(torch, name): rule for name, rule in METHODS.items()},
     tuple: tuple_of,
-    map: mapped,
 }

@@ -38,6 +38,9 @@ class Indexed:
         for index in range(int(self.length)):
             yield self.item(index)
 
+    def __getitem__(self, index: Any) -> Any:
+        return self.item(index)
+
     def __len__(self) -> int:
         if isinstance(self.length, TracedTensor):
             fail(

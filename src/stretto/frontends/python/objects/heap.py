@@ -13,7 +13,6 @@ attributes of any other object, or a `Store`.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import types
 from array import array
@@ -45,9 +44,6 @@ from stretto.frontends.python.values.stores import (
     SlotAttributes,
     slots_of,
 )
-
-_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
-"""Classes of the standard library whose objects are there to be changed."""
 
 MUTATORS = frozenset(
     (
@@ -216,16 +212,16 @@ class Heap:
         container = isinstance(value, list | dict | set | deque)
         if container:
             yield from self._box(value)
-        if not (is_of_user(kind) or isinstance(value, (nn.Module, *_NAMESPACES))):
+        if not (is_of_user(kind) or is_box(value) or isinstance(value, nn.Module)):
             return
         yield kind
+        if not container and is_box(value):
+            self.owners[id(value)] = kind
+            yield from self._box(value)
+            return
         if hasattr(value, "__dict__"):
-            if not container and is_box(value):
-                self.owners[id(value)] = kind
-                yield from self._box(value)
-            else:
-                self.owners[id(vars(value))] = kind
-                yield from self._box(vars(value))
+            self.owners[id(vars(value))] = kind
+            yield from self._box(vars(value))
         if any(True for _ in slots_of(kind)):
             yield from self._store("slots", value, SlotAttributes(value))
             self.owners[id(self.stores["slots", id(value)])] = kind

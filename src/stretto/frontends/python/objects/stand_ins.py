@@ -51,12 +51,15 @@ def _name(box: list[Any]) -> str:
 def check_growth(box: Any) -> None:
     """Checks that a list may change its length in a region.
 
-    If the list outlives the call, everything that refers to it has to be part of the state.
+    One that is the default of a function may not. If the list outlives the call, everything that
+    refers to it has to be part of the state.
     Otherwise the capture is tried again.
     """
     state = tracer()
     heap: Heap = state.heap
     if not heap.owns(box):
+        if id(box) in Snapshot.take().fixed:
+            fail_growth(box)
         return
     if type(box) is not list or heap.is_held_by_others(box):
         fail_growth(box)

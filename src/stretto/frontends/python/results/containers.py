@@ -32,7 +32,7 @@ class CollectionOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DictOf:
-    """A dict or an object of a class that derives from it. factory: of a defaultdict."""
+    """A dict, or a ready-made kind of it. factory: of a defaultdict."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -59,4 +59,26 @@ class RecordOf:
         return made
 
 
-Container = TupleOf | CollectionOf | DictOf | RecordOf
+@dataclass(frozen=True, slots=True)
+class SubclassOf:
+    """An object of a class that derives from a built-in container: what that holds, then
+    attributes. It is rebuilt without calling its class."""
+
+    kind: type
+    base: type
+    keys: tuple[Any, ...]
+    names: tuple[str, ...]
+    options: tuple[Any, ...] = ()
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        count = len(items) - len(self.names)
+        held: Any = dict(zip(self.keys, items, strict=False)) if self.keys else items[:count]
+        made: Any = self.base.__new__(self.kind, *([held] if self.base is frozenset else ()))
+        if self.base is not frozenset:
+            self.base.__init__(made, *self.options, held)  # type: ignore[call-arg]
+        for name, item in zip(self.names, items[count:], strict=True):
+            object.__setattr__(made, name, item)
+        return made
+
+
+Container = TupleOf | CollectionOf | DictOf | RecordOf | SubclassOf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -14,6 +14,7 @@ from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.packed import PaddedSequence
+from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.lists.parts import Parts
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
@@ -31,6 +32,7 @@ from stretto.frontends.python.results.containers import (
     CollectionOf,
     DictOf,
     RecordOf,
+    SubclassOf,
     TupleOf,
 )
 from stretto.frontends.python.source.rewrite import is_rewritten
@@ -44,7 +46,14 @@ from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.size_numbers import number_of_size
 from stretto.frontends.python.values.sizes import plain
-from stretto.frontends.python.values.state import TracedList, is_box
+from stretto.frontends.python.values.state import (
+    TracedList,
+    attributes_of,
+    container_of,
+    is_box,
+    stored_items,
+    stored_keys,
+)
 from stretto.frontends.python.values.texts import TextOf, is_text
 from stretto.ir.core import Value
 
@@ -159,8 +168,15 @@ class Flattener:
         match value:
             case Parts():
                 return NewContainer(TupleOf(tuple), tuple(self.spec(item) for item in value))
+            case Iterating():
+                fail(
+                    f"an iterator of class {value.kind.__name__} leaves the compiled function",
+                    "return a list or a tuple",
+                )
             case Indexed() if not self.storing:
                 return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))
+            case list() | set() | frozenset() | deque() | dict() if _needs_attributes(value):
+                return self._subclass(value)
             case dict():
                 return self._dict(value)
             case tuple():
@@ -170,7 +186,7 @@ class Flattener:
                 return NewContainer(build, tuple(self.spec(item) for item in value))
             case nn.Module() | type():
                 return self._python(value)
-            case _ if is_box(value) or dataclasses.is_dataclass(value):
+            case _ if is_box(value):
                 return self._record(value)
             case _:
                 return self._python(value)
@@ -254,15 +270,35 @@ class Flattener:
         build = DictOf(type(value), tuple(value), factory)
         return NewContainer(build, tuple(self.spec(item) for item in value.values()))
 
+    def _subclass(self, value: Any) -> OutputSpec:
+        """An object of a class that derives from a container and has attributes."""
+        base = container_of(value)
+        assert base is not None
+        keys = tuple(stored_keys(value)) if isinstance(value, dict) else ()
+        held = attributes_of(value)
+        children = [self.spec(item) for item in stored_items(value)]
+        children += map(self.entry, held.values())
+        return NewContainer(SubclassOf(type(value), base, keys, tuple(held)), tuple(children))
+
     def _record(self, value: Any) -> OutputSpec:
         """An object, rebuilt without calling its class."""
-        names = (
-            tuple(vars(value))
-            if hasattr(value, "__dict__")
-            else tuple(item.name for item in dataclasses.fields(value))
-        )
-        build = RecordOf(type(value), names)
-        return NewContainer(build, tuple(self.spec(getattr(value, name)) for name in names))
+        held = attributes_of(value)
+        build = RecordOf(type(value), tuple(held))
+        return NewContainer(build, tuple(map(self.entry, held.values())))
+
+
+def _needs_attributes(value: Any) -> bool:
+    """True for a container that its class does not make from what it holds: one with further
+    attributes, or with an `__init__` of its own."""
+    kind, base = type(value), container_of(value)
+    if base is kind or isinstance(value, defaultdict | Counter):
+        return False
+    held = dict(zip(stored_keys(value), stored_items(value), strict=True)) if base in _DICTS else {}
+    extra = any(held.get(name) is not item for name, item in attributes_of(value).items())
+    return extra or not (dataclasses.is_dataclass(kind) or kind.__init__ is base.__init__)
+
+
+_DICTS = (dict, OrderedDict)
 
 
 def _outer() -> list[TracedTensor]:

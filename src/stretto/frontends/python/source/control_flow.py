@@ -243,7 +243,7 @@ class ExpressionLowering(ast.NodeTransformer):
                 return node
         return at(node, ast.Expr(call))
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         node.value = self.visit(node.value)
         operator = ast.Constant(type(node.op).__name__)
         match node.target:
@@ -253,13 +253,9 @@ class ExpressionLowering(ast.NodeTransformer):
             case ast.Attribute(value=holder, attr=attribute):
                 arguments = [self.visit(holder), ast.Constant(attribute), operator, node.value]
                 return at(node, ast.Expr(staged(node, "augment_attr", *arguments)))
-            case ast.Name(id=target) if isinstance(node.op, ast.Add):
-                value = staged(node, "augment", self.visit(name(target)), node.value)
-                return at(node, assign(target, value))
             case ast.Name(id=target):
-                if target not in self.unsure:
-                    return node
-                return [at(node, assign(target, self.visit(name(target)))), node]
+                value = staged(node, "augment", operator, self.visit(name(target)), node.value)
+                return at(node, assign(target, value))
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         if not __debug__:  # `python -O` leaves the user's assertions out, too

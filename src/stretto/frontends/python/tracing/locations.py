@@ -21,7 +21,12 @@ import torch.fx
 from stretto.errors import SourceLocation
 
 _STRETTO = str(Path(__file__).parents[3]) + os.sep
-_PROGRAMS = (_STRETTO + "_zoo", _STRETTO + os.path.join("tools", "calibration_probes.py"))
+_ITERATORS = _STRETTO + os.path.join("frontends", "python", "lists", "iterators.py")
+_PROGRAMS = (
+    _STRETTO + "_zoo",
+    _STRETTO + os.path.join("tools", "calibration_probes.py"),
+    _ITERATORS,
+)
 """What the package has of programs that it compiles itself."""
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _DISTRIBUTIONS = _TORCH + "distributions" + os.sep
@@ -82,7 +87,7 @@ def current_module() -> str:
 @cache
 def _is_shown(filename: str) -> bool:
     """Whether an error names a line of this file."""
-    return is_user_file(filename) and not filename.startswith(_TORCH)
+    return is_user_file(filename) and not filename.startswith((_TORCH, _ITERATORS))
 
 
 def user_location() -> SourceLocation | None:

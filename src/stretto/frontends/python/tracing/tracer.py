@@ -28,6 +28,7 @@ from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.hints import Hints
+from stretto.frontends.python.tracing.lasting import LastingChanges
 from stretto.frontends.python.tracing.locations import current_module, user_location
 from stretto.frontends.python.tracing.settling import Arm, Settling
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
@@ -182,6 +183,8 @@ class Tracer:
         self.replaced_lists: dict[int, Any] = {}
         self.list_origins: dict[int, int] = {}
         self.kept_alive: list[Any] = []
+        self.lasting = LastingChanges()
+        self.holders: dict[tuple[str, int], tuple[Any, Any]] = {}
         self.heap: Any = None
         self.redirected: Any = None
         self.tracked: dict[int, Any] = {}
@@ -191,6 +194,13 @@ class Tracer:
         )
         if self.sizes.plan.symbols:
             without_cache(self.fake_mode)
+
+    def holder(self, kind: str, owner: Any, make: Callable[[Any], Any]) -> Any:
+        """The one box for what an object that is no box has, as the variable of a closure."""
+        key = kind, id(owner)
+        if key not in self.holders:
+            self.holders[key] = owner, make(owner)
+        return self.holders[key][1]
 
     @contextmanager
     def faking(self) -> Generator[None]:

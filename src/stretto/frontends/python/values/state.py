@@ -6,14 +6,17 @@ than once from the same state. Containers keep their identity: they are restored
 
 from __future__ import annotations
 
-import dataclasses
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import argparse
+import struct
+import sys
+import types
+from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from operator import is_
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -23,7 +26,14 @@ from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, is_int
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
 from stretto.frontends.python.values.either import NONE, Either
-from stretto.frontends.python.values.stores import Holder
+from stretto.frontends.python.values.stores import (
+    CellVariable,
+    ClassAttributes,
+    Holder,
+    SlotAttributes,
+    read_slot,
+    slots_of,
+)
 from stretto.frontends.python.values.texts import TracedText, is_text
 
 
@@ -92,14 +102,13 @@ for _name, _symbol in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
 
 
 def is_box(value: Any) -> bool:
-    """Whether `value` is a mutable container whose contents are part of the state."""
+    """True for a mutable container, or an object of a user's class, whose contents are part of the
+    state."""
     known = _box_class(type(value))
     if known is not None:
         return known
-    if isinstance(value, nn.Module):
-        state = active()  # modules of the user are followed by the heap
-        return state is not None and not state.heap.knows(value)
-    return hasattr(value, "__dict__")
+    state = active()  # modules of the user are followed by the heap
+    return state is not None and not state.heap.knows(value)
 
 
 @cache
@@ -112,25 +121,69 @@ def _box_class(kind: type) -> bool | None:
     # Members of an enumeration are compared by identity.
     if issubclass(kind, type | Enum | torch.Tensor | TracedList | FunctionType | Either):
         return False
-    return None if _is_record_class(kind) else False
+    return _is_record_class(kind)
+
+
+_RECORDS = (
+    types.SimpleNamespace, argparse.Namespace, UserDict, UserList, UserString, ChainMap,
+)  # fmt: skip
+"""Classes of the standard library all of whose state are attributes."""
+_FOREIGN = frozenset(("torch", "stretto", "numpy", *sys.stdlib_module_names)) - {"__main__"}
 
 
 def _is_record_class(kind: type) -> bool:
-    """A user's class of objects: a dataclass, or anything with a plain `__dict__`."""
-    if dataclasses.is_dataclass(kind):
-        return True
-    module = getattr(kind, "__module__", "")
-    if module.split(".")[0] in (
-        "builtins",
-        "torch",
-        "stretto",
-        "numpy",
-        "functools",
-        "collections",
-    ):
+    """True for a class all of whose state are attributes that Python code can read and set."""
+    if issubclass(kind, tuple) or kind.__flags__ & _IS_IMMUTABLE:
+        return kind in _RECORDS
+    if _has_hidden_state(kind):
         return False
-    is_callable = any("__call__" in base.__dict__ for base in kind.__mro__)
-    return "__setattr__" not in kind.__dict__ and not is_callable
+    package: Any = getattr(kind, "__module__", "")
+    package = package.split(".")[0] if isinstance(package, str) else "builtins"
+    if package == "stretto" and (getattr(kind, MODELLED, False) or not kind.__dictoffset__):
+        return getattr(kind, MODELLED, False)
+    return package not in _FOREIGN or kind in _RECORDS or is_dataclass(kind)
+
+
+_IS_IMMUTABLE = 1 << 8
+"""The flag of classes written in C whose attributes cannot be set."""
+MODELLED = "__stretto_modelled__"
+"""Marks classes of this package whose objects are part of the user's state."""
+_POINTER = struct.calcsize("P")
+
+
+def _has_hidden_state(kind: type) -> bool:
+    """True for a class whose objects hold more than attributes: what a base written in C has."""
+    slots = sum(1 for _ in slots_of(kind))
+    most = object.__basicsize__ + _POINTER * (slots + 2)  # the table of attributes, weak references
+    return kind.__basicsize__ > most or kind.__itemsize__ > 0
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """A copy of the attributes of an object, those in slots among them."""
+    found = dict(vars(value)) if hasattr(value, "__dict__") else dict[str, Any]()
+    for name, slot in _slots(type(value)):
+        held = read_slot(slot, value)
+        if held is not UNDEFINED:
+            found[name] = held
+    return found
+
+
+@cache
+def _slots(kind: type) -> tuple[tuple[str, Any], ...]:
+    return tuple(slots_of(kind))
+
+
+def _refill_attributes(value: Any, values: dict[Any, Any]) -> None:
+    slots = dict(_slots(type(value)))
+    for name, slot in slots.items():
+        before, after = read_slot(slot, value), values.get(name, UNDEFINED)
+        if after is UNDEFINED and before is not UNDEFINED:
+            slot.__delete__(value)
+        elif after is not before:
+            slot.__set__(value, after)
+    if hasattr(value, "__dict__"):
+        rest = {name: item for name, item in values.items() if name not in slots}
+        _refill_table(vars(value), rest)
 
 
 CONTAINERS: tuple[type[Any], ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
@@ -173,7 +226,7 @@ def contents(box: Any) -> dict[Any, Any]:
         case Holder():
             return box.read()
         case _:
-            return dict(vars(box))
+            return attributes_of(box)
 
 
 def refill(box: Any, values: dict[Any, Any]) -> None:
@@ -189,8 +242,10 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
             set.update(box, values.values())  # pyright: ignore[reportUnknownArgumentType]
         case Holder():
             box.write(values)
+        case dict():
+            _refill_table(box, values)  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            _refill_table(box if isinstance(box, dict) else vars(box), values)
+            _refill_attributes(box, values)
 
 
 def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
@@ -287,6 +342,53 @@ def children(value: Any) -> Iterator[Any]:
         yield from contents(value).values()
 
 
+_HOLDING = (FunctionType, MethodType, partial, type)
+"""Objects that are no boxes, and whose variables, defaults and attributes are."""
+
+
+def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
+    """The boxes that belong to a function, method or class that the captured function has made.
+
+    local: ids of cells that are variables of active calls, which are left out.
+    """
+    state = tracer()
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, MethodType):
+            pending += (item.__self__, item.__func__)
+        elif isinstance(item, partial):
+            pending += (item.func, *item.args, *item.keywords.values())
+        elif is_box(item):
+            yield item
+        elif isinstance(item, type):
+            if _is_class_of_call(item):
+                yield state.holder("class", item, ClassAttributes)
+        elif isinstance(item, FunctionType) and not state.heap.knows(item):
+            for name, cell in zip(item.__code__.co_freevars, item.__closure__ or (), strict=True):
+                if id(cell) not in local and not is_internal(name):
+                    yield state.holder("cell", cell, lambda cell, n=name: CellVariable(cell, n))
+            pending += (*(item.__defaults__ or ()), *(item.__kwdefaults__ or {}).values())
+            if item.__dict__:
+                yield item.__dict__
+
+
+def _attribute_boxes(value: Any) -> Iterator[Any]:
+    """The boxes of the attributes of a container whose class derives from a built-in one."""
+    if hasattr(value, "__dict__"):
+        yield vars(value)
+    if _slots(type(value)):
+        known = tracer().heap.stores.get(("slots", id(value)))
+        yield known or tracer().holder("slots", value, SlotAttributes)
+
+
+def _is_class_of_call(kind: type) -> bool:
+    """True for a class that the captured function has made."""
+    module: Any = getattr(kind, "__module__", "")
+    foreign = not isinstance(module, str) or module.split(".")[0] in _FOREIGN
+    return not foreign and not issubclass(kind, Enum) and not tracer().heap.knows(kind)
+
+
 CellKey = tuple[int, str]
 
 
@@ -299,31 +401,48 @@ class Snapshot:
     boxes: dict[int, tuple[Any, dict[Any, Any]]] = field(
         default_factory=dict[int, tuple[Any, dict[Any, Any]]]
     )
+    fixed: set[int] = field(default_factory=set[int])
+    """Boxes that a default of a function or a bound argument refers to: nothing else can take their
+    place there."""
+    time: int = field(default_factory=lambda: tracer().lasting.time)
 
     @staticmethod
     def take(extra: tuple[Any, ...] = ()) -> Snapshot:
         """The state now; `extra` are further values to follow."""
-        frames = list(tracer().frames)
+        state = tracer()
+        frames = list(state.frames)
         snapshot = Snapshot(frames)
-        pending = [*extra, *tracer().tracked.values()]
+        pending = [*extra, *state.tracked.values()]
+        local = set(state.tracked_cells)
         for number, frame in enumerate(frames):
             for name, cell in frame.cells.items():
-                if id(cell) in tracer().tracked_cells:
+                if id(cell) in state.tracked_cells:
                     continue
+                local.add(id(cell))
                 value = frame.get(name)
                 snapshot.cells[number, name] = value
                 pending.append(value)
+        boxes = snapshot.boxes
         while pending:
             value = pending.pop()
             held = parts_of(value)
-            if is_box(value):
-                if id(value) in snapshot.boxes:
-                    continue
-                inside = contents(value)
-                snapshot.boxes[id(value)] = (value, inside)
-                held = inside.values() if held is None else held
             if held is not None:
                 pending.extend(held)
+            if is_box(value):
+                if id(value) not in boxes:
+                    inside = contents(value)
+                    boxes[id(value)] = (value, inside)
+                    pending.extend(inside.values())
+                    if type(value) not in CONTAINERS and isinstance(value, CONTAINERS):
+                        pending.extend(_attribute_boxes(value))
+            elif isinstance(value, _HOLDING):
+                for box in held_by(value, local):
+                    if not isinstance(box, Holder):
+                        snapshot.fixed.add(id(box))
+                    if id(box) not in boxes:
+                        inside = contents(box)
+                        boxes[id(box)] = (box, inside)
+                        pending.extend(inside.values())
         return snapshot
 
     def is_now(self) -> bool:
@@ -343,8 +462,9 @@ class Snapshot:
         return id(box) in self.boxes or tracer().heap.knows(box)
 
     def restore(self) -> None:
-        """Make the state what it was."""
+        """Make the state what it was. Fails where that cannot be done."""
         state: Tracer = tracer()
+        state.lasting.check(self.time)
         del state.frames[len(self.frames) :]
         for (number, name), value in self.cells.items():
             self.frames[number].set(name, value)

@@ -63,7 +63,7 @@ class SlotAttributes(Holder):
 
     def read(self) -> dict[Any, Any]:
         found = ((name, slot) for name, slot in slots_of(type(self.owner)))
-        values = ((name, _slot(slot, self.owner)) for name, slot in found)
+        values = ((name, read_slot(slot, self.owner)) for name, slot in found)
         return {name: value for name, value in values if value is not UNDEFINED}
 
     def write(self, values: dict[Any, Any]) -> None:
@@ -110,7 +110,8 @@ def slots_of(kind: type) -> Iterable[tuple[str, Any]]:
                     yield name, value
 
 
-def _slot(slot: Any, owner: object) -> Any:
+def read_slot(slot: Any, owner: object) -> Any:
+    """What a slot of an object holds; UNDEFINED where it is not set."""
     try:
         return slot.__get__(owner)
     except AttributeError:

@@ -99,9 +99,9 @@ class ValueWalk:
             case Either() if is_mixed_number(value):
                 parts = parts_of(value) or ()
                 return (Either, *(self.flatten(part, leaves, known) for part in parts))
-            case list() if self.by_content:
+            case list() if self.by_content and type(value) is list:  # pyright: ignore[reportUnknownArgumentType]
                 return (list, *(self.flatten(item, leaves, known) for item in value))
-            case dict() if self.by_content:
+            case dict() if self.by_content and type(value) is dict:  # pyright: ignore[reportUnknownArgumentType]
                 return (dict, *((k, self.flatten(v, leaves, known)) for k, v in value.items()))
             case None | bool() | int() | float() | str():
                 return (type(value), value)
@@ -118,9 +118,9 @@ class ValueWalk:
             case _ if (parts := parts_of(value)) is not None:
                 items = [self.rebuild(item, supply, replaced) for item in parts]
                 return rebuild_tuple(value, items)
-            case list() if self.by_content:
+            case list() if self.by_content and type(value) is list:  # pyright: ignore[reportUnknownArgumentType]
                 return [self.rebuild(item, supply, replaced) for item in value]
-            case dict() if self.by_content:
+            case dict() if self.by_content and type(value) is dict:  # pyright: ignore[reportUnknownArgumentType]
                 return {k: self.rebuild(v, supply, replaced) for k, v in value.items()}
             case _:
                 return value

@@ -1,0 +1,280 @@
+"""Makes iterators whose positions are part of the state, and lets calls use them.
+
+`zip`, `enumerate`, `iter` and what `itertools` has give objects of `lists/iterators.py` where all
+of their items can be had by position. Other iterators are foreign objects. A loop over an iterator
+that nobody else can see needs no position: it runs over what the iterator is made of.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.lists import iterators, parts, sources
+from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.source.rewrite import rewritten
+from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Hooks
+from stretto.frontends.python.values.state import Snapshot, TracedList
+
+Rule = Callable[..., Any]
+_SEQUENCES = (list, tuple, str, bytes, torch.Size, TracedList, sources.Indexed)
+_KEYS, _VALUES, _ITEMS = type({}.keys()), type({}.values()), type({}.items())
+
+
+def iterator_of(iterable: Any) -> Any:
+    """An iterator with a position over the items; None where there can be none."""
+    match iterable:
+        case Iterating():
+            return iterable
+        case Iterator() | Generated():
+            return None
+        case list() | dict() | tuple() | set() if type(iterable).__iter__ not in _PLAIN:  # pyright: ignore
+            return None
+        case dict():
+            return _of_dict(iterable, iterable, lambda owner, key: key)  # pyright: ignore
+        case _KEYS():
+            return _of_dict(iterable, iterable.mapping, lambda owner, key: key)
+        case _VALUES():
+            return _of_dict(iterable, iterable.mapping, lambda owner, key: owner[key])
+        case _ITEMS():
+            return _of_dict(iterable, iterable.mapping, lambda owner, key: (key, owner[key]))
+        case torch.Tensor() | range():
+            source = sources.as_source(iterable)
+            return None if source is None else _made(iterators.Positioned, source)
+        case nn.ModuleList() | nn.Sequential() | nn.ParameterList() | nn.ModuleDict():
+            return _made(iterators.Positioned, list(iterable))
+        case _ if isinstance(iterable, _SEQUENCES):
+            return _made(iterators.Positioned, iterable)
+        case set() | frozenset():
+            return _made(iterators.Positioned, list(iterable))  # pyright: ignore
+        case _:
+            return None
+
+
+_PLAIN = (list.__iter__, dict.__iter__, tuple.__iter__, set.__iter__)
+
+
+def _of_dict(view: Any, owner: Any, give: Rule) -> Iterating:
+    return _made(iterators.OfDict, view, owner, give)
+
+
+def _made(kind: type[Iterating], *args: Any, **kwargs: Any) -> Iterating:
+    return Hooks.call(kind, *args, **kwargs)
+
+
+def _all(iterables: tuple[Any, ...]) -> list[Any] | None:
+    found = [iterator_of(item) for item in iterables]
+    return None if any(item is None for item in found) else found
+
+
+def _iter(*args: Any) -> Any:
+    if len(args) == 2:
+        return _made(iterators.Until, *args)
+    found = iterator_of(args[0]) if len(args) == 1 else None
+    return NotImplemented if found is None else found
+
+
+def _next(iterator: Any, *default: Any) -> Any:
+    if not isinstance(iterator, Iterating):
+        return NotImplemented
+    if default:
+        return rewritten(iterators.next_or)(iterator, *default)
+    return rewritten(iterators.next_of)(iterator)
+
+
+def _over_one(kind: type[Iterating]) -> Rule:
+    """A function whose last argument is the iterable."""
+
+    def rule(*args: Any) -> Any:
+        *given, items = args
+        inner = iterator_of(items)
+        return NotImplemented if inner is None else _made(kind, *given, inner)
+
+    return rule
+
+
+def _enumerate(iterable: Any, start: Any = 0) -> Any:
+    inner = iterator_of(iterable)
+    if inner is None:
+        return NotImplemented
+    return _made(iterators.Enumerated, iterable, inner, start)
+
+
+def _zip(*iterables: Any, strict: bool = False) -> Any:
+    inner = _all(iterables)
+    return NotImplemented if inner is None else _made(iterators.Zipped, iterables, inner, strict)
+
+
+def _map(function: Any, *iterables: Any) -> Any:
+    known = parts.mapped(function, *iterables)
+    if known is not NotImplemented:
+        return known
+    inner = _all(iterables)
+    if not iterables or inner is None:
+        return NotImplemented
+    return _made(iterators.Mapped, function, iterables, inner)
+
+
+def _filter_false(function: Any, iterable: Any) -> Any:
+    inner = iterator_of(iterable)
+    if inner is None:
+        return NotImplemented
+    return _made(iterators.Filtered, function, inner, False)
+
+
+def _cycle(iterable: Any) -> Any:
+    if isinstance(iterable, torch.Tensor | range):
+        return _made(iterators.Cycled, sources.as_source(iterable))
+    if type(iterable) is list:
+        return _made(iterators.Cycled, _unchanged(iterable))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(iterable, tuple | str):
+        return _made(iterators.Cycled, iterable)
+    return NotImplemented
+
+
+def _unchanged(items: list[Any]) -> sources.Indexed:
+    """The items of a list, which must not change while they are gone through."""
+    held = tuple(items)
+
+    def item(index: Any) -> Any:
+        if len(items) != len(held) or any(a is not b for a, b in zip(items, held, strict=True)):
+            fail("a list is changed that itertools.cycle goes through", "give it a copy")
+        return Hooks.staging.getitem(held, index)
+
+    return sources.Indexed(len(held), item)
+
+
+def _chain(*iterables: Any) -> Any:
+    inner = _all(iterables)
+    return NotImplemented if inner is None else _made(iterators.Chained, inner)
+
+
+def _chain_of(iterables: Any) -> Any:
+    return _chain(*iterables) if isinstance(iterables, list | tuple) else NotImplemented
+
+
+def _islice(iterable: Any, *bounds: Any) -> Any:
+    inner = iterator_of(iterable)
+    if inner is None or not 1 <= len(bounds) <= 3:
+        return NotImplemented
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    return _made(iterators.Sliced, inner, start or 0, stop, 1 if step is None else step)
+
+
+def _accumulate(iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
+    inner = iterator_of(iterable)
+    if inner is None:
+        return NotImplemented
+    return _made(iterators.Accumulated, inner, func, initial)
+
+
+def _repeat(object: Any, times: Any = UNDEFINED) -> Any:
+    return _made(iterators.Repeated, object, *(() if times is UNDEFINED else (times,)))
+
+
+def _listed(make: Rule) -> Rule:
+    """A function all of whose items are known when it is called."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        given = [drained(item) if isinstance(item, Iterating) else item for item in args]
+        if not all(isinstance(item, list | tuple | range | str | int) for item in given):
+            return NotImplemented
+        return _made(iterators.Positioned, tuple(make(*given, **kwargs)))
+
+    return rule
+
+
+def loop_over(iterable: Any) -> Any:
+    """What a loop or a comprehension runs over in the place of an iterator that it alone uses."""
+    if isinstance(iterable, Iterating) and iterable.touched is False and not _is_visible(iterable):
+        return _untouched(iterable)
+    return iterable
+
+
+def _is_visible(iterator: Iterating) -> bool:
+    return id(iterator) in Snapshot.take().boxes
+
+
+def _untouched(iterator: Iterating) -> Any:
+    """The items of an iterator that nobody has used, without positions, or the iterator itself."""
+    given = [loop_over(item) for item in iterator.made_of]
+    if any(isinstance(item, Iterating) for item in given):
+        return iterator
+    match iterator:
+        case iterators.Backwards(items=items):
+            return sources.backwards(items)
+        case iterators.Positioned(items=items):
+            return items
+        case iterators.OfDict():
+            return given[0]
+        case iterators.Enumerated():
+            return sources.enumerated(*given)
+        case iterators.Mapped(function=function):
+            joined: Any = sources.zipped(*given)
+            return (Hooks.call(function, *items) for items in joined)
+        case iterators.Zipped(strict=strict):
+            return sources.zipped(*given, strict=strict)
+        case _:
+            return iterator
+
+
+def drained(iterator: Iterating) -> Any:
+    """All items that are left, for a function that uses them all."""
+    items = loop_over(iterator)
+    return rewritten(iterators.rest_of)(iterator) if items is iterator else items
+
+
+def contains(iterator: Iterating, item: Any) -> Any:
+    """`item in iterator`."""
+    return rewritten(iterators.contains)(iterator, item)
+
+
+def _reversed(items: Any) -> Any:
+    if isinstance(items, torch.Tensor):
+        return sources.backwards(items)
+    if isinstance(items, range):
+        items = sources.as_source(items)
+    if type(items) in (list, tuple, str) or isinstance(items, TracedList | sources.Indexed):
+        return _made(iterators.Backwards, items)
+    return NotImplemented
+
+
+USE_ALL: frozenset[Any] = frozenset((list, tuple, sum, min, max, sorted, any, all))
+"""Functions with rules that use up an iterator."""
+RULES: dict[Any, Rule] = {
+    iter: _iter,
+    next: _next,
+    enumerate: _enumerate,
+    zip: _zip,
+    map: _map,
+    filter: _over_one(iterators.Filtered),
+    reversed: _reversed,
+    itertools.count: lambda *args, **kwargs: _made(iterators.Counted, *args, **kwargs),
+    itertools.repeat: _repeat,
+    itertools.cycle: _cycle,
+    itertools.chain: _chain,
+    itertools.chain.from_iterable: _chain_of,
+    itertools.islice: _islice,
+    itertools.accumulate: _accumulate,
+    itertools.pairwise: _over_one(iterators.Paired),
+    itertools.starmap: _over_one(iterators.Starred),
+    itertools.takewhile: _over_one(iterators.WhileHolds),
+    itertools.dropwhile: _over_one(iterators.OnceFails),
+    itertools.filterfalse: _filter_false,
+    **{
+        make: _listed(make)
+        for make in (
+            itertools.product,
+            itertools.permutations,
+            itertools.combinations,
+            itertools.combinations_with_replacement,
+        )
+    },
+}
