@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 
+from stretto.frontends.python.guards.guards import content_of
 from stretto.frontends.python.guards.reach import ATOMS
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
@@ -117,8 +118,10 @@ def digest(value: Any) -> Any:
     match value:
         case _ if is_box(value):
             return _Contents(value)
+        case np.ma.MaskedArray():
+            return None
         case np.ndarray():
-            return value.dtype, value.shape, value.tobytes()
+            return content_of(value)
         case bytearray() | array.array() | memoryview():
             return bytes(value)
         case io.StringIO() | io.BytesIO():
