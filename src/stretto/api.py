@@ -365,6 +365,9 @@ def compile(
             )
 
         return decorate
+    if isinstance(function, type) and issubclass(function, torch.nn.Module):
+        name = function.__name__
+        raise TypeError(f"stretto.compile takes a module, not its class: stretto.compile({name}())")
     if not callable(function):
         raise TypeError(
             f"stretto.compile takes a function or an nn.Module, not {type(function).__name__}"

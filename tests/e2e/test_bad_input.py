@@ -84,6 +84,7 @@ def test_unsupported_layout() -> None:
         ({"backend": None}, ValueError, "backend must be one of"),
         ({"options": {"threads": 2}}, TypeError, "options must be stretto.Options"),
         ({"example_inputs": A}, TypeError, "example_inputs must be a tuple"),
+        ({"function": torch.nn.ReLU}, TypeError, r"takes a module, not its class: .*ReLU\(\)"),
         ({"function": 3}, TypeError, "takes a function or an nn.Module, not int"),
         ({"function": "relu"}, TypeError, "takes a function or an nn.Module, not str"),
     ],

@@ -490,9 +490,15 @@ def _may_be_equal_in_some_runs(item: Any) -> bool:
 
 def not_equal(first: Any, second: Any) -> Any:
     """`first != second`. What object has for it is the negation of the user's `__eq__`."""
-    if active() is not None and type(first).__ne__ is object.__ne__:
-        method = own_method(first, "__eq__")
-        equal = NotImplemented if method is None else call(method, second)
+    if active() is None:
+        return first != second
+    kinds = (type(first), type(second))
+    is_swapped = kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
+    for one, other in ((second, first), (first, second)) if is_swapped else ((first, second),):
+        if type(one).__ne__ is not object.__ne__:
+            break
+        method = own_method(one, "__eq__")
+        equal = NotImplemented if method is None else call(method, other)
         if equal is not NotImplemented:
             return not_(equal)
     return first != second

@@ -12,12 +12,14 @@ from __future__ import annotations
 import ast
 import dis
 import gc
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 from itertools import islice
+from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -35,7 +37,7 @@ _MOST_STEPS = 5
 
 _READERS = ("__getattr__", "__getattribute__")
 """Methods that `isinstance` calls, too, also where the tracer asks: for names with underscores they
-run as they are."""
+run as they are, with all that they call."""
 
 _PLAIN = frozenset(
     (
@@ -57,6 +59,16 @@ def is_rewritten(function: Any) -> bool:
     return getattr(function, _MARK, False)
 
 
+_FRONTEND = Path(__file__).parents[1]
+_LOOKS_INTO = tuple(
+    str(_FRONTEND / part)
+    for part in (
+        *("aliasing", "guards", "objects", "results", "values/leaves.py", "values/state.py"),
+        *("values/stores.py", "values/templates.py"),
+    )
+)
+
+
 @dataclass(eq=False, slots=True)
 class Redirection:
     """Where calls of a function go while a function is captured. code: its own code."""
@@ -67,13 +79,12 @@ class Redirection:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         state = active()
         name = self.code.co_name
-        if (
-            state is None
-            or state.is_dispatching
-            or _is_transforming()
-            or (name in _READERS and args[1].startswith("__"))
-        ):
+        if state is None or state.is_native or _is_transforming():
             return self.as_it_is()(*args, **kwargs)
+        is_asked = name in _READERS and args[1].startswith("__")
+        if is_asked or _is_of_tracer(sys._getframe(2).f_code.co_filename):  # pyright: ignore[reportPrivateUsage]
+            with state.running_natively():
+                return self.as_it_is()(*args, **kwargs)
         return Hooks.returned(name, Hooks.call(self.function, *args, **kwargs))
 
     def as_it_is(self) -> FunctionType:
@@ -82,6 +93,12 @@ class Redirection:
         return FunctionType(
             self.code, function.__globals__, function.__name__, None, function.__closure__
         )
+
+
+@cache
+def _is_of_tracer(filename: str) -> bool:
+    """True for code that looks into the user's objects, which is no part of the program."""
+    return filename.startswith(_LOOKS_INTO)
 
 
 def _is_transforming() -> bool:

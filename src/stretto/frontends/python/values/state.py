@@ -251,12 +251,14 @@ def refill(box: Any, values: dict[Any, Any]) -> None:
 def _refill_table(table: dict[Any, Any], values: dict[Any, Any]) -> None:
     """Changes as few entries as possible, so that other threads find the rest at all times."""
     kind = OrderedDict if isinstance(table, OrderedDict) else dict
-    for key in [key for key in table if key not in values]:
+    for key in [key for key in stored_keys(table) if key not in values]:
         kind.__delitem__(table, key)  # type: ignore[arg-type]
-    if not all(map(is_, table, values)):  # the keys are not the first ones, in their order
+    if not all(
+        map(is_, stored_keys(table), values)
+    ):  # the keys are not the first ones, in their order
         kind.clear(table)  # type: ignore[arg-type]
     for key, value in values.items():
-        if key not in table or table[key] is not value:
+        if dict.get(table, key, UNDEFINED) is not value:
             kind.__setitem__(table, key, value)  # type: ignore[arg-type]
 
 
