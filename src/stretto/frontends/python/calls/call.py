@@ -11,6 +11,7 @@ import inspect
 import threading
 import types
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any, NoReturn
 
 import torch
@@ -28,8 +29,9 @@ from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.iterating import USE_ALL, drained
 from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
+from stretto.frontends.python.calls.single_dispatch import implementation
 from stretto.frontends.python.control import branches
-from stretto.frontends.python.guards.reach import is_of_user, original
+from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
 from stretto.frontends.python.lists import choices, parts
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.objects.foreign import (
@@ -50,7 +52,7 @@ from stretto.frontends.python.tracing.locations import enter_graph, in_module, i
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
-from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.tracing.tracer import active, suspended, tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
@@ -128,8 +130,25 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
+        case functools._lru_cache_wrapper():
+            return _call_cached(function, args, kwargs)
         case _:
             return _call_other(function, args, kwargs)
+
+
+def _call_cached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a function whose results are kept, and outlive the capture: where it is a function
+    of Python values, its results are as they are in eager PyTorch. Else they are not kept."""
+    if all(map(_is_atom, (*args, *kwargs.values()))):
+        with suspended():
+            return function(*args, **kwargs)
+    return traced_call(function.__wrapped__, args, kwargs)
+
+
+def _is_atom(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_atom, value))  # pyright: ignore[reportUnknownArgumentType]
+    return type(value) in ATOMS or isinstance(value, type | Enum)
 
 
 _CALLS_OF_MODULES: frozenset[Any] = frozenset({nn.Module.__call__, nn.Module._call_impl})  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
@@ -333,7 +352,7 @@ def _call_function(
 ) -> Any:
     filename = function.__code__.co_filename
     if not is_rewritten(function) and not is_user_file(filename):
-        inner = _under_context(function)
+        inner = _under_context(function) or implementation(function, args)
         if inner is not None:
             return traced_call(inner, args, kwargs)
         if filename.startswith("<"):

@@ -86,12 +86,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = tracer()
-        before, state.is_dispatching = state.is_dispatching, True
-        try:
-            with state.executed.paused():
-                return dispatch(self, func, args, kwargs or {})
-        finally:
-            state.is_dispatching = before
+        with state.running_natively(), state.executed.paused():
+            return dispatch(self, func, args, kwargs or {})
 
 
 @contextmanager

@@ -35,7 +35,7 @@ _MOST_STEPS = 5
 
 _READERS = ("__getattr__", "__getattribute__")
 """Methods that `isinstance` calls, too, also where the tracer asks: for names with underscores they
-run as they are."""
+run as they are, with all that they call."""
 
 _PLAIN = frozenset(
     (
@@ -67,13 +67,11 @@ class Redirection:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         state = active()
         name = self.code.co_name
-        if (
-            state is None
-            or state.is_dispatching
-            or _is_transforming()
-            or (name in _READERS and args[1].startswith("__"))
-        ):
+        if state is None or state.is_native or _is_transforming():
             return self.as_it_is()(*args, **kwargs)
+        if name in _READERS and args[1].startswith("__"):
+            with state.running_natively():
+                return self.as_it_is()(*args, **kwargs)
         return Hooks.returned(name, Hooks.call(self.function, *args, **kwargs))
 
     def as_it_is(self) -> FunctionType:

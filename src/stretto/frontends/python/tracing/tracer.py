@@ -126,7 +126,7 @@ class Tracer:
         self.sizes = Sizes(plan)
         self.notes: list[str] = []
         self.sourceless: list[str] = []
-        self.is_dispatching = False
+        self.is_native = False  # the user's code that runs is not traced
         self.functions: dict[str, Function] = {}
         self.frames: list[CallFrame] = []
         self.home: dict[Value, BlockScope] = {}
@@ -224,6 +224,15 @@ class Tracer:
     def native(self) -> AbstractContextManager[object]:
         """Run operators on real tensors, unrecorded."""
         return without_modes()
+
+    @contextmanager
+    def running_natively(self) -> Generator[None]:
+        """Runs the user's code as it is."""
+        before, self.is_native = self.is_native, True
+        try:
+            yield
+        finally:
+            self.is_native = before
 
     # -- scopes ---------------------------------------------------------------------------------
 
@@ -638,6 +647,18 @@ def tracer() -> Tracer:
     found = active()
     assert found is not None, "no capture is going on"
     return found
+
+
+@contextmanager
+def suspended() -> Generator[None]:
+    """Runs code as if no capture went on."""
+    state = tracer()
+    _local.tracer = None
+    try:
+        with state.native():
+            yield
+    finally:
+        _local.tracer = state
 
 
 @contextmanager

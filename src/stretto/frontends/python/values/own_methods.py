@@ -41,7 +41,7 @@ def _is_written(entry: Any) -> bool:
     while isinstance(entry, staticmethod | classmethod | MethodType | partial):
         entry = entry.func if isinstance(entry, partial) else entry.__func__  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(entry, FunctionType):
-        return False
+        return isinstance(_entry(type(entry), "__get__"), FunctionType)
     return is_rewritten(entry) or is_user_function(inspect.unwrap(entry))
 
 

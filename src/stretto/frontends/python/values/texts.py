@@ -358,4 +358,7 @@ def settled_texts(value: Any) -> Any:
     state = active()
     if state is None or not state.has_texts:
         return value
-    return pytree.tree_map(settled, value)
+    with state.running_natively():  # what the user's containers do for the walk is not traced
+        if not pytree.tree_any(is_text, value):
+            return value
+        return pytree.tree_map(settled, value)
