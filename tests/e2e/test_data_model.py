@@ -86,7 +86,6 @@ VALUES = [
 
 REFUSED = (
     "as_float_for_math",  # a function of C takes a float of Python
-    "text_by_tensor",
     "hash_by_tensor",
     "enumeration_by_tensor",
     "sorted_by_tensor",

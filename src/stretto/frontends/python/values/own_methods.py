@@ -18,7 +18,6 @@ from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active
-from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import is_number
 
@@ -79,7 +78,7 @@ def returned(name: str, result: Any) -> Any:
     kind = _RESULTS.get(name)
     if kind in (bool, int, float) and isinstance(result, TracedTensor):
         return kind(result)
-    if kind is not None and isinstance(result, TracedTensor | Either):
+    if kind is not None and type(result).__module__.startswith("stretto."):
         fail(
             f"'{name}' gives a value that the run decides where Python needs one of class "
             f"{kind.__name__}",

@@ -22,6 +22,7 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.scalars import (
     concrete,
     is_number,
@@ -324,6 +325,9 @@ def formatted(value: Any, conversion: int, form: str) -> Any:
         if is_number(value):
             show([python_kind(DType.from_torch(value.dtype))()])  # raises for a wrong format
         return made_text([Shown(show)], [kept(value)])
+    own = own_method(value, "__format__") if conversion == -1 else None
+    if own is not None:
+        return Hooks.call(own, form)
     if conversion == -1 and form:
         return format(value, form)
     shown = Hooks.shown(value, _CONVERSIONS.get(conversion, str))
