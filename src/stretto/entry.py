@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import CaptureError, RaisesInPython
+from stretto.errors import CaptureError, OtherProgram, RaisesInPython
 from stretto.families import CallForm, Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
@@ -106,7 +106,8 @@ class Entry:
         for source in self.captured.constants:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
-        self.may_end_in_python = any(map(raises_in_python, self.captured.program.walk()))
+        says = self.captured.journal is not None
+        self.may_end_in_python = says or any(map(raises_in_python, self.captured.program.walk()))
         output = self.captured.output
         self.single = output == ResultLeaf(0)
 
@@ -124,12 +125,21 @@ class Entry:
         inputs = [t if t.is_contiguous() and not t.is_neg() else _plain(t) for t in bound]
         drawn = () if self.checker is None else self.checker.states()
         read = self.read_sizes
-        results = self.executable(inputs) if read is None else self.executable(inputs, read(inputs))
-        if self.may_end_in_python:
-            self.executable.synchronize()
+        try:
+            results = (
+                self.executable(inputs) if read is None else self.executable(inputs, read(inputs))
+            )
+            if self.may_end_in_python:
+                self.executable.synchronize()
+        except Exception as error:
+            if not self._ends_in_python(error):
+                raise
+            raise RaisesInPython("the run comes to an exception that Python raises") from error
         if self.checker is not None:
             self.checker.check(inputs, results, drawn)
             self.checker = None
+        if captured.journal is not None:
+            captured.journal.act_out(results, bound, reading)
         for mutation in captured.mutations:
             self.write_back(bound, results, mutation)
         if captured.objects is not None and reading is not None:
@@ -142,9 +152,12 @@ class Entry:
         """The states of the generators before a run after which the call may start again."""
         return states_drawn_from(self.captured.program) if self.may_end_in_python else ()
 
-    def ends_in_python(self, error: Exception) -> bool:
-        """Whether a call goes on in Python after its run has raised an error."""
-        return isinstance(error, RaisesInPython)
+    def _ends_in_python(self, error: Exception) -> bool:
+        """Whether a call starts again in Python after its run has raised an error, since the error
+        shows values, or the function prints or logs before."""
+        if self.captured.journal is None or isinstance(error, OtherProgram):
+            return False
+        return getattr(error, "location", None) not in self.captured.windows
 
     def bind(
         self, tensors: Sequence[torch.Tensor], reading: Reading | None = None

@@ -23,6 +23,7 @@ from stretto.errors import (
     CaptureError,
     CodegenError,
     OtherProgram,
+    RaisesInPython,
     RunError,
     ScheduleError,
     VerifyError,
@@ -142,11 +143,13 @@ class Programs:
                 return entry(tensors, reading)
             except OtherProgram as error:
                 key = ((OtherProgram.__name__, error.message), entry.key)
-            except Exception as error:
-                if not isinstance(error, RunError) or not self._compiler.learn(entry, error):
-                    if not self._compiler.may_run_in_python or not entry.ends_in_python(error):
-                        raise
-                    break
+            except RaisesInPython:
+                if not self._compiler.may_run_in_python:
+                    raise
+                break
+            except RunError as error:
+                if not self._compiler.learn(entry, error):
+                    raise
                 key = None
             found = self.find(args, kwargs) if key is None else self._other(key, args, kwargs)
 

@@ -337,7 +337,7 @@ def test_everything_that_is_captured_is_written() -> None:
     once more, which a loaded function cannot."""
     assert {item.name for item in fields(Captured)} == {
         "program", "inputs", "constants", "output", "mutations", "notes", "guards", "writes",
-        "identical", "objects", "sizes", "windows",
+        "identical", "objects", "sizes", "windows", "journal",
     }  # fmt: skip
 
 
@@ -355,6 +355,19 @@ def test_a_stale_program_is_not_saved(tmp_path: Path) -> None:
         fast.save(tmp_path / "file")
     fast(torch.ones(2))
     check_equal(loaded(fast, tmp_path)(torch.ones(2)), torch.full((2,), 3.0))
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        lambda x: (print(x), x)[1],
+        lambda x: [1.0, 2.0][{"0": 0, "1": 1}[str(int(x[0]))]] * x,
+    ],
+)
+def test_what_python_says_is_not_saved(says: Any, tmp_path: Path) -> None:
+    fast = interpreted(says, example_inputs=(torch.ones(2),))
+    with pytest.raises(SaveError, match="shows values of the run, or prints or logs"):
+        fast.save(tmp_path / "file")
 
 
 def test_objects_are_not_saved(tmp_path: Path) -> None:

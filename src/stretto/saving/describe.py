@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 import stretto
 from stretto.device.user_kernels import kernel_for
-from stretto.entry import Entry
+from stretto.entry import Entry, raises_in_python
 from stretto.errors import SaveError, SourceLocation
 from stretto.families import SizeKey
 from stretto.frontends.python import (
@@ -154,7 +154,8 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             "the function reads or changes attributes or items of objects that outlive the call",
             remedy="pass what changes as tensors, and return it, or keep it in buffers of a module",
         )
-    if entry.may_end_in_python:
+    journal = captured.journal
+    if any(map(raises_in_python, captured.program.walk())) or (journal and journal.is_of_user):
         raise SaveError(
             "the function raises an exception that shows values of the run, or prints or logs",
             remedy="raise it with a constant message; print and log outside of the function",

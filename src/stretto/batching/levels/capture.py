@@ -216,7 +216,7 @@ def _leaves(captured: Captured) -> list[ResultLeaf | InputLeaf]:
 
 
 def _check(captured: Captured) -> None:
-    if captured.mutations or captured.objects is not None:
+    if captured.mutations or captured.objects is not None or captured.journal is not None:
         raise CaptureError(
             "an operator changes a tensor that it is given, or an object outside of the function",
             remedy="use the operator that returns a new tensor",

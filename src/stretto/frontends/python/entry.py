@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
+from stretto.frontends.python.calls.effects import silenced
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
@@ -27,12 +28,13 @@ from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
-from stretto.frontends.python.results.captured import Captured, Mutation, ObjectState
+from stretto.frontends.python.results.captured import Captured, JournalSpec, Mutation, ObjectState
 from stretto.frontends.python.results.effects import (
     ChangePlan,
     EffectWriter,
     check_changes,
     exemptions,
+    journal_spec,
     substitute,
     substitute_counters,
 )
@@ -64,7 +66,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
 from stretto.frontends.python.tracing.tensor import FunctionContext
-from stretto.frontends.python.tracing.tracer import Region, Surroundings, Tracer, activate
+from stretto.frontends.python.tracing.tracer import Region, Surroundings, Tracer, activate, tracer
 from stretto.frontends.python.values.raises import place_of, raises, shows_values, stop_at
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
@@ -128,12 +130,12 @@ def capture(
     unchanged.
     """
     limit = sys.getrecursionlimit()
-    with capturing():
+    with capturing(), silenced():
         drawn = states_of((None,))
         sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
         try:
             heap, plan = Heap(), ChangePlan.of(state)
-            heap.add((fn,))
+            heap.add((fn, heap.journal.order))
             plan.arguments |= heap.add_arguments((args, kwargs)) or bool(by_structure)
             executed = ExecutedCode()
             hints = Hints()
@@ -300,7 +302,8 @@ def _capture(
             if after.base is not item.value or after.stale is not None:
                 mutations.append(Mutation(number, len(yields)))
                 yields.append(tracer.read(item.traced))
-        made = _finish(tracer, context, region, every, yields, output, mutations)
+        journal = journal_spec(heap, flattener)
+        made = _finish(tracer, context, region, every, yields, output, mutations, journal)
         if not effects and not reading.objects and not plan.roots:
             return made, None
         roots, fixed = tuple(plan.used_roots()), tuple(writer.fixed)
@@ -324,7 +327,9 @@ def _guarded(
         held = replace(held, key=reading.key, shapes=reading.shapes)
         exempt = exemptions(held.roots, reading)
     code = Code(tracer.traced.values(), tracer.executed, tracer.names_read)
-    return made(guards_of(roots, code, tracer.missing, exempt), held)
+    guards = guards_of(roots, code, tracer.missing, exempt)
+    guards.settings |= dict(tracer.asked.values())
+    return made(guards, held)
 
 
 def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
@@ -334,7 +339,8 @@ def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
         return staging.call(fn, *args, **kwargs)
     except Exception as error:
         has_checks = any(isinstance(op, CheckOp) for op in region.scope.block.walk())
-        if not raises(error) or not (has_checks or shows_values(error)):
+        says = bool(tracer().heap.journal.sites)
+        if not raises(error) or not (has_checks or says or shows_values(error)):
             raise
         stop_at(region, error)
         return None
@@ -348,6 +354,7 @@ def _finish(
     yields: list[Value],
     output: Any,
     mutations: list[Mutation],
+    journal: JournalSpec | None,
 ) -> MakeCaptured:
     block = region.scope.block
     block.params = tuple(item.value for item in inputs)
@@ -375,6 +382,7 @@ def _finish(
         objects,
         sizes,
         frozenset(tracer.windows),
+        journal,
     )
 
 

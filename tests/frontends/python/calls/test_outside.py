@@ -8,7 +8,6 @@ import os
 import pathlib
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -86,18 +85,6 @@ def test_it_is_refused_with_its_line_before_it_happens(
     assert caught.value.location is not None
     assert caught.value.location.function == act.__name__
     assert not path.exists() and QUEUE.empty() and not SEEN.getvalue()
-
-
-def test_what_is_printed_is_printed_while_capturing(capsys: pytest.CaptureFixture[str]) -> None:
-    def run(x: Tensor) -> Tensor:
-        print("one")
-        sys.stdout.write("two")
-        return x + 1
-
-    fast = stretto.compile(run, backend="interpreter")
-    for _ in range(2):
-        fast(torch.ones(2))
-    assert capsys.readouterr().out == "one\ntwo"
 
 
 def test_texts_of_its_own_and_files_that_are_read(tmp_path: pathlib.Path) -> None:

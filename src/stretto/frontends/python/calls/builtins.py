@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_map
 
 from stretto.frontends.python.calls import (
+    effects,
     iterating,
     ordering,
     packed,
@@ -331,13 +332,6 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     return rule
 
 
-def _print(*args: Any, **kwargs: Any) -> Any:
-    if tree_any(lambda x: isinstance(x, TracedTensor | TracedList), args):
-        tracer().note("print of a traced value happens while capturing only")
-        return None
-    return NotImplemented
-
-
 def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
     """A function of the module `math`."""
 
@@ -562,7 +556,6 @@ RULES: dict[Any, BuiltinRule] = {
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
-    print: _print,
     round: _round,
     divmod: _divmod,
     **{
@@ -590,6 +583,7 @@ RULES: dict[Any, BuiltinRule] = {
     **parts.RULES,
     **iterating.RULES,
     **sized.RULES,
+    **effects.RULES,
     **texts.RULES,
     **packed.RULES,
     **transformers.RULES,

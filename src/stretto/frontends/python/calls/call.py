@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import logging
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import entries, recursion, sized, switches, texts
+from stretto.frontends.python.calls import effects, entries, recursion, sized, switches, texts
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -95,6 +96,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
+    acts = effects.rule_of(function)
+    if acts is not None:
+        return acts(*args, **kwargs)
     check_repeatable(function)
     check_harmless(function, args, kwargs)
     function = original(function)
@@ -138,7 +142,11 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _call_cached(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of a function whose results are kept, and outlive the capture: where it is a function
-    of Python values, its results are as they are in eager PyTorch. Else they are not kept."""
+    of Python values, its results are as they are in eager PyTorch. Else they are not kept. One that
+    says something does so once for equal arguments, in the run that comes to it."""
+    are_known = all(_is_atom(x) or isinstance(x, logging.Logger) for x in (*args, *kwargs.values()))
+    if are_known and effects.called_once(function, args, kwargs):
+        return None
     if all(map(_is_atom, (*args, *kwargs.values()))):
         with suspended():
             return function(*args, **kwargs)

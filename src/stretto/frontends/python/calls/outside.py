@@ -2,8 +2,8 @@
 
 A capture would call random numbers and clocks once, and every later run of the program would find
 the value of that first call. So calling one is a CaptureError, and so is what writes files, puts
-into queues or starts processes. What is printed or logged is so while capturing only. Where
-statements may run in Python (`fallback=True`), all that acts on the world outside runs there.
+into queues or starts processes. What is printed, warned of or logged goes into a journal
+(`effects.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import logging
 import os
 import pathlib
 import pickle
 import random
 import secrets
-import sys
 import threading
 import time
 import uuid
@@ -28,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stretto.frontends.python.calls.effects import stream_name
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import Surroundings, tracer
 
@@ -83,13 +82,8 @@ _WRITERS: frozenset[Any] = frozenset(
 )
 """Functions that do something which later runs would not do again."""
 _DIFFERENTIATE: frozenset[Any] = frozenset((torch.autograd.grad, torch.autograd.backward))
-_CUT: frozenset[Any] = frozenset((print, open, torch.load, np.load))
+_CUT: frozenset[Any] = frozenset((open, torch.load, np.load))
 """Functions that may be called while capturing, but are cut where statements run in Python."""
-_LOGS = {
-    "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
-    "warn": logging.WARNING, "error": logging.ERROR, "exception": logging.ERROR,
-    "critical": logging.CRITICAL, "log": None,
-}  # fmt: skip
 _WRITING_MODULES = frozenset(
     (
         "_queue", "_socket", "_sqlite3", "multiprocessing", "queue", "shutil", "socket", "sqlite3",
@@ -101,7 +95,7 @@ _CUT_MODULES = _WRITING_MODULES | {"_csv", "_pickle", "csv", "pickle", "threadin
 
 def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Fail for a function that changes the world outside of the program, where statements may run
-    in Python also for one that prints or reads; and for gradients."""
+    in Python also for one that reads; and for gradients."""
     name = getattr(function, "__name__", type(function).__name__)
     is_cut = tracer().surroundings is not Surroundings.COMPILED
     owner = getattr(function, "__self__", None)
@@ -117,7 +111,7 @@ def check_harmless(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, An
         )
     acts = _writes(function, name, args, kwargs)
     if not acts and is_cut:
-        acts = _is_one_of(function, _CUT) or _speaks(function, name, args)
+        acts = _is_one_of(function, _CUT) or _uses_files(function)
     if acts:
         fail(
             f"'{name}' acts on the world outside, which a compiled program would not do again",
@@ -134,7 +128,7 @@ def _writes(function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str
     if function is print:
         owner, name = kwargs.get("file"), "write"
     if isinstance(owner, io.IOBase):
-        is_shown = owner in (sys.stdout, sys.stderr)
+        is_shown = stream_name(owner) is not None
         return name.startswith("write") and not is_shown and _is_shared_file(owner)
     if isinstance(owner, pathlib.Path):
         return name in _OF_PATHS
@@ -143,14 +137,9 @@ def _writes(function: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str
     return _is_one_of(function, _WRITERS) or _is_of_module(function, _WRITING_MODULES)
 
 
-def _speaks(function: Any, name: str, args: tuple[Any, ...]) -> bool:
-    """Whether a call logs something, or uses a file or something of a module that acts."""
+def _uses_files(function: Any) -> bool:
+    """Whether a call uses a file or something of a module that acts."""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, logging.Logger):
-        level = _LOGS.get(name, logging.NOTSET)
-        if level is None and args:
-            level = args[0]
-        return name in _LOGS and (not isinstance(level, int) or owner.isEnabledFor(level))
     if isinstance(owner, io.IOBase):
         return _is_shared_file(owner)
     return _is_of_module(function, _CUT_MODULES)

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.lists import operations
+from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -23,18 +24,20 @@ from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import (
     Applied,
     Formatted,
+    FromRun,
     OfText,
     Percent,
     Shown,
     TextOf,
     TextPart,
     TracedText,
+    form_of,
     formatted,
+    given,
     is_shown_late,
     is_text,
     joined,
     joined_texts,
-    kept,
     made_text,
     pieces_of,
     settled,
@@ -150,6 +153,9 @@ def shown(value: Any, function: Callable[[Any], str]) -> Any:
         return _applied(function, operations.copied(value))
     if is_shown_late(value):
         return formatted(value, conversion, "")
+    if isinstance(value, torch.Size):
+        is_late = any(isinstance(dim, torch.SymInt) for dim in value)
+        return _applied(_text_of_size, list(value)) if is_late else str(value)
     kind = type(value)
     if kind.__str__ is BaseException.__str__ and function is str:
         args = value.args
@@ -163,12 +169,23 @@ def shown(value: Any, function: Callable[[Any], str]) -> Any:
     return function(value)
 
 
+def _text_of_size(dims: list[int]) -> str:
+    return str(torch.Size(dims))
+
+
 def _applied(function: Callable[..., str], value: Any, **options: Any) -> Any:
     """A function of a structure of containers with traced values in it."""
-    leaves, structure = pytree.tree_flatten(value)
-    values = [operations.copied(x) if isinstance(x, TracedList) else kept(x) for x in leaves]
-    show = Applied(function, structure, tuple(options.items()))
+    filled, values = given(value, _form_of)
+    show = Applied(function, filled, tuple(options.items()))
     return made_text([Shown(show, len(values))], values)
+
+
+def _form_of(leaf: Any) -> tuple[Any, Any]:
+    if isinstance(leaf, TracedList):
+        return FromRun(), [operations.copied(leaf)]
+    if isinstance(leaf, torch.Size):
+        leaf = torch.Size([int(dim) for dim in leaf])
+    return form_of(leaf)
 
 
 def _shown_by(function: Callable[[Any], str]) -> Rule:
@@ -258,7 +275,7 @@ def str_method(function: Any) -> Rule | None:
 
 
 def _joined(text: str, items: Any) -> Any:
-    if type(items) in (GeneratorType, map, filter):
+    if isinstance(items, GeneratorType | Iterating):
         items = list(items)
     is_late = isinstance(items, list | tuple) and any(map(is_text, items))
     return joined_texts(text, items) if is_late else text.join(items)

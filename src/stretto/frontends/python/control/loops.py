@@ -42,7 +42,7 @@ from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
 from stretto.frontends.python.values.scalars import Kind
 from stretto.frontends.python.values.sizes import plain
-from stretto.frontends.python.values.state import Snapshot
+from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Block, Op, Value
 from stretto.ir.ops import ForOp, WhileOp
 from stretto.ir.size_bounds import at_most
@@ -185,11 +185,14 @@ def _traced_while(
             head = region.scope.block
             head.params = carry.begin()
             placed, states = Snapshot.take(), {item: item.state for item in region.before}
+            lists = [made.memory for made in carry.made.values() if isinstance(made, TracedList)]
+            held = [memory.state for memory in lists]
             condition = test()
             of_loops |= loops_of(condition)
             head.yields = (_flag(condition),)
             writes = any(item.state != states.get(item) for item in region.before)
-            if writes or not placed.is_now():
+            grown = [memory.state for memory in lists] != held
+            if writes or grown or not placed.is_now():
                 raise _TestHasEffects
         with state.region() as region:
             body = region.scope.block

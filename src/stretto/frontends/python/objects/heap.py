@@ -31,6 +31,7 @@ from torch import nn
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import content_of
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user
+from stretto.frontends.python.objects.journal import Journal
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.frames import read_cell
@@ -82,6 +83,7 @@ class Heap:
     keep: list[Any] = field(default_factory=list[Any])
     arrays: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
     """Arrays, and copies of them. They cannot hold traced values, so changes are refused."""
+    journal: Journal = field(default_factory=Journal)
     stores: dict[tuple[str, int], Holder] = field(default_factory=dict[tuple[str, int], Holder])
 
     # ---- finding -----------------------------------------------------------------------------

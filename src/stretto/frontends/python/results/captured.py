@@ -11,6 +11,7 @@ import torch
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
+from stretto.frontends.python.objects.journal import Site, act_out
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
@@ -244,6 +245,33 @@ class ObjectState:
         return result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JournalSpec:
+    """What a run does to the world outside: its sites, the numbers of those that it comes to in
+    order, and the columns of all sites."""
+
+    sites: tuple[Site, ...]
+    order: OutputSpec
+    columns: tuple[OutputSpec, ...]
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether the user's own code acts, and not only that of libraries."""
+        return any(site.of_user for site in self.sites)
+
+    def act_out(
+        self, results: Sequence[Any], inputs: Sequence[torch.Tensor], reading: Reading | None
+    ) -> None:
+        """Prints, warns and logs what the run has come to."""
+        objects: Sequence[Any] = () if reading is None else reading.objects
+        made = dict[OutputSpec, Any]()
+        order, *columns = (
+            build_output(spec, results, inputs, objects, made)
+            for spec in (self.order, *self.columns)
+        )
+        act_out(self.sites, order, columns)
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """After a run, result `result` is to be copied into input `input`."""
@@ -260,7 +288,7 @@ class Captured:
     which views are copies. `identical`: inputs that the function also reaches in another way.
     `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
     sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are
-    taken to lie inside of their dim.
+    taken to lie inside of their dim. `journal`: what a run does to the world outside.
     """
 
     program: Program
@@ -275,3 +303,4 @@ class Captured:
     objects: ObjectState | None = None
     sizes: CallSizes | None = None
     windows: frozenset[SourceLocation] = frozenset()
+    journal: JournalSpec | None = None

@@ -25,7 +25,14 @@ from stretto.frontends.python.guards.reading import (
     read_state,
 )
 from stretto.frontends.python.objects.heap import Heap
-from stretto.frontends.python.results.captured import Effect, ObjectState
+from stretto.frontends.python.results.captured import (
+    Effect,
+    JournalSpec,
+    NewContainer,
+    ObjectState,
+    OutputSpec,
+)
+from stretto.frontends.python.results.containers import CollectionOf
 from stretto.frontends.python.results.output import Flattener
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -78,6 +85,8 @@ class ChangePlan:
         reads = _ReadableNames(heap, functions)
         self.tracked.update(heap.touched)
         for box in heap.changed():
+            if heap.journal.holds(box):
+                continue
             self.tracked[id(box)] = box
             if id(box) in visited:
                 self._count(heap, box)
@@ -200,6 +209,29 @@ def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
     return found
 
 
+def journal_spec(heap: Heap, flattener: Flattener) -> JournalSpec | None:
+    """What the journal of a capture holds; None where it is empty."""
+    grown = {id(box): made for box, made in flattener.stand_ins.values()}
+    journal = heap.journal
+    if not journal.order and id(journal.order) not in grown:
+        return None
+    changed = {id(box) for box in heap.changed()}
+    for item in journal.referred:
+        if any(id(box) in changed for box in heap.boxes_of(item)):
+            fail(
+                f"a {type(item).__name__} is printed or logged that the function changes",
+                "print what it holds, or its text: str(...)",
+            )
+
+    def spec(items: list[Any]) -> OutputSpec:
+        if id(items) in grown:
+            return flattener.items(grown[id(items)])
+        return NewContainer(CollectionOf(list), tuple(map(flattener.spec, items)))
+
+    columns = (spec(column) for site in journal.sites.values() for column in site.columns)
+    return JournalSpec(tuple(journal.sites.values()), spec(journal.order), tuple(columns))
+
+
 # ---- before the run: inputs in place of what is read --------------------------------------------
 
 
@@ -245,12 +277,14 @@ class EffectWriter:
     def effects(self) -> tuple[Effect, ...]:
         grown = self.flattener.stand_ins.values()
         lists = {id(box) for box, _ in grown}
-        changed = [box for box in self.heap.changed() if id(box) not in lists]
+        own = self.heap.journal.holds
+        changed = [box for box in self.heap.changed() if id(box) not in lists and not own(box)]
         return (
             *map(self._effect, changed),
             *(  # all items of lists that grew in traced branches or loops
                 Effect(self._place(box), (), (), True, self.flattener.items(made))
                 for box, made in grown
+                if not own(box)
             ),
         )
 

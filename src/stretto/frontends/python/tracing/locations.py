@@ -159,17 +159,17 @@ def _located(code: CodeType, file: str, instruction: int) -> SourceLocation:
         line or code.co_firstlineno,
         column,
         end_column,
-        _shown_function(code.co_qualname),
+        shown_function(code.co_qualname),
     )
 
 
 def definition(code: CodeType) -> SourceLocation:
     """Where a function is defined."""
-    name = _shown_function(code.co_qualname)
+    name = shown_function(code.co_qualname)
     return SourceLocation(code.co_filename, code.co_firstlineno, function=name)
 
 
-def _shown_function(qualname: str) -> str:
+def shown_function(qualname: str) -> str:
     """The user's function: staged regions and factories are left out of the name."""
     parts = [part for part in qualname.split(".") if not part.startswith("__stretto")]
     shown = ".".join(part for part in parts if part != "<locals>")

@@ -373,13 +373,13 @@ class TracedTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         """Code that is not rewritten needs the text of a value that it cannot have."""
-        return str(Hooks.concrete(self, "text"))
+        return str(Hooks.shown(self, repr))
 
     def __str__(self) -> str:
-        return repr(self)
+        return str(Hooks.shown(self, str))
 
     def __format__(self, spec: str) -> str:
-        return format(Hooks.concrete(self, "text"), spec)
+        return str(Hooks.staging.text((self, -1, spec)))
 
     def __hash__(self) -> int:
         """A number of Python is a key by its value, and a tensor by its identity."""

@@ -144,6 +144,8 @@ class Tracer:
         self.splits_attention = False  # whether it is products and a softmax, whatever its sizes
         self.masks_to_nan = False  # what they make of a row of which all keys are masked
         self.missing: list[tuple[Any, str]] = []
+        # What was asked of the world outside: functions, with what they said.
+        self.asked: dict[Any, tuple[Callable[[], Any], Any]] = {}
         self.writes = False
         self.surroundings = Surroundings.COMPILED
         self.inputs: dict[int, TracedTensor] = {}

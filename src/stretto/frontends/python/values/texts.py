@@ -67,16 +67,44 @@ class Percent:
 
 
 @dataclass(frozen=True, slots=True)
+class FromRun:
+    """The place of a value of the run, or of a text of `count` of them."""
+
+    text: TextOf | None = None
+    count: int = 1
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        return values[0] if self.text is None else self.text(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Containers of constants, with values of the run in their places."""
+
+    leaves: tuple[Any, ...]
+    structure: pytree.TreeSpec = field(hash=False)
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        made, at = list[Any](), 0
+        for leaf in self.leaves:
+            if isinstance(leaf, FromRun):
+                made.append(leaf(values[at : at + leaf.count]))
+                at += leaf.count
+            else:
+                made.append(leaf)
+        return pytree.tree_unflatten(made, self.structure)
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
-    """A function that makes a text of the values in a structure of containers. name: the function
-    in messages."""
+    """A function that makes a text of containers with values of the run in them."""
 
     function: Callable[..., str]
-    structure: pytree.TreeSpec = field(hash=False)
+    given: Given
     options: tuple[tuple[str, Any], ...] = ()
 
     def __call__(self, values: Sequence[Any]) -> str:
-        return self.function(pytree.tree_unflatten(values, self.structure), **dict(self.options))
+        return self.function(self.given(values), **dict(self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +310,26 @@ def kept(value: Any) -> Any:
         with tracer().mode:
             return value.clone()
     return value
+
+
+def given(
+    value: Any, form_of: Callable[[Any], tuple[Any, Sequence[Any]]]
+) -> tuple[Given, list[Any]]:
+    """Containers as they are filled when the program has run, and the values that it takes."""
+    leaves, structure = pytree.tree_flatten(value)
+    forms, values = list[Any](), list[Any]()
+    for leaf in leaves:
+        form, needed = form_of(plain(leaf))
+        forms.append(form)
+        values += needed
+    return Given(tuple(forms), structure), values
+
+
+def form_of(leaf: Any) -> tuple[Any, Sequence[Any]]:
+    """How a leaf of a container is filled in, and the values of the run that it takes."""
+    if is_text(leaf):
+        return FromRun(TextOf(leaf.stretto_pieces), len(leaf.stretto_values)), leaf.stretto_values
+    return (FromRun(), [kept(leaf)]) if is_shown_late(leaf) else (leaf, ())
 
 
 def joined(parts: Sequence[TextPart]) -> Any:

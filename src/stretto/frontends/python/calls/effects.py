@@ -1,0 +1,431 @@
+"""What is printed, warned of or logged goes into the journal while a function is captured."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stretto.frontends.python.calls.speakers import Place, is_by_user, place_at
+from stretto.frontends.python.calls.texts import shown
+from stretto.frontends.python.objects.journal import Act, Journal
+from stretto.frontends.python.source.rewrite import is_user_function
+from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.leaves import kind_of
+from stretto.frontends.python.values.raises import shows_values
+from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.texts import (
+    FromRun,
+    form_of,
+    given,
+    is_shown_late,
+    is_text,
+    settled,
+)
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device)
+_KEPT = (*_ATOMS, torch.Size, range, slice, Enum, FunctionType, ModuleType, BaseException, Warning)
+
+
+# ---- what an act needs of the run ------------------------------------------------------------
+
+
+def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Notes that the run calls `function(*args, **kwargs)` here. key: which line it is."""
+    by_user = is_by_user()
+    if by_user is None:
+        return
+    if _SILENCE.collected is not None:
+        _SILENCE.collected.append(function)
+        return
+    filled, values = given((args, kwargs), _form_of)
+    kinds = tuple(kind_of(value) for value in values)
+    if any(kind is None for kind in kinds):
+        fail(
+            "what is printed or logged is one of several things, depending on the run",
+            "print it in the arms, or compile with fallback=True",
+        )
+    identity = tuple(map(_identity, filled.leaves))
+    name = getattr(function, "__qualname__", "")
+    whole = (key, name, repr(filled.structure), identity, kinds)
+
+    def act(values: Sequence[Any]) -> None:
+        positional, named = filled(values)
+        function(*positional, **named)
+
+    _enter(whole, act, values, by_user=by_user)
+
+
+def _enter(key: Any, act: Act, values: Sequence[Any], *, by_user: bool) -> None:
+    heap = tracer().heap
+    journal: Journal = heap.journal
+    site = journal.site(key, act, len(values), by_user)
+    heap.add(site.columns)
+    if len(tracer().regions) > 1:  # what is undone or repeated there undoes and repeats these, too
+        heap.touched |= {id(items): items for items in (journal.order, *site.columns)}
+    Hooks.call(journal.order.append, site.number)
+    for column, value in zip(site.columns, values, strict=True):
+        Hooks.call(column.append, value)
+
+
+def _form_of(leaf: Any) -> tuple[Any, Sequence[Any]]:
+    """How an act has a leaf, and the values of the run that it needs for it."""
+    if isinstance(leaf, BaseException) and shows_values(leaf):
+        return _form_of(shown(leaf, str))
+    if isinstance(leaf, torch.Size) and any(isinstance(dim, torch.SymInt) for dim in leaf):
+        return _form_of(shown(leaf, str))
+    if not isinstance(leaf, _KEPT) and not is_shown_late(leaf):
+        if not tracer().heap.knows(leaf):
+            fail(
+                f"a {type(leaf).__name__} that the function has made is printed or logged",
+                "print or log its text: str(...), or compile with fallback=True",
+            )
+        tracer().heap.journal.referred.append(leaf)
+    form, values = form_of(leaf)
+    return form, [_of_size(value) for value in values]
+
+
+def _of_size(value: Any) -> Any:
+    return tracer().number_of_dim(value) if isinstance(value, torch.SymInt) else value
+
+
+def _identity(leaf: Any) -> Any:
+    """What tells one constant of an act from another."""
+    if isinstance(leaf, FromRun):
+        return leaf
+    return (type(leaf), repr(leaf)) if isinstance(leaf, _ATOMS) else ("object", id(leaf))
+
+
+# ---- standard streams ------------------------------------------------------------------------
+
+
+class Stream:
+    """`sys.stdout` or `sys.stderr` while a function is captured."""
+
+    def __init__(self, name: str, stream: Any) -> None:
+        self._name = name
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: Any) -> Any:
+        if active() is None:
+            return self.stream.write(text)
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        record(place_at(1), _written, self._name, text)
+        return Poison(*_LENGTH) if is_text(text) else len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if active() is None:
+            self.stream.flush()
+
+
+_LENGTH = (
+    "the number of characters that were written depends on the run",
+    "leave it, or compile with fallback=True",
+)
+
+
+def _written(name: str, text: str) -> None:
+    getattr(sys, name).write(text)
+
+
+def stream_name(owner: Any) -> str | None:
+    """The name in `sys` of a standard stream."""
+    for name, stream in _SILENCE.streams.items():
+        if owner is stream or owner is stream.stream:
+            return name
+    return None
+
+
+def printed(*args: Any, file: Any = None, **kwargs: Any) -> Any:
+    """`print` in the user's code."""
+    stream = sys.stdout if file is None else file
+    name = stream_name(stream)
+    if name is not None:
+        record(place_at(1), _printed, name, *map(_as_shown, args), **kwargs)
+    elif isinstance(stream, io.StringIO) and not tracer().heap.knows(stream):
+        builtins.print(*map(settled, map(_as_shown, args)), file=stream, **kwargs)
+    else:
+        fail(
+            f"a {type(stream).__name__} is printed to that outlives the call",
+            "print outside of the compiled function, or compile with fallback=True",
+        )
+
+
+def _printed(name: str, *args: Any, **kwargs: Any) -> None:
+    builtins.print(*args, file=getattr(sys, name), **kwargs)
+
+
+def _as_shown(value: Any) -> Any:
+    """A value that is printed. What the user's code says of it is traced, and so is the text of
+    what the function has made. An object from before the call is shown as it is after the run."""
+    if isinstance(value, Either):
+        return Hooks.call(str, value)
+    kind = type(value)
+    name = "__repr__" if kind.__str__ is object.__str__ else "__str__"
+    is_traced = isinstance(value, TracedTensor | TracedList | torch.SymInt | torch.SymFloat)
+    if is_text(value) or isinstance(value, (TracedTensor, torch.SymInt, *_ATOMS)):
+        return value
+    is_traced |= pytree.tree_any(is_shown_late, value)
+    if is_traced or is_user_function(getattr(kind, name)) or not tracer().heap.knows(value):
+        return shown(value, str)
+    return value
+
+
+# ---- warnings --------------------------------------------------------------------------------
+
+_warn, _warn_explicit = warnings.warn, warnings.warn_explicit
+
+
+def warned(
+    message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any
+) -> None:
+    """`warnings.warn`."""
+    if active() is None:
+        _warn(message, category, stacklevel + 1, source, **options)
+        return
+    if isinstance(message, Warning):
+        category = type(message)
+        message = shown(message, str) if shows_values(message) else message
+    place = place_at(stacklevel)
+    key = (place, stacklevel)
+    filters = _action_here(message, category or UserWarning, place)
+    if filters == "ignore":
+        return
+    if filters == "error":
+        raise message if isinstance(message, Warning) else (category or UserWarning)(message)
+    record(key, partial(_warned, place), message, category or UserWarning)
+
+
+def _caught(*args: Any, **kwargs: Any) -> Any:
+    """`warnings.catch_warnings`."""
+    if args or kwargs.get("record"):
+        fail(
+            "warnings are recorded that are known only when the program runs",
+            "record them outside of the compiled function, or compile with fallback=True",
+        )
+    return warnings.catch_warnings(**kwargs)
+
+
+def _action_here(message: Any, category: type[Warning], place: Place) -> str | None:
+    """What filters say that the captured function itself has set; None where it set none."""
+    if list(warnings.filters) == _SILENCE.filters or is_text(message):
+        return None
+    text = str(message)
+    for action, pattern, kind, module, line in warnings.filters:
+        if (
+            (pattern is None or pattern.match(text))
+            and issubclass(category, kind)
+            and (module is None or module.match(place.namespace.get("__name__", "")))
+            and line in (0, place.line)
+        ):
+            return action
+    return "default"
+
+
+def _warned(place: Place, message: Any, category: type[Warning]) -> None:
+    at = place.now()
+    registry = at.namespace.setdefault("__warningregistry__", {})
+    module = at.namespace.get("__name__") or "<string>"
+    _warn_explicit(message, category, at.file, at.line, module, registry, at.namespace)
+
+
+def warned_explicitly(
+    message: Any, category: Any, filename: str, lineno: int, *args: Any, **kwargs: Any
+) -> None:
+    """`warnings.warn_explicit`."""
+    if active() is None:
+        _warn_explicit(message, category, filename, lineno, *args, **kwargs)
+        return
+    record((filename, lineno), _warn_explicit, message, category, filename, lineno, *args, **kwargs)
+
+
+def _shown_by_torch(message: Any) -> None:
+    """A warning of code in C, which calls no function of Python."""
+    if active() is None:
+        _SILENCE.show(message)
+    else:
+        place = place_at(1)
+        record(place, partial(_warned, place), message.message, message.category)
+
+
+# ---- logs ------------------------------------------------------------------------------------
+
+_handle, _is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
+LOG_METHODS = frozenset(
+    ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
+)
+_OF_ROOT = {getattr(logging, name): name for name in LOG_METHODS if hasattr(logging, name)}
+
+
+def rule_of(function: Any) -> Callable[..., Any] | None:
+    """The rule for a function that logs, or a method of a standard stream, in the user's code."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, Stream):
+        return function
+    if function is warnings.catch_warnings:
+        return _caught
+    name = stream_name(owner)
+    if name is not None:
+        return getattr(getattr(sys, name), function.__name__)
+    if isinstance(owner, logging.Logger) and function.__name__ in LOG_METHODS:
+        return partial(_logged, function)
+    try:
+        name = _OF_ROOT.get(function)
+    except TypeError:
+        return None
+    return None if name is None else partial(_logged, getattr(logging.root, name))
+
+
+def _logged(function: Any, *args: Any, stacklevel: int = 1, **kwargs: Any) -> None:
+    before, _SILENCE.level = _SILENCE.level, stacklevel
+    try:
+        function(*args, **kwargs)
+    finally:
+        _SILENCE.level = before
+
+
+def _handled(logger: logging.Logger, log: logging.LogRecord) -> None:
+    """`Logger.handle`."""
+    if active() is None or log.name.split(".")[0] == "stretto":
+        _handle(logger, log)
+        return
+    if log.exc_info and log.exc_info[0] is not None:
+        fail(
+            "the traceback of an exception is logged",
+            "log the exception itself, or compile with fallback=True",
+        )
+    place = place_at(_SILENCE.level)
+    usual = vars(logging.makeLogRecord({})).keys()
+    extra = {name: item for name, item in vars(log).items() if name not in usual}
+    record(place, partial(_logged_again, logger, place, log.levelno), log.msg, log.args, extra)
+
+
+def _logged_again(
+    logger: logging.Logger, place: Place, level: int, message: Any, args: Any, extra: Any
+) -> None:
+    if logger is logging.root and not logging.root.handlers:
+        logging.basicConfig()
+    if logger.isEnabledFor(level):
+        at = place.now()
+        args = (args,) if isinstance(args, dict) else args
+        made = logger.makeRecord(
+            logger.name, level, at.file, at.line, message, args, None, at.function, extra
+        )
+        logger.handle(made)
+
+
+def _enabled(logger: logging.Logger, level: int) -> bool:
+    """`Logger.isEnabledFor`: the program is right as long as it says the same."""
+    state, found = active(), _is_enabled(logger, level)
+    if state is not None and is_by_user() is not None:
+        state.asked[id(logger), level] = _Level(logger, level), found
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """Asks a logger whether it is enabled for a level."""
+
+    logger: logging.Logger
+    level: int
+
+    @property
+    def __name__(self) -> str:
+        return f"the level of the logger {self.logger.name}"
+
+    def __call__(self) -> bool:
+        return _is_enabled(self.logger, self.level)
+
+
+# ---- functions that are called once ----------------------------------------------------------
+
+
+def called_once(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function with a cache (`functools.lru_cache`) acts on the world outside. Then the
+    run calls it, which does so only once for equal arguments."""
+    before, _SILENCE.collected = _SILENCE.collected, []
+    try:
+        function.__wrapped__(*args, **kwargs)
+        acts = bool(_SILENCE.collected)
+    finally:
+        _SILENCE.collected = before
+    if acts:
+        record(place_at(1), function, *args, **kwargs)
+    return acts
+
+
+# ---- silence ---------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Silence:
+    """What is in the place of functions while functions are captured, one at a time."""
+
+    filters: list[Any] = field(default_factory=list[Any])
+    show: Callable[[Any], None] = print
+    level: int = 1
+    collected: list[Any] | None = None
+    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+
+
+_SILENCE = _Silence()
+
+
+@contextmanager
+def silenced() -> Generator[None]:
+    """Nothing that the captured function says is seen. What other threads say is."""
+    module: Any = warnings
+    outer = _SILENCE.streams
+    _SILENCE.streams = {name: Stream(name, getattr(sys, name)) for name in ("stdout", "stderr")}
+    places: list[tuple[Any, str, Any]] = [
+        *((sys, name, stream) for name, stream in _SILENCE.streams.items()),
+        (warnings, "warn", warned),
+        (warnings, "warn_explicit", warned_explicitly),
+        (warnings, "_showwarnmsg", _shown_by_torch),
+        (logging.Logger, "handle", _handled),
+        (logging.Logger, "isEnabledFor", _enabled),
+    ]
+    _SILENCE.filters, _SILENCE.show = list(warnings.filters), module._showwarnmsg
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
+    for owner, name, made in places:
+        setattr(owner, name, made)
+    try:
+        yield
+    finally:
+        _SILENCE.streams = outer
+        for (owner, name, was), (_, _, made) in zip(before, places, strict=True):
+            if getattr(owner, name) is made:
+                setattr(owner, name, was)
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    print: printed,
+    _warn: warned,
+    warned: warned,
+    _warn_explicit: warned_explicitly,
+    warned_explicitly: warned_explicitly,
+}
