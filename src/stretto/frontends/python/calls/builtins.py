@@ -307,9 +307,14 @@ def _sum(items: Any, start: Any = 0) -> Any:
     length = operations.traced_length(items)
     if not isinstance(length, TracedTensor) and not length:
         return start
-    least = 0 if items.numbers else 1
-    total = operations.stack(items, least=least).sum(0)
-    return (cast_number(total, _NUMBERS[total.dtype]) if items.numbers else total) + start
+    if items.numbers:
+        total = operations.stack(items, least=0).sum(0)
+        return cast_number(total, _NUMBERS[total.dtype]) + start
+
+    def of_some() -> Any:
+        return operations.stack(items, least=1).sum(0) + start
+
+    return branch(length == 0, lambda: start, of_some) if _traced(length) else of_some()
 
 
 _NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}

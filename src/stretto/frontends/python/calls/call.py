@@ -24,7 +24,7 @@ from stretto.frontends.python.calls.builtins import (
     list_method,
     needs_items,
 )
-from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.generated import OF_GENERATORS, Generated, generated_by
 from stretto.frontends.python.calls.iterating import USE_ALL, drained
 from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
@@ -32,6 +32,7 @@ from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import is_of_user, original
 from stretto.frontends.python.lists import choices, parts
 from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.foreign import (
     is_foreign,
     note_call,
@@ -44,6 +45,7 @@ from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.rewrite import (
     NoSource,
     is_user_function,
+    pulled,
     rewritten,
 )
 from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
@@ -97,10 +99,12 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     check_harmless(function, args, kwargs)
     function = original(function)
     rule = _rule(function)
+    if args and type(args[0]) is Generated and function in OF_GENERATORS:
+        return OF_GENERATORS[function](*args)
     if rule is not None:
         args = tuple(map(plain, args))
         if function is not next and function is not iter:
-            args = _collected(args)
+            args = _collected(function, args)
         if function in USE_ALL:
             args = tuple([drained(x) if isinstance(x, Iterating) else x for x in args])
         if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
@@ -121,7 +125,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 function.func, (*function.args, *args), {**function.keywords, **kwargs}
             )
         case types.MethodType():
-            if isinstance(function.__self__, TracedList):
+            if isinstance(function.__self__, TracedList | Generated):
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
                 return _call_module(function.__self__, args, kwargs)
@@ -267,14 +271,22 @@ def _with_options(
     return branches.use(either, called)
 
 
-def _collected(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with lists in the place of generators."""
+def _collected(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with lists in the place of generators. What takes its items one by one gets
+    them as generators of Python, where there is nothing that only a loop of the Program can do."""
+    generators = [item for item in args if type(item) is Generated]
+    if not generators:
+        return args
+    is_lazy = function in (zip, enumerate) or getattr(function, "__module__", "") == "itertools"
+    known = not any(isinstance(item, TracedList | Indexed) for item in args)
+    if is_lazy and known and all(item.can_wait for item in generators):
+        return args
     return tuple([item.items() if type(item) is Generated else item for item in args])
 
 
 def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if function is not next and function is not iter and not _stores(function):
-        args = _collected(args)
+        args = _collected(function, args)
         args, kwargs = settled_texts((args, kwargs))
     outcome = entries.method(function, args)
     if outcome is not NotImplemented:
@@ -364,16 +376,18 @@ def _generated(
         staged: Any = rewritten(function)
     except NoSource:
         staged = function
-    if inspect.isgeneratorfunction(staged):
+    inspect.signature(function).bind(*args, **kwargs)  # raises what the call raises
+    push = None
+    if not inspect.isgeneratorfunction(staged):
+        push = functools.partial(recursion.call_user, function, staged, args, kwargs)
+    elif pulled(function) is None:
         _fail_kind(
             function,
-            "a generator function in which a yield is part of an expression, or inside of a try "
-            "with handlers, or whose source is not found",
+            "a generator function in which a yield is inside of a try with handlers, or whose "
+            "source is not found",
             "return a list instead of using yield",
         )
-    inspect.signature(function).bind(*args, **kwargs)  # raises what the call raises
-    run = functools.partial(recursion.call_user, function, staged, args, kwargs)
-    return Generated(run, function.__name__)
+    return generated_by(function, push, args, kwargs)
 
 
 def _note(function: types.FunctionType) -> None:
