@@ -398,7 +398,9 @@ def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
     if memory.fake is not None and not memory.any_layout:
         whole = TracedTensor(memory.fake, memory, ())
         order = dims_by_stride(memory.fake)[::-1]
-        ordered = whole if order == tuple(sorted(order)) else RULES[aten.permute.default](whole, order)
+        ordered = (
+            whole if order == tuple(sorted(order)) else RULES[aten.permute.default](whole, order)
+        )
         if ordered.fake.is_contiguous():
             return ordered
     fail(
