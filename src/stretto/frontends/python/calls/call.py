@@ -303,6 +303,8 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     switch = switches.switch_of(function, kwargs)
     if switch is not None:
         return _switched(function, args, kwargs, switch)
+    if isinstance(function, _SCRIPTED):
+        return _scripted(function, args, kwargs)
     note_call(function, args, kwargs)
     held = _held(args)
     made = function(*args, **kwargs)
@@ -326,6 +328,27 @@ def _held(args: tuple[Any, ...]) -> list[tuple[Any, dict[Any, Any]]]:
         elif is_box(item):
             found += state.heap.boxes_of(item)
     return [(box, contents(box)) for box in found]
+
+
+_SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction, torch._C.ScriptMethod)
+
+
+def _scripted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TorchScript runs its own code: its operators are recorded, and its control flow is not. Its
+    interpreter reports whatever an operator raises, also that a value is not known, as a
+    RuntimeError of its own."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if _OF_INTERPRETER not in str(error):
+            raise
+        fail(
+            "TorchScript code decides by the content of a tensor, or raises an error",
+            "compile the Python function or module that it was made of, or with fallback=True",
+        )
+
+
+_OF_INTERPRETER = "failed in the TorchScript interpreter"
 
 
 def _switched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], switch: str) -> Any:

@@ -625,7 +625,8 @@ class Tracer:
 def data_dependent_shape(what: str = "a shape") -> Abort:
     return abort(
         f"{what} depends on the content of a tensor",
-        "use masks (torch.where, masked_fill), or tensors of fixed size",
+        "use masks (torch.where, masked_fill), or tensors of fixed size; or compile with "
+        "fallback=True, which runs it in Python",
     )
 
 
