@@ -79,6 +79,8 @@ class Compiler:
     def place(self) -> SourceLocation | None:
         """Where the function is defined."""
         function: Any = self.function
+        if isinstance(function, torch.jit.ScriptModule):
+            return None
         if isinstance(function, torch.nn.Module):
             function = type(function).forward
         code = getattr(inspect.unwrap(function), "__code__", None)

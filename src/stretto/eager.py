@@ -17,10 +17,15 @@ class RunsEager(Exception):
         self.reason, self.remedy = reason, remedy
 
 
+def is_training(module: torch.nn.Module) -> bool:
+    """Whether a module is in training mode. A frozen one of TorchScript has no mode."""
+    return getattr(module, "training", False)
+
+
 def check_gradients(module: torch.nn.Module | None, tensors: Sequence[torch.Tensor]) -> None:
     """With grad mode on: raises RunsEager where eager would build a graph that the caller means to
     use. Inputs that require grad say so; so do parameters of a module in training mode."""
-    trained = module is not None and module.training and _require_grad(module.parameters())
+    trained = module is not None and is_training(module) and _require_grad(module.parameters())
     if trained or _require_grad(tensors):
         raise RunsEager(
             "an input, or a parameter of a module in training mode, requires grad and training is "

@@ -103,13 +103,6 @@ class CodegenError(StrettoError):
     """A DeviceProgram cannot be printed for the machine that was asked for."""
 
 
-class LibraryLayoutError(CodegenError):
-    """An operator without a kernel of its own is called on a tensor whose memory it cannot take.
-    target: the operator."""
-
-    target: str = ""
-
-
 class BuildError(StrettoError):
     """The compiler of the machine is missing or failed, or its result cannot be stored."""
 
@@ -135,6 +128,13 @@ class NotLowered(CaptureError, CodegenError):
 class RaisesInPython(RunError):
     """A run comes to an exception that shows values of the run. A compiled function then runs in
     Python, from the start of the call, and raises it there."""
+
+
+class LibraryLayoutError(NotLowered):
+    """An operator without a kernel of its own is called on a tensor whose memory it cannot take.
+    target: the operator."""
+
+    target: str = ""
 
 
 class NotCaptured(CaptureError, RunError):

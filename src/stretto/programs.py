@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stretto.compiler import Call, Compiler
-from stretto.eager import RunsEager, check_gradients, check_held_gradients
+from stretto.eager import RunsEager, check_gradients, check_held_gradients, is_training
 from stretto.entry import Entry
 from stretto.errors import (
     BuildError,
@@ -106,7 +106,7 @@ class Programs:
         if torch.is_grad_enabled():
             check_gradients(self._module, tensors)
         if self._module is not None:
-            key = (self._module.training, key)
+            key = (is_training(self._module), key)
         return key, tensors
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
@@ -192,7 +192,7 @@ class Programs:
     # ---- objects -----------------------------------------------------------------------------
     def _wide_key(self, call: Call) -> Key | None:
         """The key for any objects of the classes of those among the arguments."""
-        mode = self._module is not None and self._module.training
+        mode = self._module is not None and is_training(self._module)
         return self._structures.key(call.args, call.kwargs, mode)
 
     def _varying(

@@ -140,7 +140,7 @@ def _formula(overload: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] 
         if isinstance(size, torch.SymInt)
     ]
     found = _OF_SIZES.get(overload) if sizes else None
-    if ASKS_MORE and any(not size.node.has_hint() for size in sizes):
+    if any(not size.node.has_hint() for size in sizes):
         found = _OF_UNKNOWN_SIZES.get(overload, found)
     return found
 
@@ -167,6 +167,15 @@ def _attended(
     _CHECK(query.shape[-1] == key.shape[-1])
     _CHECK(key.shape[-2] == value.shape[-2])
     return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+
+def _solved(
+    matrix: torch.Tensor, sides: torch.Tensor, *, upper: bool, left: bool = True, **_: Any
+) -> torch.Tensor:
+    _CHECK(matrix.shape[-1] == matrix.shape[-2])
+    _CHECK(matrix.shape[-1] == sides.shape[-2 if left else -1])
+    batch = torch.broadcast_shapes(matrix.shape[:-2], sides.shape[:-2])
+    return sides.new_empty((*batch, *sides.shape[-2:]))
 
 
 def _multiplied(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -229,16 +238,25 @@ def _each(items: Any, count: int) -> list[Any]:
 
 ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
 """Whether torch asks for sizes of which nothing is known where its later versions do not."""
-_OF_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {torch.ops.aten.slice.Tensor: sliced}
+_OF_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.slice.Tensor: sliced,
+    torch.ops.aten.linalg_solve_triangular.default: _solved,
+}
 """Operators with symbolic sizes whose result we say ourselves: torch 2.11 gives a slice a size of
-its own, where it may not ask whether a size is 0 or 1."""
+its own, where it may not ask whether a size is 0 or 1, and solve_triangular wants numbers."""
 _OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attended,
-    torch.ops.aten.convolution.default: _convolved,
-    torch.ops.aten.matmul.default: _multiplied,
-    torch.ops.aten.linear.default: _linear,
+    **(
+        {
+            torch.ops.aten.convolution.default: _convolved,
+            torch.ops.aten.matmul.default: _multiplied,
+            torch.ops.aten.linear.default: _linear,
+        }
+        if ASKS_MORE
+        else {}
+    ),
 }
-"""Operators that ask so."""
+"""Operators that ask what nobody knows yet."""
 _MISTAKEN: Mapping[Any, Callable[..., torch.Tensor]] = (
     {torch.ops.aten.linalg_vector_norm.default: _norm}
     if TorchVersion(torch.__version__) < "2.12"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from torch.utils._pytree import tree_leaves
 from stretto.errors import CaptureError, SourceLocation
 from stretto.frontends.python import staging
 from stretto.frontends.python.calls.effects import silenced
+from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.layout import guards_of
 from stretto.frontends.python.guards.reach import Code
 from stretto.frontends.python.guards.reading import Exempt, Reading
+from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
@@ -229,6 +232,8 @@ def _try(
         error = signal.abort.error
     except GuardOnDataDependentSymNode as problem:
         error = _needs_a_number(problem)
+    except AttributeError as problem:
+        error = _lacks_attribute(problem) or problem
     except Exception as problem:
         error = problem
     finally:
@@ -251,6 +256,30 @@ def _needs_a_number(problem: Exception) -> CaptureError:
         remedy="use the size in shapes, conditions, loops and arithmetic of the function itself, "
         "or a tensor of fixed size and a mask",
     )
+
+
+def _lacks_attribute(problem: AttributeError) -> CaptureError | None:
+    """The error for an attribute that an object of Python has, and what the capture has in its
+    place lacks; None where eager PyTorch raises the same."""
+    holder, name = problem.obj, problem.name
+    kind = next((kind for ours, kind in _PLACES.items() if isinstance(holder, ours)), None)
+    if kind is None or name is None or not hasattr(kind, name):
+        return None
+    return CaptureError(
+        f"'{name}' of a value of type {kind.__name__} that only the call or the run knows",
+        location=place_of(problem),
+        remedy="compute it outside of the compiled function, or compile with fallback=True",
+    )
+
+
+_PLACES: dict[type, type] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+    Generated: GeneratorType,
+    Indexed: list,
+}
+"""What the capture has in the place of objects of Python, by its class."""
 
 
 def _capture(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Set
@@ -26,7 +27,7 @@ from stretto.frontends.python.calls.call import (
     check_tensor_attribute,
 )
 from stretto.frontends.python.calls.entries import check_entries
-from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.generated import Generated, generated_by
 from stretto.frontends.python.calls.in_python import mark
 from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
@@ -83,7 +84,7 @@ def for_(
     if active() is not None:
         method = own_method(iterable, "__iter__")
         iterable = iterable if method is None else call(method)
-    if isinstance(iterable, Generated):
+    if isinstance(iterable, Generated) and not iterable.is_pulled:
 
         def consume(item: Any) -> Any:
             body(item)
@@ -141,11 +142,12 @@ def _for_iterator(
         leave(own)
 
 
-def generator(lowered: Callable[..., Any]) -> Callable[..., Any]:
+def generator(lowered: FunctionType) -> Callable[..., Any]:
     """A generator function that is local to rewritten code. A call of it runs nothing yet."""
 
     def start(*args: Any, **kwargs: Any) -> Generated:
-        return Generated(lambda: lowered(*args, **kwargs), lowered.__name__)
+        inspect.signature(lowered).bind(*args, **kwargs)  # raises what the call raises
+        return generated_by(lowered, lambda: lowered(*args, **kwargs), args, kwargs)
 
     start.__name__, start.__qualname__ = lowered.__name__, lowered.__qualname__
     return local(start)
@@ -190,13 +192,13 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
     whoever consumes it has its values in a loop."""
     if active() is not None:
         iterable = iterating.loop_over(iterable)
+    if active() is not None and lowered is not None:
+        return lowered(iterable).of_expression(lambda: expression(iterable))
     if not _is_staged(iterable):
         made = expression(iterable)
         if active() is not None:
             note_made(made, expression, (iterable,))
         return made
-    if lowered is not None:
-        return lowered(iterable)
 
     def run() -> None:
         def body(item: Any) -> None:
@@ -209,7 +211,7 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
         finally:
             leave(frame)
 
-    return Generated(run, "<genexpr>")
+    return Generated(run, lambda: expression(iterable), "<genexpr>")
 
 
 def bound(name: str, read: Callable[[], Any]) -> Any:

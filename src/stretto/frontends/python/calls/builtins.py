@@ -42,7 +42,9 @@ from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.own_methods import own_length, own_method
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
@@ -233,7 +235,7 @@ def _isinstance(value: Any, kinds: Any) -> Any:
         return any(issubclass(size, item) for item in every if isinstance(item, type))
     if not is_number(value):
         return NotImplemented
-    return any(issubclass(_number_type(value), item) for item in every if isinstance(item, type))
+    return any(issubclass(kind_of_number(value), item) for item in every if isinstance(item, type))
 
 
 def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -246,10 +248,6 @@ def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
     return stage_not(stage_not(found))
 
 
-def _number_type(number: TracedTensor) -> type:
-    return {torch.bool: bool, torch.int64: int}.get(number.dtype, float)
-
-
 def _type(*args: Any) -> Any:
     """What stands for something of eager PyTorch is of the type of that."""
     if len(args) != 1:
@@ -260,7 +258,7 @@ def _type(*args: Any) -> Any:
     if is_size_number(value):
         return int if isinstance(value, torch.SymInt) else float
     if isinstance(value, TracedTensor):
-        return _number_type(value) if is_number(value) else torch.Tensor
+        return kind_of_number(value) if is_number(value) else torch.Tensor
     if isinstance(value, Iterating):
         return value.kind
     return list if isinstance(value, TracedList) else NotImplemented
@@ -271,6 +269,8 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
     missing."""
     state, name = tracer(), settled(name)
     state.names_read.add(name)
+    if is_number(holder) and not hasattr(kind_of_number(holder), name):
+        return default[0] if default else number_methods.attribute(holder, name)
     found = getattr(holder, name, UNDEFINED)
     if isinstance(found, Either) and default:
         options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
@@ -282,6 +282,8 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
 
 
 def _hasattr(holder: Any, name: str) -> Any:
+    if is_number(holder):
+        return hasattr(kind_of_number(holder), name)
     found = _getattr(holder, name, UNDEFINED)
     if isinstance(found, Either):
         return which(found, lambda option: option is not UNDEFINED)
@@ -308,9 +310,14 @@ def _sum(items: Any, start: Any = 0) -> Any:
     length = operations.traced_length(items)
     if not isinstance(length, TracedTensor) and not length:
         return start
-    least = 0 if items.numbers else 1
-    total = operations.stack(items, least=least).sum(0)
-    return (cast_number(total, _NUMBERS[total.dtype]) if items.numbers else total) + start
+    if items.numbers:
+        total = operations.stack(items, least=0).sum(0)
+        return cast_number(total, _NUMBERS[total.dtype]) + start
+
+    def of_some() -> Any:
+        return operations.stack(items, least=1).sum(0) + start
+
+    return branch(length == 0, lambda: start, of_some) if _traced(length) else of_some()
 
 
 _NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}
@@ -369,6 +376,8 @@ def _math_of_two(on_tensors: BuiltinRule) -> BuiltinRule:
 def _round(value: Any, digits: Any = None) -> Any:
     if not _traced(value):
         return NotImplemented
+    if is_number(value):
+        return number_methods.rounded(value, digits)
     if not value.dtype.is_floating_point:
         return value
     if digits is None:
@@ -682,3 +691,4 @@ Hooks.list_operator = operations.operator
 Hooks.list_items = operations.to_python
 Hooks.list_length = operations.known_length
 Hooks.numbers = operations.numbers
+Hooks.number_attribute = number_methods.attribute

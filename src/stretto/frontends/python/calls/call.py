@@ -26,7 +26,7 @@ from stretto.frontends.python.calls.builtins import (
     list_method,
     needs_items,
 )
-from stretto.frontends.python.calls.generated import Generated
+from stretto.frontends.python.calls.generated import OF_GENERATORS, Generated, generated_by
 from stretto.frontends.python.calls.iterating import USE_ALL, drained
 from stretto.frontends.python.calls.keywords import names_of_torch, takes
 from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
@@ -35,6 +35,7 @@ from stretto.frontends.python.control import branches
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
 from stretto.frontends.python.lists import choices, parts
 from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.foreign import (
     is_foreign,
     note_call,
@@ -47,6 +48,7 @@ from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.rewrite import (
     NoSource,
     is_user_function,
+    pulled,
     rewritten,
 )
 from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
@@ -103,10 +105,12 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     check_harmless(function, args, kwargs)
     function = original(function)
     rule = _rule(function)
+    if args and type(args[0]) is Generated and function in OF_GENERATORS:
+        return OF_GENERATORS[function](*args)
     if rule is not None:
         args = tuple(map(plain, args))
         if function is not next and function is not iter:
-            args = _collected(args)
+            args = _collected(function, args)
         if function in USE_ALL:
             args = tuple([drained(x) if isinstance(x, Iterating) else x for x in args])
         if function in (min, max, sorted) and args and type(args[0]) is types.GeneratorType:
@@ -127,7 +131,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 function.func, (*function.args, *args), {**function.keywords, **kwargs}
             )
         case types.MethodType():
-            if isinstance(function.__self__, TracedList):
+            if isinstance(function.__self__, TracedList | Generated):
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
                 return _call_module(function.__self__, args, kwargs)
@@ -294,14 +298,22 @@ def _with_options(
     return branches.use(either, called)
 
 
-def _collected(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with lists in the place of generators."""
+def _collected(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with lists in the place of generators. What takes its items one by one gets
+    them as generators of Python, where there is nothing that only a loop of the Program can do."""
+    generators = [item for item in args if type(item) is Generated]
+    if not generators:
+        return args
+    is_lazy = function in (zip, enumerate) or getattr(function, "__module__", "") == "itertools"
+    known = not any(isinstance(item, TracedList | Indexed) for item in args)
+    if is_lazy and known and all(item.can_wait for item in generators):
+        return args
     return tuple([item.items() if type(item) is Generated else item for item in args])
 
 
 def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if function is not next and function is not iter and not _stores(function):
-        args = _collected(args)
+        args = _collected(function, args)
         args, kwargs = settled_texts((args, kwargs))
     outcome = entries.method(function, args)
     if outcome is not NotImplemented:
@@ -318,6 +330,8 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     switch = switches.switch_of(function, kwargs)
     if switch is not None:
         return _switched(function, args, kwargs, switch)
+    if isinstance(function, _SCRIPTED):
+        return _scripted(function, args, kwargs)
     note_call(function, args, kwargs)
     held = _held(args)
     made = function(*args, **kwargs)
@@ -341,6 +355,27 @@ def _held(args: tuple[Any, ...]) -> list[tuple[Any, dict[Any, Any]]]:
         elif is_box(item):
             found += state.heap.boxes_of(item)
     return [(box, contents(box)) for box in found]
+
+
+_SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction, torch._C.ScriptMethod)
+
+
+def _scripted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """TorchScript runs its own code: its operators are recorded, and its control flow is not. Its
+    interpreter reports whatever an operator raises, also that a value is not known, as a
+    RuntimeError of its own."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if _OF_INTERPRETER not in str(error):
+            raise
+        fail(
+            "TorchScript code decides by the content of a tensor, or raises an error",
+            "compile the Python function or module that it was made of, or with fallback=True",
+        )
+
+
+_OF_INTERPRETER = "failed in the TorchScript interpreter"
 
 
 def _switched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], switch: str) -> Any:
@@ -391,16 +426,18 @@ def _generated(
         staged: Any = rewritten(function)
     except NoSource:
         staged = function
-    if inspect.isgeneratorfunction(staged):
+    inspect.signature(function).bind(*args, **kwargs)  # raises what the call raises
+    push = None
+    if not inspect.isgeneratorfunction(staged):
+        push = functools.partial(recursion.call_user, function, staged, args, kwargs)
+    elif pulled(function) is None:
         _fail_kind(
             function,
-            "a generator function in which a yield is part of an expression, or inside of a try "
-            "with handlers, or whose source is not found",
+            "a generator function in which a yield is inside of a try with handlers, or whose "
+            "source is not found",
             "return a list instead of using yield",
         )
-    inspect.signature(function).bind(*args, **kwargs)  # raises what the call raises
-    run = functools.partial(recursion.call_user, function, staged, args, kwargs)
-    return Generated(run, function.__name__)
+    return generated_by(function, push, args, kwargs)
 
 
 def _note(function: types.FunctionType) -> None:

@@ -111,6 +111,8 @@ def is_part(function: Any) -> bool:
     """Whether a function that is called may be compiled by itself: code of the user's that is there
     before the call. A closure that the call makes is another one each time."""
     function = own_method(function, "__call__") or function
+    if isinstance(function, torch.jit.ScriptModule):
+        return False
     if isinstance(function, nn.Module):
         is_sequence = type(function).forward is nn.Sequential.forward
         return is_sequence or is_user_function(_function_of(function.forward))

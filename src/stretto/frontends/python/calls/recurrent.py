@@ -20,57 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stretto.frontends.python.calls.packings import Packing
+from stretto.frontends.python.operators.cells import Cell, State, Step, elman, gru, lstm
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.sizes import is_decided, plain
 
 aten = torch.ops.aten
 
-State = tuple[Tensor, ...]
-"""The hidden state, and for an LSTM the cell state."""
-Step = Callable[["Cell", Tensor, State], State]
-"""What a cell computes: the next state from the projected input and the state."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The weights of one direction of one layer."""
-
-    step: Step
-    input_weight: Tensor
-    hidden_weight: Tensor
-    input_bias: Tensor | None = None
-    hidden_bias: Tensor | None = None
-    projection: Tensor | None = None
-
-    def gates(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.hidden_weight, self.hidden_bias)
-
-
-def _elman(activation: Callable[[Tensor], Tensor]) -> Step:
-    def step(cell: Cell, row: Tensor, state: State) -> State:
-        return (activation(row + cell.gates(state[0])),)
-
-    return step
-
-
-def _gru(cell: Cell, row: Tensor, state: State) -> State:
-    (hidden,) = state
-    reset, update, new = row.chunk(3, -1)
-    hidden_reset, hidden_update, hidden_new = cell.gates(hidden).chunk(3, -1)
-    reset = torch.sigmoid(reset + hidden_reset)
-    update = torch.sigmoid(update + hidden_update)
-    new = torch.tanh(new + reset * hidden_new)
-    return ((hidden - new) * update + new,)
-
-
-def _lstm(cell: Cell, row: Tensor, state: State) -> State:
-    hidden, memory = state
-    into, forget, new, out = (row + cell.gates(hidden)).chunk(4, -1)
-    memory = torch.sigmoid(forget) * memory + torch.sigmoid(into) * torch.tanh(new)
-    hidden = torch.sigmoid(out) * torch.tanh(memory)
-    if cell.projection is not None:
-        hidden = F.linear(hidden, cell.projection)
-    return hidden, memory
+_NO_STEPS = "Expected sequence length to be larger than 0 in RNN"
 
 
 def _over_time(cell: Cell, rows: Any, state: State) -> tuple[Tensor, State]:
@@ -123,9 +81,11 @@ class Layers:
     ) -> tuple[Tensor, ...]:
         """The hidden states of the last layer, and the last states of all. active: for each step
         and sequence whether it has an item; None if all have."""
-        steps = inputs.shape[0]
-        if steps == 0:
-            raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
+        steps: Any = inputs.shape[0]
+        if is_decided(steps):
+            check(plain(steps) > 0, "RuntimeError", _NO_STEPS)
+        elif steps == 0:
+            raise RuntimeError(_NO_STEPS)
         lasts = list[State]()
         for layer in self.cells:
             if lasts and self.train and self.dropout:
@@ -192,10 +152,10 @@ def _packed(step: Step) -> Callable[..., tuple[Tensor, ...]]:
 
 
 STEPS: dict[Any, Step] = {
-    aten.rnn_tanh: _elman(torch.tanh),
-    aten.rnn_relu: _elman(torch.relu),
-    aten.gru: _gru,
-    aten.lstm: _lstm,
+    aten.rnn_tanh: elman(torch.tanh),
+    aten.rnn_relu: elman(torch.relu),
+    aten.gru: gru,
+    aten.lstm: lstm,
 }
 
 RULES: dict[Any, Callable[..., Any]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from stretto.frontends.python.lists.indexing import select
 from stretto.frontends.python.lists.operations import get_item, traced_length
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import to_number
 from stretto.frontends.python.values.state import TracedList
@@ -47,6 +49,10 @@ class Indexed:
                 "a length that depends on a tensor is needed as a Python int", "use len() in a loop"
             )
         return int(self.length)
+
+
+class Iterated(Indexed):
+    """A sequence that is an iterator in Python, as what `zip` returns."""
 
 
 def range_source(*bounds: Any) -> Indexed:
@@ -122,23 +128,42 @@ def enumerated(iterable: Any, start: int = 0) -> Any:
     source = as_source(iterable)
     if source is None:
         return enumerate(iterable, start)
-    return Indexed(source.length, lambda index: (index + start, source.item(index)))
+    return Iterated(source.length, lambda index: (index + start, source.item(index)))
 
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
     sources = [as_source(item) for item in iterables]
+    if any(isinstance(s.length, TracedTensor) for s in sources if s is not None):
+        pairs = zip(sources, iterables, strict=True)
+        sources = [_items_source(item) if source is None else source for source, item in pairs]
     if not sources or any(source is None for source in sources):
         return zip(*iterables, strict=strict)
     known = [source for source in sources if source is not None]
     lengths = [source.length for source in known]
     if any(isinstance(length, TracedTensor) for length in lengths):
-        if len(lengths) == 1 or all(length is lengths[0] for length in lengths):
-            return Indexed(lengths[0], lambda index: tuple(s.item(index) for s in known))
-        fail("zip over lengths that depend on a tensor", "loop over an index instead")
+        if strict and any(length is not lengths[0] for length in lengths):
+            fail(
+                "zip with strict=True over lengths that depend on a tensor",
+                "compare the lengths first, and leave strict out",
+            )
+        least = reduce(lambda one, other: Hooks.call(min, one, other), lengths)
+        return Iterated(least, lambda index: tuple(s.item(index) for s in known))
     state = tracer()
     sizes = [state.dim(length) for length in lengths if not isinstance(length, TracedTensor)]
     shortest = state.symbolic_dim(minimum(*sizes).dim)
-    return Indexed(shortest, lambda index: tuple(source.item(index) for source in known))
+    return Iterated(shortest, lambda index: tuple(source.item(index) for source in known))
+
+
+def _items_source(iterable: Any) -> Indexed | None:
+    """The items of a container or iterator of Python by traced positions."""
+    if isinstance(iterable, itertools.count | itertools.cycle | itertools.repeat):
+        fail(
+            f"zip over a {type(iterable).__name__}, which may never end, and over a number of "
+            "items that depends on a tensor",
+            "count in the loop",
+        )
+    items = list(iterable)
+    return Indexed(len(items), lambda index: Hooks.staging.getitem(items, index))
 
 
 def backwards(iterable: Any) -> Any:
@@ -149,4 +174,4 @@ def backwards(iterable: Any) -> Any:
     if source is None:
         return reversed(iterable)
     last: Any = source.length - 1
-    return Indexed(source.length, lambda index: source.item(last - index))
+    return Iterated(source.length, lambda index: source.item(last - index))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
+from stretto.frontends.python.operators import cells
 from stretto.frontends.python.operators.draws import DROPOUTS
 from stretto.frontends.python.operators.eager import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite
@@ -24,6 +25,7 @@ from stretto.frontends.python.operators.value_checks import check_classes
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.sizes import is_decided
 
 aten = torch.ops.aten
 
@@ -164,13 +166,13 @@ def _batch_norm(
     training: bool, momentum: float, eps: float, cudnn: bool = False,
 ) -> Any:  # fmt: skip
     """(x - mean) / sqrt(var + eps) * weight + bias, per channel."""
-    infer(
-        tracer(),
-        aten.batch_norm.default,
-        (x, weight, bias, mean, var, training, momentum, eps, cudnn),
-        {},
-    )
-    if x.numel() == 0:  # of any number of dims, and without a statistic
+    by_data = not training and mean is not None and any(map(is_decided, x.shape))
+    if by_data and mean is not None and x.shape[1] != mean.shape[0]:
+        raise RuntimeError(f"running_mean should contain {x.shape[1]} elements")
+    if not by_data:
+        function = aten.batch_norm.default
+        infer(tracer(), function, (x, weight, bias, mean, var, training, momentum, eps, cudnn), {})
+    if not by_data and x.numel() == 0:  # of any number of dims, and without a statistic
         return _clone(x)
     if training or mean is None or var is None:
         mean, var = _batch_statistics(x, mean, var, momentum if training else 0.0)
@@ -235,6 +237,8 @@ def _has_many_scores(rows: Any, keys: Any) -> bool:
     """A decoder's step has few rows, however many keys there are."""
     if all(type(size) is int for size in (rows, keys)):
         return rows * keys >= WHOLE_SCORES
+    if is_decided(rows) and is_decided(keys):  # no kernel knows how much room the scores take
+        return False
     if tracer().splits_attention:
         return False
     return type(rows) is not int or rows >= FEW_ROWS
@@ -427,6 +431,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.new_ones.default: _new(1),
     aten.new_empty.default: _new(0),
     aten.new_full.default: _new(None),
+    **cells.RULES,
     aten.batch_norm.default: _batch_norm,
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,

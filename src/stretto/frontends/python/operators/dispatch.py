@@ -38,6 +38,7 @@ from stretto.frontends.python.operators.functional import (
     written_by,
 )
 from stretto.frontends.python.operators.overlap import check_overlap
+from stretto.frontends.python.operators.sized_results import with_decided_size
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
@@ -216,7 +217,8 @@ def _decompose_or_record(mode: Recorder, func: Any, args: Any, kwargs: Any) -> A
             return record(func, args, kwargs)  # the decomposition refuses what the kernel takes
         if outcome is not NotImplemented:
             return outcome
-    return record(func, args, kwargs)
+    outcome = with_decided_size(func, args, kwargs)
+    return record(func, args, kwargs) if outcome is NotImplemented else outcome
 
 
 def _reshaping(func: Any, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from stretto.errors import VerifyError
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
-from stretto.frontends.python.tracing.fakes import call_key, known_result, remember
+from stretto.frontends.python.tracing.fakes import call_key, dims_by_stride, known_result, remember
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor, ViewStep
@@ -378,12 +378,35 @@ def _diagonal(x: TracedTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
 
 
 def _as_strided(x: TracedTensor, size: Any, stride: Any, offset: int | None = None) -> TracedTensor:
-    """Only of a whole storage: for a view, the layout of the storage would have to be known."""
+    """A view of the memory of `x`, whatever part of it `x` is."""
     fake = _fake_view(aten.as_strided.default, x, size, stride, offset)
-    if x.steps or not x.fake.is_contiguous():
-        fail("as_strided of a view is not captured", "use slices, unfold or reshape instead")
-    places = (tuple(size), tuple(stride), offset)
-    return _extended(x, fake, "aten.as_strided.default", *places)
+    whole = _in_order_of_memory(x)
+    start = fake.storage_offset() - whole.fake.storage_offset()
+    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if start < 0 or (fake.numel() > 0 and last >= whole.fake.numel()):
+        fail(
+            "as_strided reaches beyond the tensor whose memory it views",
+            "take the view of the larger tensor in the compiled function, or use slices",
+        )
+    places = (tuple(size), tuple(stride), start)
+    return _extended(whole, fake, "aten.as_strided.default", *places)
+
+
+def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
+    """The whole memory of a tensor, with the dims as they lie there."""
+    memory = x.memory
+    if memory.fake is not None and not memory.any_layout:
+        whole = TracedTensor(memory.fake, memory, ())
+        order = dims_by_stride(memory.fake)[::-1]
+        ordered = (
+            whole if order == tuple(sorted(order)) else RULES[aten.permute.default](whole, order)
+        )
+        if ordered.fake.is_contiguous():
+            return ordered
+    fail(
+        "as_strided of a tensor with gaps between its elements, or whose layout depends on the run",
+        "call contiguous() first, or use slices, unfold or reshape instead",
+    )
 
 
 # -- repeated elements ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -13,10 +14,11 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.aliasing.aliases import overlapping
+from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.packed import PaddedSequence
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.lists.parts import Parts
-from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.lists.sources import Indexed, Iterated
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
@@ -172,6 +174,11 @@ class Flattener:
                 fail(
                     f"an iterator of class {value.kind.__name__} leaves the compiled function",
                     "return a list or a tuple",
+                )
+            case Generated() | Iterator() | Iterated():
+                fail(
+                    "a generator or iterator leaves the compiled function",
+                    "return a list of its values, or compile with fallback=True",
                 )
             case Indexed() if not self.storing:
                 return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))

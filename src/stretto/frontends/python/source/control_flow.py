@@ -43,8 +43,9 @@ FRAME = "__stretto_frame"
 class ExpressionLowering(ast.NodeTransformer):
     """Calls, subscripts, boolean operators and conditional expressions of one function."""
 
-    def __init__(self, self_name: str | None, unsure: NameSet) -> None:
+    def __init__(self, self_name: str | None, unsure: NameSet, pulled: bool = False) -> None:
         self.self_name = self_name
+        self.pulled = pulled
         self.unsure = unsure
         self.operands = dict[str, ast.expr]()
         """Parts of expressions that bind variables of this function, as local functions."""
@@ -151,8 +152,16 @@ class ExpressionLowering(ast.NodeTransformer):
             return node
         return staged(node, "getitem", node.value, _index(node.slice))
 
+    def visit(self, node: ast.AST) -> Any:
+        """What skips parts of itself and yields in one of them stays Python's."""
+        if isinstance(node, ast.BoolOp | ast.IfExp | ast.Compare) and generators.has_yield(node):
+            return self.generic_visit(node)
+        return super().visit(node)
+
     def visit_Yield(self, node: ast.Yield) -> ast.expr:
         self.generic_visit(node)
+        if self.pulled:
+            return node
         assert node.value is not None
         return staged(node, "hand_over", node.value)
 
@@ -287,6 +296,7 @@ class StatementLowering:
     """Structured statements of one function, with known liveness."""
 
     def __init__(self, shared: NameSet, always: NameSet, outer: NameSet) -> None:
+        """In a generator function that is pulled, statements with a yield stay Python's."""
         self.shared = shared
         self.always = always
         self.globals = outer
@@ -302,6 +312,8 @@ class StatementLowering:
 
     def _one(self, statement: ast.stmt, after: NameSet) -> list[ast.stmt]:
         match statement:
+            case ast.If() | ast.While() | ast.For() if generators.has_yield(statement):
+                return [self._pythons(statement, after)]
             case ast.If():
                 return self._if(statement, after)
             case ast.While():
@@ -323,6 +335,23 @@ class StatementLowering:
                 return [statement]
             case _:
                 return [statement]
+
+    def _pythons(self, statement: ast.If | ast.While | ast.For, after: NameSet) -> ast.stmt:
+        """A statement with a yield inside."""
+        match statement:
+            case ast.For():
+                after = liveness.live_at_head(statement, after | liveness.stop_names(statement))
+            case ast.While():
+                after = liveness.live_at_head(statement, after)
+            case ast.If():
+                pass
+        statement.body = self.block(statement.body, after)
+        statement.orelse = self.block(statement.orelse, after)
+        flags: list[ast.expr] = [name(flag) for flag in getattr(statement, "stop_flags", ())]
+        if flags and isinstance(statement, ast.For):
+            stop = flags[0] if len(flags) == 1 else ast.BoolOp(ast.Or(), flags)
+            statement.body.append(at(statement, ast.If(stop, [ast.Break()], [])))
+        return statement
 
     def _if(self, statement: ast.If, after: NameSet) -> list[ast.stmt]:
         then = self._part("then", self.block(statement.body, after), statement)
@@ -408,12 +437,17 @@ def parameters(arguments: ast.arguments) -> list[str]:
 
 
 def lower_function(
-    node: ast.FunctionDef, *, is_outer: bool = False, unsure: NameSet = liveness.EMPTY
+    node: ast.FunctionDef,
+    *,
+    is_outer: bool = False,
+    unsure: NameSet = liveness.EMPTY,
+    pulled: bool = False,
 ) -> ast.FunctionDef:
-    """The staged form of a function definition. `unsure`: see `liveness`, of functions around."""
+    """The staged form of a function definition. `unsure`: see `liveness`, of functions around.
+    pulled: it stays a generator function."""
     if any(isinstance(item, ast.Await) for item in own_nodes(node)):
         return node
-    is_generator = generators.is_generator(node)
+    is_generator = generators.is_generator(node) and not pulled
     if is_generator and is_outer:
         node.decorator_list = []
     if is_generator and not generators.can_be_lowered(node):
@@ -421,9 +455,10 @@ def lower_function(
     given = parameters(node.args)
     if is_generator:
         values = generators.GeneratorLowering()
-        node.body = _flat([values.visit(statement) for statement in node.body])
+        given_nothing = at(node.body[0], assign(VALUE, ast.Constant(None)))
+        node.body = [given_nothing, *_flat([values.visit(item) for item in node.body])]
     body = jump_free(node)
-    expressions = _expressions(node, body, given, unsure)
+    expressions = _expressions(node, body, given, unsure, pulled)
     node.body = _staged_body(node, body, given, expressions, name(VALUE), frozenset({VALUE}))
     _strip_annotations(node.args)
     if not is_outer:
@@ -459,11 +494,16 @@ def _local(node: ast.FunctionDef, body: list[ast.stmt], given: list[str]) -> Nam
 
 
 def _expressions(
-    node: ast.FunctionDef, body: list[ast.stmt], given: list[str], unsure: NameSet
+    node: ast.FunctionDef,
+    body: list[ast.stmt],
+    given: list[str],
+    unsure: NameSet,
+    pulled: bool = False,
 ) -> ExpressionLowering:
     local = _local(node, body, given)
     may_lack = liveness.unsure(body, frozenset(given)) & local
-    return ExpressionLowering(given[0] if given else None, (unsure - local) | may_lack)
+    first = given[0] if given else None
+    return ExpressionLowering(first, (unsure - local) | may_lack, pulled)
 
 
 def _staged_body(

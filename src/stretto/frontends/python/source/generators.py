@@ -1,4 +1,5 @@
-"""Generator functions as functions that hand each value to whoever consumes them.
+"""Generator functions as functions that hand each value to whoever consumes them, and which of
+them can be rewritten in which way.
 
     for row in rows:                 for row in rows:
         yield f(row)                     if yield f(row): return
@@ -15,23 +16,51 @@ from typing import Any
 
 from stretto.frontends.python.source.syntax import assign, at, name, own_nodes
 
+_YIELDS = (ast.Yield, ast.YieldFrom)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def is_generator(node: ast.FunctionDef) -> bool:
-    return any(isinstance(item, ast.Yield | ast.YieldFrom) for item in own_nodes(node))
+    return any(isinstance(item, _YIELDS) for item in own_nodes(node))
 
 
 def can_be_lowered(node: ast.FunctionDef) -> bool:
     """Whether each yield is a statement, outside of handlers that would catch what its consumer
     raises, and no decorator wants the generator itself."""
     statements = {id(item) for one in own_nodes(node) for item in _yielding(one)}
-    every = [item for item in own_nodes(node) if isinstance(item, ast.Yield | ast.YieldFrom)]
+    every = [item for item in own_nodes(node) if isinstance(item, _YIELDS)]
     tries = [item for item in own_nodes(node) if isinstance(item, ast.Try) and item.handlers]
     caught = {id(item) for one in tries for item in ast.walk(one)}
     return not node.decorator_list and all(
         id(item) in statements and id(item) not in caught for item in every
     )
+
+
+def can_be_pulled(node: ast.FunctionDef) -> bool:
+    """Whether no handler of exceptions is around a yield: a check that fails in the run would have
+    to go on there."""
+    tries = [item for item in own_nodes(node) if isinstance(item, ast.Try) and item.handlers]
+    return not node.decorator_list and not any(map(has_yield, tries))
+
+
+def has_yield(node: ast.AST) -> bool:
+    """Whether a statement or expression yields, in the function that it is a part of."""
+    return isinstance(node, _YIELDS) or any(isinstance(item, _YIELDS) for item in own_nodes(node))
+
+
+def branches(node: ast.FunctionDef) -> bool:
+    """Whether conditions decide what is yielded, and nothing is sent to the generator."""
+    every = own_nodes(node)
+    unused = {id(item.value) for item in every if isinstance(item, ast.Expr)}
+    used = [item for item in every if isinstance(item, _YIELDS) and id(item) not in unused]
+    tests = [item for item in every if isinstance(item, ast.If | ast.While)]
+    return not used and any(
+        not isinstance(item.test, ast.Constant) and _decides(item) for item in tests
+    )
+
+
+def _decides(node: ast.If | ast.While) -> bool:
+    return any(isinstance(item, (*_YIELDS, ast.Return, ast.Break)) for item in own_nodes(node))
 
 
 def _yielding(node: ast.AST) -> list[ast.AST]:

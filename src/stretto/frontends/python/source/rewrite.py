@@ -12,8 +12,9 @@ import types
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from stretto.frontends.python.source import generators
 from stretto.frontends.python.source.control_flow import lower_function, parameters
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.syntax import STAGING, at, definition
@@ -21,6 +22,7 @@ from stretto.frontends.python.tracing.locations import code_key, is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 
 _CACHE: dict[tuple[types.CodeType, str], types.CodeType | None] = {}
+_PULLED: dict[tuple[types.CodeType, str], tuple[types.CodeType, bool] | None] = {}
 
 
 class NoSource(Exception):
@@ -43,6 +45,36 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
     lowered = _CACHE[key]
     if lowered is None:
         raise NoSource(code.co_qualname)
+    return _with_code(function, lowered)
+
+
+class Pulled(NamedTuple):
+    """A generator function of which the statements around a `yield` are Python's, and all others
+    are staged. branches: see `generators.branches`."""
+
+    function: Callable[..., Any]
+    branches: bool
+
+
+def pulled(function: types.FunctionType) -> Pulled | None:
+    """A generator function, which may be rewritten already, in that form; None where it has
+    none."""
+    code = function.__code__
+    key = code_key(code)
+    if key not in _PULLED:
+        found = definition_of(code)
+        if found is None or not generators.can_be_pulled(found):
+            _PULLED[key] = None
+        else:
+            branches = generators.branches(found)
+            _PULLED[key] = _compiled(found, code, pulled=True), branches
+    made = _PULLED[key]
+    return None if made is None else Pulled(_with_code(function, made[0]), made[1])
+
+
+def _with_code(function: types.FunctionType, lowered: types.CodeType) -> Callable[..., Any]:
+    """A function with other code, sharing globals, closure and defaults."""
+    code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     cells[STAGING] = types.CellType(Hooks.staging)
     closure = tuple(cells[name] for name in lowered.co_freevars)
@@ -56,10 +88,14 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
 
 def _rewrite(code: types.CodeType) -> types.CodeType | None:
     found = definition_of(code)
-    if found is None:
-        return None
-    lowered = lower_function(found, is_outer=True)
-    return compiled_within(lowered, [*code.co_freevars, STAGING], code)
+    return None if found is None else _compiled(found, code)
+
+
+def _compiled(
+    found: ast.FunctionDef, code: types.CodeType, *, pulled: bool = False
+) -> types.CodeType:
+    lowered = lower_function(found, is_outer=True, pulled=pulled)
+    return compiled_within(lowered, list(dict.fromkeys((*code.co_freevars, STAGING))), code)
 
 
 def definition_of(code: types.CodeType) -> ast.FunctionDef | None:

@@ -281,6 +281,7 @@ class Hooks:
     text_method: Hook
     shown: Hook
     spelled: Hook
+    number_attribute: Hook
     written: Hook
     arithmetic: Hook
     call: Hook
@@ -361,6 +362,20 @@ class TracedTensor(torch.Tensor):
         """A tensor is one of torch to the function, too. A number keeps its own class: that of
         Python's numbers would make it pass for one that is known."""
         return torch.Tensor if self.number is None else TracedTensor
+
+    def __getattr__(self, name: str) -> Any:
+        """What a number has and a tensor lacks."""
+        if name in TracedTensor.__annotations__ or self.number is None:
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'", name=name, obj=self)
+        return Hooks.number_attribute(self, name)
+
+    @property
+    def real(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return super().real if self.number is None else Hooks.number_attribute(self, "real")
+
+    @property
+    def imag(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return super().imag if self.number is None else Hooks.number_attribute(self, "imag")
 
     @classmethod
     def __torch_dispatch__(

@@ -61,6 +61,8 @@ class Region:
     scope: BlockScope
     before: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
     is_transaction: bool = False
+    is_taken_back: bool = False
+    """For a transaction: what was done inside has been taken back."""
     kept: set[Storage] = field(default_factory=set[Storage])
     """Memory from outside that a later round of a loop may see under more than one name."""
 
@@ -275,6 +277,7 @@ class Tracer:
 
         def rollback() -> None:
             region.undo()
+            region.is_taken_back = True
             self.take_back(region.scope.block, last)
             del self.frames[frames:]
 
@@ -633,7 +636,8 @@ class Tracer:
 def data_dependent_shape(what: str = "a shape") -> Abort:
     return abort(
         f"{what} depends on the content of a tensor",
-        "use masks (torch.where, masked_fill), or tensors of fixed size",
+        "use masks (torch.where, masked_fill), or tensors of fixed size; or compile with "
+        "fallback=True, which runs it in Python",
     )
 
 
