@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import inspect
 import threading
@@ -17,7 +18,14 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import entries, recursion, sized, switches, texts
+from stretto.frontends.python.calls import (
+    autograd_functions,
+    entries,
+    recursion,
+    sized,
+    switches,
+    texts,
+)
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -46,6 +54,7 @@ from stretto.frontends.python.source.rewrite import (
     is_user_function,
     rewritten,
 )
+from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -125,6 +134,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
                 return _call_module(function.__self__, args, kwargs)
+            kind = autograd_functions.applied(function)
+            if kind is not None:
+                return autograd_functions.apply(kind, args, kwargs, traced_call)
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
@@ -333,11 +345,13 @@ def _call_function(
 ) -> Any:
     filename = function.__code__.co_filename
     if not is_rewritten(function) and not is_user_file(filename):
-        inner = _under_context(function)
-        if inner is not None:
-            return traced_call(inner, args, kwargs)
+        context = _context_of(function)
+        if context is not None:
+            with context:
+                return traced_call(function.__wrapped__, args, kwargs)  # pyright: ignore[reportFunctionMemberAccess]
         if filename.startswith("<"):
             _note_sourceless(function)
+        _check_decorator(function)
         return _native(function, args, kwargs)
     _check_kind(function)
     kwargs = entries.with_defaults(function, kwargs)
@@ -404,17 +418,28 @@ def _fail_kind(function: types.FunctionType, reason: str, remedy: str) -> NoRetu
     raise Abort(CaptureError(message, location=place, remedy=remedy))
 
 
-def _under_context(function: types.FunctionType) -> Any:
-    """The function that `@torch.no_grad()` or a similar decorator wraps."""
-    inner = getattr(function, "__wrapped__", None)
-    if inner is None or not function.__code__.co_filename.endswith("_contextlib.py"):
+def _context_of(function: types.FunctionType) -> Any:
+    """The context that `@torch.no_grad()` or a similar decorator runs a function in."""
+    if not hasattr(function, "__wrapped__") or not function.__code__.co_filename.endswith(
+        "_contextlib.py"
+    ):
         return None
     for cell in function.__closure__ or ():
         held = cell.cell_contents
         owner = getattr(held, "__self__", held)
         if isinstance(owner, _CONTEXTS):
-            return inner
+            return owner.clone()
     return None
+
+
+def _check_decorator(function: types.FunctionType) -> None:
+    """Fails for a function in a context, as of `@torch.random.fork_rng()`, that fails in `with`."""
+    for cell in function.__closure__ or ():
+        held: Any = read_cell(cell)
+        if isinstance(held, contextlib.AbstractContextManager):
+            rule = RULES.get(getattr(held, "func", None))
+            if rule is not None:
+                rule()
 
 
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
