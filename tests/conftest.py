@@ -5,7 +5,7 @@ import gc
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -70,6 +70,14 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def _drawn_alike(request: pytest.FixtureRequest) -> None:
     """A test that seeds nothing draws the same numbers in each run: what fails can be repeated."""
     _seed(request.node.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _grad_mode(request: pytest.FixtureRequest) -> Generator[None]:
+    """Modules of tests have parameters that require grad: with grad mode on they would run eager.
+    Tests with the mark `gradients` have it on, as users have."""
+    with torch.set_grad_enabled(request.node.get_closest_marker("gradients") is not None):
+        yield
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m have chosen

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from stretto.compiler import Compiler
-from stretto.eager import RunsEager
+from stretto.eager import RunsEager, Trained
 from stretto.entry import Entry
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
 from stretto.failures import is_of_compile
@@ -110,9 +110,14 @@ class Compiled:
         return self._eager(eager, args, kwargs)
 
     def _prepare(self, args: tuple[Any, ...]) -> None:
-        """Compiles for such arguments, without a call."""
+        """Compiles for such arguments, without a call: where gradients would be wanted in a call
+        with grad mode on, for calls without it."""
         try:
-            self._programs.find(args, {})
+            try:
+                self._programs.find(args, {})
+            except Trained:
+                with torch.no_grad():
+                    self._programs.find(args, {})
         except RunsEager as call:
             self._notices.eager(call)
         except StrettoError as error:

@@ -58,7 +58,7 @@ def backend(
     machine, settings = _settings(options or {})
     graph = GraphFunction.of(module)
     grad_mode = torch.is_grad_enabled()
-    if grad_mode and wants_gradients(graph, example_inputs):
+    if wants_gradients(graph, example_inputs):
         warnings.warn(_EAGER, StrettoWarning, stacklevel=2)
         return module.forward
     programs = GraphPrograms(graph, _held_by_modules(graph), machine, settings)
@@ -90,8 +90,8 @@ def _settings(options: dict[str, Any]) -> tuple[str, Options]:
 
 
 def wants_gradients(graph: GraphFunction, examples: Sequence[Any]) -> bool:
-    """Whether, with grad mode on, a result of the graph or an input that it changes requires
-    grad."""
+    """True if a result of the graph or an input that it changes requires grad: with grad mode on,
+    or where the graph switches it on."""
     outputs = pytree.tree_leaves(graph.outputs)
     made = [item.meta.get("example_value") for item in outputs if isinstance(item, fx.Node)]
     changed = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from operator import attrgetter
 
 import torch
 
@@ -18,29 +19,25 @@ class RunsEager(Exception):
 
 
 def is_training(module: torch.nn.Module) -> bool:
-    """Whether a module is in training mode. A frozen one of TorchScript has no mode."""
+    """True for a module in training mode. A frozen one of TorchScript has no mode."""
     return getattr(module, "training", False)
 
 
-def check_gradients(module: torch.nn.Module | None, tensors: Sequence[torch.Tensor]) -> None:
-    """With grad mode on: raises RunsEager where eager would build a graph that the caller means to
-    use. Inputs that require grad say so; so do parameters of a module in training mode."""
-    trained = module is not None and is_training(module) and _require_grad(module.parameters())
-    if trained or _require_grad(tensors):
-        raise RunsEager(
-            "an input, or a parameter of a module in training mode, requires grad and training is "
-            "not supported yet",
-            _REMEDY,
+class Trained(RunsEager):
+    """A call runs eager because a tensor that it reads, `tensor`, requires grad."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        super().__init__(
+            "a tensor that it reads requires grad and training is not supported yet", _REMEDY
         )
 
 
-def check_held_gradients(tensors: Iterable[torch.Tensor]) -> None:
-    """With grad mode on: raises RunsEager where a tensor that an object holds requires grad."""
-    if _require_grad(tensors):
-        raise RunsEager(
-            "a tensor that an object holds requires grad and training is not supported yet", _REMEDY
-        )
+def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
+    """With grad mode on: raises Trained where one of the tensors that a call reads requires grad,
+    so that eager would build a graph that the caller means to use."""
+    for tensor in filter(requires_grad, tensors):
+        raise Trained(tensor)
 
 
-def _require_grad(tensors: Iterable[torch.Tensor]) -> bool:
-    return any(tensor.requires_grad for tensor in tensors)
+requires_grad = attrgetter("requires_grad")

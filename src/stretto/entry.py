@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
 
+from stretto.eager import requires_grad
 from stretto.errors import CaptureError, OtherProgram, RaisesInPython
 from stretto.families import CallForm, Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
+    External,
     Fetched,
     IntLeaf,
     Mutation,
@@ -85,6 +88,8 @@ class Entry:
     """Compares the first call with the interpreter."""
     compiled_variant: Key = ()
     constant_memory: dict[int, list[torch.Tensor]] = field(init=False)
+    outside: tuple[torch.Tensor, ...] = field(init=False)
+    """The tensors that the program has and that are no inputs of calls."""
     watch: Watch = field(init=False)
     weights: Weights = field(init=False)
 
@@ -102,6 +107,8 @@ class Entry:
         self.watch = Watch.of(self.captured, check)
         self.watch.guards.native = check
         self.weights = Weights(folded, self.executable.copies, native=native)
+        externals = (b.tensor for b in bindings if isinstance(b, External))
+        self.outside = (*(source.tensor for source in self.captured.constants), *externals)
         self.constant_memory = {}
         for source in self.captured.constants:
             address = source.tensor.untyped_storage().data_ptr()
@@ -117,6 +124,17 @@ class Entry:
         The addresses come first: what lies at an old one may be gone.
         """
         return not self.is_refuted and self.watch.is_current() and self.weights.is_current()
+
+    def differentiated(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """A tensor for which eager PyTorch may build a graph of gradients in a call with these
+        inputs: one that requires grad and that the function has read with grad mode on, or may
+        read so in the grad mode that it was not captured in."""
+        found, mode = self.captured.differentiable, torch.is_grad_enabled()
+        known = next(filter(requires_grad, found.tensors), None)
+        if known is not None or (mode is found.mode and not (mode or found.inputs)):
+            return known
+        others = inputs if found.mode or not mode else chain(self.outside, inputs)
+        return next(filter(requires_grad, others), None)
 
     def __call__(self, tensors: Sequence[torch.Tensor], reading: Reading | None = None) -> Any:
         self.calls += 1

@@ -12,6 +12,7 @@ from stretto.entry import Entry
 from stretto.errors import StrettoWarning
 from stretto.keys import Key, varying
 from stretto.options import Options
+from stretto.text import counted
 
 _PACKAGE = str(Path(__file__).parent)
 
@@ -21,14 +22,23 @@ class Notices:
 
     def __init__(self, options: Options) -> None:
         self._limit = options.max_signatures_before_warning
-        self._eager: set[str] = set()
+        self._eager: dict[str, int] = {}
+        """How many calls ran eager, by reason."""
         self._warned_signatures = False
 
     def eager(self, call: RunsEager) -> None:
         """A call runs eager."""
-        if call.reason not in self._eager:
-            self._eager.add(call.reason)
+        count = self._eager.get(call.reason, 0)
+        self._eager[call.reason] = count + 1
+        if not count:
             warn(f"{call.reason}: running eager. {call.remedy}".rstrip())
+
+    @property
+    def eager_calls(self) -> list[str]:
+        """Lines that say how many calls ran eager, and why."""
+        return [
+            f"{counted(count, 'call')} ran eager: {reason}" for reason, count in self._eager.items()
+        ]
 
     def compiled(self, keys: Collection[Key]) -> None:
         """There are entries for these keys now."""

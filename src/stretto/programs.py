@@ -10,13 +10,14 @@ have longer keys: pairs of what differs and of the key before.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from stretto.compiler import Call, Compiler
-from stretto.eager import RunsEager, check_gradients, check_held_gradients, is_training
+from stretto.eager import RunsEager, Trained, check_gradients, is_training
 from stretto.entry import Entry
 from stretto.errors import (
     BuildError,
@@ -38,7 +39,7 @@ from stretto.families import (
     matching,
     size_key,
 )
-from stretto.frontends.python import ArgumentsChange, Reading, capturing
+from stretto.frontends.python import ArgumentsChange, GradientsWanted, Reading, capturing
 from stretto.keys import Key, is_by_structure, key_of_call
 from stretto.locks import ForkSafeLock
 from stretto.notices import Notices
@@ -74,6 +75,8 @@ class Programs:
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
         self._structures = Structures()
+        self._trained: dict[Key, weakref.ref[torch.Tensor]] = {}
+        """For calls that run eager, by grad mode and key, a tensor that requires grad."""
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         """Programs for many sizes, by functions that say whether a key of tensors is theirs."""
         self._lock = ForkSafeLock()
@@ -104,7 +107,7 @@ class Programs:
             if why is not None:
                 raise RunsEager(why)
         if torch.is_grad_enabled():
-            check_gradients(self._module, tensors)
+            check_gradients(tensors)
         if self._module is not None:
             key = (is_training(self._module), key)
         return key, tensors
@@ -113,6 +116,24 @@ class Programs:
         """The entry for a call, compiled if there is none. Raises RunsEager."""
         key, tensors = self.key(args, kwargs)
         call = Call(args, kwargs, tensors)
+        if self._trained:
+            self._check_trained(key)
+        try:
+            return self._find(key, call)
+        except Trained as eager:
+            self._trained[torch.is_grad_enabled(), key] = weakref.ref(eager.tensor)
+            raise
+
+    def _check_trained(self, key: Key) -> None:
+        """Raises Trained where the same call ran eager before, for a reason that holds on."""
+        wanted = self._trained.get((torch.is_grad_enabled(), key))
+        tensor = None if wanted is None else wanted()
+        if tensor is not None:
+            check_gradients((tensor,))
+
+    def _find(self, key: Key, call: Call) -> Found:
+        """The entry for the call of a key. Raises RunsEager."""
+        tensors, args = call.tensors, call.args
         if tensors is not args and key not in self._entries:
             wide = self._wide_key(call)
             if wide is not None and self._structures.shares(wide):
@@ -127,7 +148,7 @@ class Programs:
             wide = self._wide_key(call)
             assert wide is not None
             self._structures.share(wide, can=True)
-        return self.find(args, kwargs)
+        return self._find(key, call)
 
     def run(self, found: Found, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an entry, or, where its run finds out that it is not the one for this call, the one
@@ -163,6 +184,9 @@ class Programs:
         general, tensors, _ = key_of_call(args, kwargs)
         call, form = Call(args, kwargs, tensors), CallForm.of(general)
         entry = self._current(key) or self._compile(key, call)
+        wanted = entry.differentiated(tensors)
+        if wanted is not None:
+            key, entry = self._in_grad_mode(wanted, key, entry, call)
         call = call._replace(tensors=entry.with_ints(tensors, form.ints))
         entry, reading = self._varying(entry, key, call, form)
         self.last = entry
@@ -181,6 +205,9 @@ class Programs:
         if entry is None or not entry.is_current():
             entry = self._compile(key, call)
             self._remember_state(form, entry)
+        wanted = entry.differentiated(tensors)
+        if wanted is not None:
+            key, entry = self._in_grad_mode(wanted, key, entry, call)
         if form is not None and entry.takes_ints:
             tensors = entry.with_ints(tensors, form.ints)
         reading = None
@@ -188,6 +215,21 @@ class Programs:
             entry, reading = self._varying(entry, key, call._replace(tensors=tensors), form)
         self.last = entry
         return entry, tensors, reading
+
+    def _in_grad_mode(
+        self, wanted: torch.Tensor, key: Key, entry: Entry, call: Call
+    ) -> tuple[Key, Entry]:
+        """The entry of a call one of whose tensors, `wanted`, requires grad: one that was captured
+        in the same grad mode. Raises Trained where it reads such a tensor with grad mode on."""
+        mode = torch.is_grad_enabled()
+        if entry.captured.differentiable.mode is not mode:
+            key = (("grad mode", mode), key)
+            entry = self._current(key) or self._compile(key, call)
+            found = entry.differentiated(call.tensors)
+            if found is None:
+                return key, entry
+            wanted = found
+        raise Trained(wanted)
 
     # ---- objects -----------------------------------------------------------------------------
     def _wide_key(self, call: Call) -> Key | None:
@@ -224,8 +266,10 @@ class Programs:
                 with capturing():  # another thread captures
                     key = first
                 continue
-            if reading is not None and torch.is_grad_enabled():
-                check_held_gradients(reading.tensors)
+            wanted = None if reading is None else entry.differentiated(reading.tensors)
+            if wanted is not None:
+                key, found = self._in_grad_mode(wanted, key, entry, call)
+                continue
             if not entry.fits(reading, form):
                 assert reading is not None
                 key = ((reading.key, reading.shapes), key)
@@ -374,7 +418,10 @@ class Programs:
                 if not share:
                     wide = self._wide_key(call)
                     share = None if wide is not None and self._structures.may_share(wide) else False
-                captured, reading = compiler.capture(machine, call, base, share)
+                try:
+                    captured, reading = compiler.capture(machine, call, base, share)
+                except GradientsWanted as signal:
+                    raise Trained(signal.tensor) from None
             entry = compiler.build(machine, captured, reading, call, key, base, start)
             self._enter(entry, base)
             return entry

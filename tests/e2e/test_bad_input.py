@@ -674,6 +674,7 @@ def test_errors_of_torch_are_those_of_eager() -> None:
     assert any("x.view(2, -1) @" in str(entry.statement) for entry in found.traceback)
 
 
+@pytest.mark.gradients
 def test_inputs_that_require_grad_run_eager_and_warn_once() -> None:
     fast = on("cpu", double_positive)
     x = A.clone().requires_grad_()
@@ -691,7 +692,8 @@ def test_inputs_that_require_grad_run_eager_and_warn_once() -> None:
     assert len(fast.signatures) == 1
 
 
-def test_modules_in_training_run_eager_and_warn_once() -> None:
+@pytest.mark.gradients
+def test_modules_whose_parameters_require_grad_run_eager_and_warn_once() -> None:
     model = nn.Linear(3, 1)
     fast = on("cpu", model)
     with pytest.warns(StrettoWarning, match="torch.no_grad\\(\\)"):
@@ -701,4 +703,7 @@ def test_modules_in_training_run_eager_and_warn_once() -> None:
         warnings.simplefilter("error")
         assert fast(A).requires_grad
         model.eval()
-        assert_same(fast(A), model(A).detach())
+        assert fast(A).requires_grad
+        assert "3 calls ran eager: a tensor that it reads requires grad" in fast.explain()
+        model.requires_grad_(False)
+        assert_same(fast(A), model(A))

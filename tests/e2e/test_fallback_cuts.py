@@ -464,6 +464,7 @@ def test_a_segment_whose_arguments_always_differ_runs_in_python() -> None:
     assert "as its arguments always differ" in fast.explain()
 
 
+@pytest.mark.gradients
 def test_gradients_run_eager() -> None:
     def cut(x: Tensor) -> Tensor:
         y = x * 2

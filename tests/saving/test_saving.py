@@ -334,10 +334,10 @@ def test_tensors_that_share_memory(tmp_path: Path) -> None:
 
 def test_everything_that_is_captured_is_written() -> None:
     """A new field of these needs a place in the file, or a refusal. `windows` are for capturing
-    once more, which a loaded function cannot."""
+    once more, which a loaded function cannot; all tensors of a file are `differentiable`."""
     assert {item.name for item in fields(Captured)} == {
         "program", "inputs", "constants", "output", "mutations", "notes", "guards", "writes",
-        "identical", "objects", "sizes", "windows", "journal",
+        "identical", "objects", "sizes", "windows", "journal", "differentiable",
     }  # fmt: skip
 
 
@@ -345,6 +345,12 @@ def test_everything_that_is_captured_is_written() -> None:
 def test_nothing_to_save(tmp_path: Path) -> None:
     with pytest.raises(SaveError, match="nothing has been compiled yet"):
         stretto.compile(torch.relu).save(tmp_path / "file")
+
+
+def test_a_program_that_switches_grad_mode_on_is_not_saved(tmp_path: Path) -> None:
+    fast = interpreted(torch.enable_grad()(lambda x: x * 2), example_inputs=(torch.ones(2),))
+    with pytest.raises(SaveError, match="switches grad mode on"):
+        fast.save(tmp_path / "file")
 
 
 def test_a_stale_program_is_not_saved(tmp_path: Path) -> None:
@@ -407,7 +413,10 @@ def test_in_inference_mode(tmp_path: Path) -> None:
 # ---- calls -----------------------------------------------------------------------------------
 def test_calls_that_want_the_original(tmp_path: Path) -> None:
     again = loaded(interpreted(torch.relu, example_inputs=(torch.ones(2),)), tmp_path)
-    with torch.enable_grad(), pytest.raises(RunError, match="an input requires grad"):
+    with (
+        torch.enable_grad(),
+        pytest.raises(RunError, match="an input or a tensor of the file requires grad"),
+    ):
         again(torch.ones(2, requires_grad=True))
     with pytest.raises(RunError, match="called within torch.func"):
         torch.vmap(again)(torch.ones(3, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,10 @@ from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.profile import Profile, profile_of
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
+from stretto.eager import Trained, check_gradients
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
+from stretto.notices import Notices
 from stretto.options import Options
 from stretto.placement import AUTO, require_backend
 
@@ -39,9 +42,17 @@ class _Signature:
     observer: Observer = field(init=False)
     compiled: CompiledBatch | None = None
     extensions: int = 0
+    trained: weakref.ref[torch.Tensor] | None = None
+    """A tensor that the last batch ran eager for, since it required grad."""
 
     def __post_init__(self) -> None:
         self.observer = Observer(self.evaluation)
+
+    def check_gradients(self) -> None:
+        """Raises Trained while the tensor requires grad that a batch ran eager for."""
+        tensor = None if self.trained is None else self.trained()
+        if tensor is not None and torch.is_grad_enabled():
+            check_gradients((tensor,))
 
     def types(self) -> tuple[object, ...]:
         """All that is known of the types of instances."""
@@ -69,6 +80,7 @@ class Batched(Streaming):
         self._function = function
         self._backend = backend
         self._options = options or Options()
+        self._notices = Notices(self._options)
         self._signatures: dict[Hashable, _Signature] = {}
         self._last: _Signature | None = None
         self._lock = ForkSafeLock()
@@ -116,7 +128,16 @@ class Batched(Streaming):
             signature = self._signature(len(columns), shared)
             self._last = signature
             every = [*columns, *([shared[name]] * count for name in signature.dynamic)]
-            return self._batch(signature, every, None if signature.dynamic else flattened)
+            try:
+                signature.check_gradients()
+                return self._batch(signature, every, None if signature.dynamic else flattened)
+            except Trained as call:
+                signature.trained = weakref.ref(call.tensor)
+                self._notices.eager(call)
+        return [
+            _eager(self._function, number, items, shared)
+            for number, items in enumerate(zip(*columns, strict=True))
+        ]
 
     def _signature(self, count: int, shared: Mapping[str, Any]) -> _Signature:
         dynamic = tuple(sorted(name for name, value in shared.items() if _is_data(value)))
@@ -187,14 +208,15 @@ class Batched(Streaming):
     def explain(self) -> str:
         """What was batched at which depth, what was not and why, as text: the blocks, how many
         instances ran them together in the last call, and the program of an instance."""
+        eager = "".join(f"{line}\n" for line in self._notices.eager_calls)
         if self._last is None or self._last.compiled is None:
-            return "nothing has been compiled yet: call it with instances first\n"
-        return explain_batch(self._last.compiled)
+            return eager or "nothing has been compiled yet: call it with instances first\n"
+        return eager + explain_batch(self._last.compiled)
 
     def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
         """Time by activity for these instances: the medians of some runs. It can be printed."""
-        compiled, every = self._ready("profile", columns, shared)
-        with self._lock:
+        with torch.no_grad(), self._lock:
+            compiled, every = self._ready("profile", columns, shared)
             return profile_of(compiled, every, runs)
 
     def tune(self, /, *columns: Any, runs: int = 10, **shared: Any) -> Tuning:
@@ -206,8 +228,8 @@ class Batched(Streaming):
         for any batch. It takes as long as compiling the tensor operators two or three times. Where
         new kinds of data extend the program, kernels are chosen as usual until it is tuned again.
         """
-        compiled, every = self._ready("tune", columns, shared)
-        with self._lock:
+        with torch.no_grad(), self._lock:
+            compiled, every = self._ready("tune", columns, shared)
             return tune_batch(compiled, every, self._options, self._backend, runs)
 
     def _ready(
@@ -242,7 +264,8 @@ def batch(
     tensors. The function's source is evaluated once; what depends on an instance is compiled to
     native code that walks instances and records which tensor operators each needs, and operators
     that do not depend on each other run as one, over all instances (ACRoBat, sections 3 to 5).
-    Results carry no gradients. backend: as for `stretto.compile`. Raises TypeError for what is no
+    With grad mode on, a batch that reads a tensor that requires grad runs eager, with a
+    StrettoWarning. backend: as for `stretto.compile`. Raises TypeError for what is no
     function; the call raises CaptureError for what cannot be batched.
     """
     require_backend(backend)
@@ -251,6 +274,17 @@ def batch(
             f"stretto.batch takes a function or an nn.Module, not {type(function).__name__}"
         )
     return Batched(function, backend, options)
+
+
+def _eager(
+    function: Callable[..., Any], number: int, items: tuple[Any, ...], shared: Mapping[str, Any]
+) -> Outcome:
+    """The outcome of one instance by the function itself."""
+    try:
+        return Value(function(*items, **shared))
+    except Exception as error:
+        error.add_note(f"in instance {number}")
+        return Failure(error)
 
 
 def _columns(columns: Sequence[Any]) -> list[Sequence[Any]]:

@@ -26,6 +26,7 @@ from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
 from stretto.batching.types import Type
+from stretto.eager import check_gradients
 from stretto.errors import BuildError
 from stretto.garbage import uncollected
 from stretto.machines.machine import HOST, Machine
@@ -118,10 +119,14 @@ class CompiledBatch:
         self, columns: Sequence[Sequence[Any]], flattened: Flattened | None = None
     ) -> list[Outcome]:
         """The outcomes of all instances. flattened: the same columns, which keep their native form.
-        Raises OtherInstance for an instance with data of a kind that the program does not know."""
+        Raises OtherInstance for an instance with data of a kind that the program does not know,
+        Trained for a tensor that requires grad while grad mode is on."""
         begin = perf_counter()
         flat = self.host.flatten(columns) if flattened is None else flattened.of(self.host)
         self.times = Times(flatten=perf_counter() - begin)
+        if torch.is_grad_enabled():
+            check_gradients(self.tensors.tensors)
+            check_gradients(flat.tensors())
         try:
             return self.run_flat(flat)
         except LaunchStopped as stopped:
@@ -242,8 +247,11 @@ def _compiled(
     run_passes(program, passes)
     seconds["passes"] = perf_counter() - begin
     machine = default_machine() if backend == AUTO else find_machine(backend)
-    shared = [read.value for read in evaluation.reads.values()]
-    _require_main_memory(machine, [item for item in shared if isinstance(item, torch.Tensor)])
+    reads = tuple(evaluation.reads.values())
+    tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
+    if torch.is_grad_enabled():
+        check_gradients(tensors)
+    _require_main_memory(machine, tensors)
     is_tuned = (passes or BatchPasses()).tuned
     tuning = kept(program, options, machine.name) if is_tuned else Tuning()
     with ThreadPoolExecutor(1) as beside:
@@ -253,9 +261,7 @@ def _compiled(
         seconds["levels"] = perf_counter() - begin
         host = building.result()
         seconds["host"] = host.seconds_to_build
-    reads = tuple(evaluation.reads.values())
     sources = () if levels is None else levels.code.sources
-    tensors = [read.value for read in reads if isinstance(read.value, torch.Tensor)]
     places = TensorGuards(
         [*tensors, *host.shared, *(source.tensor for source in sources)],
         tuple(evaluation.content.values()),

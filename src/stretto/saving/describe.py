@@ -165,6 +165,11 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             "a tensor is both an argument and reached by the function in another way",
             remedy="pass a clone() of it",
         )
+    if captured.differentiable.inputs:
+        raise SaveError(
+            "the function switches grad mode on by itself, and programs compute no gradients",
+            remedy="compute gradients outside of the function that is saved",
+        )
     _check_buffers(captured)
     arguments, order = _arguments(entry.keep, _device_named(entry))
     constants = {

@@ -134,7 +134,7 @@ def _tensors(
     for name, (dtype, shape) in wanted.items():
         tensor = content.tensors.get(name)
         if name in given and name not in of_code:
-            tensor = given[name].detach()
+            tensor = given[name]
             if (tensor.dtype, tensor.shape) != (dtype, shape):
                 raise LoadError(
                     f"the tensor '{name}' is {tensor.dtype} of shape {list(tensor.shape)}, and the "
@@ -142,7 +142,8 @@ def _tensors(
                     remedy="give the weights of the model that was saved",
                 )
         if tensor is not None:
-            found[name] = tensor if name in binaries else tensor.to(place)
+            with torch.no_grad():
+                found[name] = tensor if name in binaries else tensor.to(place)
     return found
 
 
@@ -211,8 +212,8 @@ class Loaded:
             raise _refusal(f"{why}, which needs the original function")
         if not kwargs and set(map(type, args)) == _TENSORS_ONLY:
             entry = self._plain.get(tuple([(a.shape, a.dtype, a.device) for a in args]))
-            if entry is not None and entry.is_current() and not _trains(args):
-                return entry(args)
+            if entry is not None and entry.is_current():
+                return _run(entry, args)
         if kwargs:
             kwargs = {name: kwargs[name] for name in sorted(kwargs)}
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -220,8 +221,6 @@ class Loaded:
         if why is not None:
             raise _refusal(why)
         tensors: Sequence[torch.Tensor] = [x for x in leaves if isinstance(x, torch.Tensor)]
-        if _trains(tensors):
-            raise _refusal("an input requires grad, and programs compute no gradients")
         key = (spec, *map(key_of, leaves))
         refuted: OtherProgram | None = None
         for number in self._fixed.get(key, ()):
@@ -232,7 +231,7 @@ class Loaded:
                 self._plain[key[1:]] = entry
             if takes_any or entry.variant(tensors) == entry.compiled_variant:
                 try:
-                    return entry(tensors)
+                    return _run(entry, tensors)
                 except OtherProgram as error:
                     refuted = error
         if self._families:
@@ -244,7 +243,7 @@ class Loaded:
                 given = entry.with_ints(tensors, form.ints)
                 if not entry.checks_inputs or entry.variant(given) == entry.compiled_variant:
                     try:
-                        return entry(given)
+                        return _run(entry, given)
                     except OtherProgram as error:
                         refuted = error
         if refuted is not None:
@@ -359,8 +358,13 @@ def _renewed(captured: Captured) -> Captured:
 _TENSORS_ONLY = {torch.Tensor}
 
 
-def _trains(tensors: Sequence[torch.Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def _run(entry: Entry, tensors: Sequence[torch.Tensor]) -> Any:
+    """Runs a program, unless gradients are wanted: there is no original function to run."""
+    if torch.is_grad_enabled() and entry.differentiated(tensors) is not None:
+        raise _refusal(
+            "an input or a tensor of the file requires grad, and programs compute no gradients"
+        )
+    return entry(tensors)
 
 
 def _call(loaded: Loaded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -47,10 +47,13 @@ def explain(compiled: Compiled) -> str:
     entries = compiled.signatures
     out = Writer()
     name = getattr(compiled, "__name__", None) or type(compiled._function).__name__  # pyright: ignore[reportPrivateUsage]
-    if not entries and not (compiled._fallback and compiled._fallback.calls):  # pyright: ignore[reportPrivateUsage]
+    eager = compiled._notices.eager_calls  # pyright: ignore[reportPrivateUsage]
+    if not entries and not eager and not (compiled._fallback and compiled._fallback.calls):  # pyright: ignore[reportPrivateUsage]
         out.write(f"{name}: nothing compiled yet; call it once, or give stretto.compile its inputs")
         return out.text()
     out.write(f"{name}: {counted(len(entries), 'signature')} compiled")
+    for line in eager:
+        out.write(line)
     for reason in compiled._programs.refused:  # pyright: ignore[reportPrivateUsage]
         out.write(f"each size has its own program: {reason}")
     for number, entry in enumerate(entries, 1):

@@ -294,6 +294,7 @@ def doubler() -> Executor:
     return Executor(HostProgram(InstanceProgram([function], blocks=blocks)))
 
 
+@pytest.mark.gradients
 def test_tensors_of_results_have_memory_of_their_own() -> None:
     executor = doubler()
     tensors, rows = list(torch.rand(5, 2)), [torch.rand(n, 2) for n in range(5)]

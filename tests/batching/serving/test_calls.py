@@ -54,6 +54,7 @@ def test_modes_of_the_caller_hold_in_the_batch() -> None:
             assert future.result(LIMIT_S) == wanted
 
 
+@pytest.mark.gradients
 def test_requests_under_other_modes_have_other_batches() -> None:
     gate = threading.Event()
 

@@ -235,6 +235,7 @@ def test_native_try_and_context_managers() -> None:
     check(f, (X,))
 
 
+@pytest.mark.gradients
 def test_nothing_is_left_behind() -> None:
     with pytest.raises(CaptureError):
         capture(pieces_from_data, (X,), {}, Options())

@@ -259,6 +259,7 @@ def test_results_that_loops_and_branches_read(threads: int, cache: Path, two_thr
             torch.testing.assert_close(compiled(x, count), steps(x, count), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.gradients
 def test_gradients_are_left_as_they_are(cache: Path):
     def function(x: Tensor) -> Tensor:
         return torch.relu(x @ x) @ x

@@ -14,7 +14,7 @@ All is done with the GIL held, so that several threads may use one program. A Ru
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -221,6 +221,12 @@ class Flat:
             numbers = range(count)
         for number in numbers:
             self._copy(number, pools)
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The tensors of the instances."""
+        native, place = self.host.native, (ctypes.c_int64 * 3)()
+        for number in range(native.stretto_host_copy_count(self.handle)):
+            yield native.stretto_host_copy_at(self.handle, number, place)
 
     def _copy(self, number: int, pools: Sequence[torch.Tensor]) -> None:
         place = (ctypes.c_int64 * 3)()

@@ -37,7 +37,7 @@ from stretto.frontends.python.results.captured import (
 )
 from stretto.frontends.python.results.watch import Watch
 from stretto.frontends.python.tracing.seen import SeenSizes
-from stretto.frontends.python.tracing.signals import ArgumentsChange
+from stretto.frontends.python.tracing.signals import ArgumentsChange, GradientsWanted
 from stretto.frontends.python.tracing.sizes import (
     CallSizes,
     FixedSize,
@@ -58,6 +58,7 @@ __all__ = [
     "External",
     "Fetched",
     "FixedSize",
+    "GradientsWanted",
     "InputBinding",
     "InputLeaf",
     "IntLeaf",

@@ -31,7 +31,13 @@ from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import enter_lists
 from stretto.frontends.python.operators.dispatch import recording
-from stretto.frontends.python.results.captured import Captured, JournalSpec, Mutation, ObjectState
+from stretto.frontends.python.results.captured import (
+    Captured,
+    Differentiable,
+    JournalSpec,
+    Mutation,
+    ObjectState,
+)
 from stretto.frontends.python.results.effects import (
     ChangePlan,
     EffectWriter,
@@ -129,8 +135,8 @@ def capture(
     dim. settling: branches of which a program has one arm, to which the capture adds; None where
     there may be none. surroundings: who makes the call. state: what an earlier capture found in
     objects; tensors there are numbered alike. Objects of the user are as before afterwards. Raises
-    CaptureError where the function cannot be captured; exceptions of the function itself are raised
-    unchanged.
+    CaptureError where the function cannot be captured, GradientsWanted where it reads a tensor that
+    requires grad with grad mode on; exceptions of the function itself are raised unchanged.
     """
     limit = sys.getrecursionlimit()
     with capturing(), silenced():
@@ -298,6 +304,7 @@ def _capture(
         tensors, ints = leaves
         inputs = bind_inputs(tracer, tensors, reading)
         tracer.inputs = {id(item.real): item.traced for item in inputs}
+        tracer.gradients.enter([item.real for item in inputs])
         numbers = [tracer.sizes.size(SizeSource(n), value) for n, value in enumerate(ints)]
         sized = bind_sizes(tracer, numbers)
         counters = fetch_counters(tracer, reading)
@@ -412,6 +419,7 @@ def _finish(
         sizes,
         frozenset(tracer.windows),
         journal,
+        Differentiable.of(tracer.gradients),
     )
 
 

@@ -56,7 +56,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     check(g, (torch.tensor([0, 1, 3]).to(dtype),), (torch.tensor([0, 0, 0]).to(dtype),))
 
 
-def test_grad_and_inference_mode() -> None:
+def test_inputs_that_require_grad_and_inference_mode() -> None:
     model = nn.Linear(3, 3)
     x = torch.randn(4, 3, requires_grad=True)
     captured = capture(model, (x,), {}, Options())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -72,6 +72,11 @@ class TensorGuards:
         unique = {id(tensor): tensor for tensor in (*tensors, *content)}
         self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
         self._content = Weights([item for item in content if item.is_cpu], (), native=native)
+
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Those that are watched."""
+        return (tensor for tensor, _ in self._known)
 
     def hold(self) -> bool:
         """Whether all are where they were, with the shapes and dtypes that they had, and with the

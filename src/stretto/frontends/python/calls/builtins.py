@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -529,8 +530,18 @@ def _state_of_generator(*args: Any, **kwargs: Any) -> Any:
 _OF_STATES = (
     *(torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state),
     *(torch.random.seed, torch.random.initial_seed, torch.random.get_rng_state),
-    *(torch.random.set_rng_state, torch.random.fork_rng),
+    *(torch.random.set_rng_state, torch.random.fork_rng, inspect.unwrap(torch.random.fork_rng)),
+    *(torch.cuda.seed, torch.cuda.seed_all, torch.cuda.initial_seed),
+    *(torch.cuda.get_rng_state, torch.cuda.get_rng_state_all),
+    *(torch.cuda.set_rng_state, torch.cuda.set_rng_state_all),
 )
+
+
+def _generator(*args: Any, **kwargs: Any) -> Any:
+    fail(
+        "a generator of random numbers is made in the compiled function",
+        "make it outside, and pass it as an argument",
+    )
 
 
 def generator_method(function: Any) -> BuiltinRule | None:
@@ -578,6 +589,7 @@ RULES: dict[Any, BuiltinRule] = {
     math.floor: _math(torch.floor, int),
     math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,
+    torch.Generator: _generator,
     torch.manual_seed: _manual_seed,
     torch.random.manual_seed: _manual_seed,
     **dict.fromkeys(_OF_STATES, _state_of_generator),

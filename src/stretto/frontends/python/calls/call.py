@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import inspect
 import logging
@@ -19,7 +20,15 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import effects, entries, recursion, sized, switches, texts
+from stretto.frontends.python.calls import (
+    autograd_functions,
+    effects,
+    entries,
+    recursion,
+    sized,
+    switches,
+    texts,
+)
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -51,6 +60,7 @@ from stretto.frontends.python.source.rewrite import (
     pulled,
     rewritten,
 )
+from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
@@ -135,6 +145,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
                 return _call_module(function.__self__, args, kwargs)
+            kind = autograd_functions.applied(function)
+            if kind is not None:
+                return autograd_functions.apply(kind, args, kwargs, traced_call)
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
@@ -395,11 +408,16 @@ def _call_function(
 ) -> Any:
     filename = function.__code__.co_filename
     if not is_rewritten(function) and not is_user_file(filename):
-        inner = _under_context(function) or implementation(function, args)
+        context = _context_of(function)
+        if context is not None:
+            with context:
+                return traced_call(function.__wrapped__, args, kwargs)  # pyright: ignore[reportFunctionMemberAccess]
+        inner = implementation(function, args)
         if inner is not None:
             return traced_call(inner, args, kwargs)
         if filename.startswith("<"):
             _note_sourceless(function)
+        _check_decorator(function)
         return _native(function, args, kwargs)
     _check_kind(function)
     kwargs = entries.with_defaults(function, kwargs)
@@ -468,17 +486,28 @@ def _fail_kind(function: types.FunctionType, reason: str, remedy: str) -> NoRetu
     raise Abort(CaptureError(message, location=place, remedy=remedy))
 
 
-def _under_context(function: types.FunctionType) -> Any:
-    """The function that `@torch.no_grad()` or a similar decorator wraps."""
-    inner = getattr(function, "__wrapped__", None)
-    if inner is None or not function.__code__.co_filename.endswith("_contextlib.py"):
+def _context_of(function: types.FunctionType) -> Any:
+    """The context that `@torch.no_grad()` or a similar decorator runs a function in."""
+    if not hasattr(function, "__wrapped__") or not function.__code__.co_filename.endswith(
+        "_contextlib.py"
+    ):
         return None
     for cell in function.__closure__ or ():
         held = cell.cell_contents
         owner = getattr(held, "__self__", held)
         if isinstance(owner, _CONTEXTS):
-            return inner
+            return owner.clone()
     return None
+
+
+def _check_decorator(function: types.FunctionType) -> None:
+    """Fails for a function in a context, as of `@torch.random.fork_rng()`, that fails in `with`."""
+    for cell in function.__closure__ or ():
+        held: Any = read_cell(cell)
+        if isinstance(held, contextlib.AbstractContextManager):
+            rule = RULES.get(getattr(held, "func", None))
+            if rule is not None:
+                rule()
 
 
 def _call_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

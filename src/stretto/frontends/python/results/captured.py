@@ -13,6 +13,7 @@ from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
 from stretto.frontends.python.objects.journal import Site, act_out
 from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.gradients import Gradients
 from stretto.frontends.python.tracing.sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
 from stretto.ir.core import Program
@@ -272,6 +273,26 @@ class JournalSpec:
         act_out(self.sites, order, columns)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Differentiable:
+    """Which tensors decide that a call runs eager, since a program hands no gradients to them.
+
+    mode: the grad mode that the function was captured in. tensors: those of outside that it read
+    with grad mode on, and that may come to require grad. inputs: True if it switches grad mode on
+    by itself, so that its inputs decide also in a call without grad mode.
+    """
+
+    mode: bool = False
+    tensors: tuple[torch.Tensor, ...] = ()
+    inputs: bool = False
+
+    @staticmethod
+    def of(gradients: Gradients) -> Differentiable:
+        return Differentiable(
+            gradients.mode, tuple(gradients.tensors.values()), gradients.uses_inputs
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """After a run, result `result` is to be copied into input `input`."""
@@ -304,3 +325,4 @@ class Captured:
     sizes: CallSizes | None = None
     windows: frozenset[SourceLocation] = frozenset()
     journal: JournalSpec | None = None
+    differentiable: Differentiable = Differentiable()

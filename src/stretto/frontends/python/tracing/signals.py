@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import NoReturn
 
+import torch
+
 from stretto.errors import CaptureError
 from stretto.frontends.python.tracing.locations import definition, user_location
 
 
 class CaptureSignal(BaseException):
-    """Base of all signals; all but ArgumentsChange stay inside `capture`."""
+    """Base of all signals; all but ArgumentsChange and GradientsWanted stay inside `capture`."""
 
 
 class Abort(CaptureSignal):
@@ -47,6 +49,14 @@ class Replan(CaptureSignal):
 class ArgumentsChange(CaptureSignal):
     """The function changes objects that are reached from its arguments: at the next call they hold
     something else, so what they hold has to be read at each call."""
+
+
+class GradientsWanted(CaptureSignal):
+    """The function reads, with grad mode on, a tensor that requires grad, which `tensor` is."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.tensor = tensor
 
 
 class KeepApart(CaptureSignal):

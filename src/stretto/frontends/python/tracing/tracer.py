@@ -27,6 +27,7 @@ from stretto.frontends.python.tracing.admission import check_constant
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
+from stretto.frontends.python.tracing.gradients import Gradients
 from stretto.frontends.python.tracing.hints import Hints
 from stretto.frontends.python.tracing.lasting import LastingChanges
 from stretto.frontends.python.tracing.locations import current_module, user_location
@@ -134,6 +135,7 @@ class Tracer:
         self.home: dict[Value, BlockScope] = {}
         self.regions: list[Region] = []
         self.constants: dict[int, Constant] = {}
+        self.gradients = Gradients(torch.is_grad_enabled())
         self.constant_tensors: dict[str, torch.Tensor] = {}
         self.read_values: dict[int, torch.Tensor] = {}
         # What packed weights are made of, by the packed object's id, with that object.
@@ -449,6 +451,7 @@ class Tracer:
         if id(tensor) in self.inputs:
             self.met[id(tensor)] = tensor
             return self.inputs[id(tensor)]
+        self.gradients.read(tensor)
         if id(tensor) not in self.constants:
             key = self._constant_key(tensor)
             check_constant(tensor, key)

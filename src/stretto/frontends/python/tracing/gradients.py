@@ -1,0 +1,51 @@
+"""Tensors that a function reads with grad mode on: a program cannot hand gradients to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from stretto.frontends.python.tracing.signals import GradientsWanted
+
+
+class Gradients:
+    """The grad mode of one captured call, and the tensors that the function reads with it on.
+
+    mode: the grad mode of the call. tensors: those of outside that may come to require grad, by id.
+    uses_inputs: True if the function switches grad mode on by itself and computes then, so that its
+    inputs decide also in a call without grad mode.
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.uses_inputs = False
+        self._inputs: Sequence[torch.Tensor] = ()
+
+    def enter(self, inputs: Sequence[torch.Tensor]) -> None:
+        """The call has these inputs. Raises GradientsWanted if one decides that it runs eager."""
+        self._inputs = inputs
+        if self.mode:
+            self._refuse()
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """A tensor of outside is read. Raises GradientsWanted if it requires grad."""
+        if not torch.is_grad_enabled():
+            return
+        if tensor.requires_grad:
+            raise GradientsWanted(tensor)
+        if tensor.is_floating_point() or tensor.is_complex():
+            self.tensors[id(tensor)] = tensor
+
+    def compute(self) -> None:
+        """An operator runs. Raises GradientsWanted if the function has switched grad mode on, and
+        an input requires grad."""
+        if not self.mode and torch.is_grad_enabled():
+            self.uses_inputs = True
+            self._refuse()
+
+    def _refuse(self) -> None:
+        for tensor in self._inputs:
+            if tensor.requires_grad:
+                raise GradientsWanted(tensor)
