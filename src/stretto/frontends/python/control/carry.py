@@ -249,8 +249,7 @@ class Carry:
             made = copy.copy(value)
             if not self.has_run:
                 note_copy(made, [value])
-            items = contents(value)
-            refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
+            refill(made, {k: self._placed((*slot, k), v) for k, v in self._items(slot, value)})
             self.copied[slot] = made
             if self.twins.get(slot) in self.copied:
                 note_twins(made, self.copied[self.twins[slot]])
@@ -263,6 +262,10 @@ class Carry:
             if isinstance(value, Either):
                 self.options.placed[slot] = value
         return value
+
+    def _items(self, slot: Slot, box: Any) -> list[tuple[Any, Any]]:
+        """What a container that is carried as a copy holds before the region."""
+        return [(k, self.options.inside.get((*slot, k), v)) for k, v in contents(box).items()]
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -353,7 +356,8 @@ class Carry:
         if isinstance(before, Either) and not isinstance(after, Poison):
             arranged = self.options.arranged(slot, before, after)
             if arranged is None:
-                self._split(slot, before, after, name)
+                if not self._compare_rows(slot, before, after, promote=self.splits):
+                    self._split(slot, before, after, name)
                 return
             after = arranged
         if slot in self.leaves:
@@ -371,20 +375,25 @@ class Carry:
         elif not equal_leaves(before, after):
             self._learn(slot, before, after, name)
 
-    def _compare_rows(self, slot: Slot, before: Any, after: Any) -> bool:
+    def _compare_rows(
+        self, slot: Slot, before: Any, after: Any, *, promote: bool = False
+    ) -> bool:
         """Compares a tensor that has another size along one dim after a round, or may have. Returns
-        whether it is one."""
+        whether it is one. `promote`: the sizes may be numbers, of which there are many."""
         leaf = self.leaves.get(slot)
         if leaf is None and before is after:
             return False
         if leaf is None:
-            kind = rows_of(None, before, after, promote=self.splits)
+            kind = rows_of(None, before, after, promote=promote)
         else:
             kind = rows_of(leaf.kind, after, promote=self.splits)
         if kind is None or kind.rows is None:
             return False
         if leaf is None:
-            leaf = self.leaves[slot] = Carried(kind, before)
+            for part in [part for part in self.leaves if part[: len(slot)] == slot]:
+                del self.leaves[part]
+            (only, *others) = options_of(before)
+            leaf = self.leaves[slot] = Carried(kind, before if others else only)
         if leaf.kind != kind or leaf.group is None:
             leaf.kind, leaf.layout, self.changed = kind, None, True
             leaf.group = "grown"
@@ -511,7 +520,7 @@ class Carry:
         if isinstance(after, Poison):
             after.fail_at_origin()
         kind = kind_of(after)
-        joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        joint = None if kind is None else unify(leaf.kind, kind)
         may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
         if joint is None and may_split and before is not UNDEFINED:
             del self.leaves[slot]
@@ -528,7 +537,7 @@ class Carry:
             self.changed = True
 
     def _compare_rebuilt(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        items = contents(before)
+        items = dict(self._items(slot, before))
         if type(after) is not type(before) or contents(after).keys() != items.keys():
             self._peel(name, before, after)
             return

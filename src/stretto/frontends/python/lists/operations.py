@@ -78,7 +78,7 @@ def known_length(items: TracedList) -> int:
 
 def _item_value(items: TracedList, item: Any) -> Value:
     kind, wanted = kind_of(item), element_kind(items)
-    if kind is None or unify(wanted, kind, promote=False) != wanted:
+    if kind is None or unify(wanted, kind) != wanted:
         fail(
             f"{describe(item)} is put into a list of {wanted.type}",
             "give all items of a list that grows in a traced loop one shape and dtype",

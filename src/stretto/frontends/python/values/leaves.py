@@ -55,7 +55,7 @@ def items_kind(items: Sequence[Any]) -> Kind | None:
     kinds = [kind_of(item) for item in items]
     found = kinds[0] if kinds else None
     for kind in kinds[1:]:
-        found = unify(found, kind, promote=False) if found and kind else None
+        found = unify(found, kind) if found and kind else None
     if found is None or isinstance(found.type, ListType):
         return None
     return found

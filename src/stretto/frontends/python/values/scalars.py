@@ -187,30 +187,17 @@ class Kind:
     rows: int | None = None
 
 
-def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
-    """The kind that can hold both, or None. `promote`: tensors may differ in dtype.
-
-    Numbers of different types have none: in Python an int is not a float of the same value."""
+def unify(first: Kind, second: Kind) -> Kind | None:
+    """The kind that can hold both, or None where eager PyTorch would tell which of them it is: an
+    int is not a float of the same value, a number is no tensor, and tensors have a dtype."""
     a, b = first.type, second.type
     if first.rows is not None or second.rows is not None:
         return _unified_rows(first, second)
     if isinstance(a, ListType) or isinstance(b, ListType):
-        return first if a == b else None
-    if a.shape != b.shape:
-        return None
-    if first.number and second.number:
-        if python_kind(a.dtype) is not python_kind(b.dtype):
-            return None
+        return first if a == b and first.number == second.number else None
+    if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return Kind(TensorType(_promoted(a.dtype, b.dtype)), True)
-    if first.number != second.number:
-        number, tensor = (a, b) if first.number else (b, a)
-        fits = _promoted(number.dtype, tensor.dtype) is tensor.dtype
-        return (
-            Kind(tensor, False) if fits or number.dtype.is_float == tensor.dtype.is_float else None
-        )
-    if a.dtype is b.dtype:
-        return first
-    return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None
+    return first if first == second else None
 
 
 def _unified_rows(first: Kind, second: Kind) -> Kind | None:
@@ -263,13 +250,6 @@ def outside(kind: Kind) -> Kind:
         if isinstance(size, Size) and not hidden.isdisjoint(size.symbols)
     ]
     return (_as_rows(type, dims[0]) if len(dims) == 1 else None) or kind
-
-
-def unify_exactly(first: Kind, second: Kind) -> Kind | None:
-    """The same, except that an int or a float does not unify with a tensor without dims."""
-    if first.number != second.number and not first.type == second.type == FLAG:
-        return None
-    return unify(first, second, promote=False)
 
 
 def _promoted(first: DType, second: DType) -> DType:
