@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch.utils._pytree import tree_any, tree_map
 
 from stretto.frontends.python.calls import (
     iterating,
+    numbers,
     ordering,
     packed,
     sized,
@@ -51,6 +51,7 @@ from stretto.frontends.python.values.scalars import (
     known_value,
     number_kind,
 )
+from stretto.frontends.python.values.sizes import is_size_number
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import is_text, settled
 from stretto.ir.types import INDEX
@@ -60,64 +61,6 @@ BuiltinRule = Callable[..., Any]
 
 def _traced(value: Any) -> bool:
     return isinstance(value, TracedTensor)
-
-
-def _cast(kind: type) -> BuiltinRule:
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and is_size_number(args[0]):
-            return torch.sym_int(args[0]) if kind is int else torch.sym_float(args[0])
-        if len(args) == 1 and isinstance(args[0], torch.SymInt):
-            return cast_number(tracer().number_of_dim(args[0]), kind)
-        if len(args) == 1 and kind in _CONVERSIONS:
-            made = _converted(kind, args[0])
-            if made is not NotImplemented:
-                return made
-        if len(args) != 1 or not _traced(args[0]):
-            return NotImplemented
-        known = known_value(args[0])
-        if known is not None:
-            return kind(known)
-        if kind is int:
-            _check_finite(args[0])
-        return cast_number(args[0], kind)
-
-    return rule
-
-
-_CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")}
-
-
-def _converted(kind: type, value: Any) -> Any:
-    """What a method of the user makes of an object."""
-    methods = (own_method(value, name) for name in _CONVERSIONS[kind])
-    method = next((item for item in methods if item is not None), None)
-    if method is None:
-        return NotImplemented
-    made = Hooks.call(method)
-    return made if is_number(made) and number_kind(made) is kind else kind(_Converted(made))
-
-
-class _Converted:
-    """Has the interpreter check what a conversion has made."""
-
-    def __init__(self, made: Any) -> None:
-        self.__made = made
-
-    def __int__(self) -> int:
-        return self.__made
-
-    def __float__(self) -> float:
-        return self.__made
-
-
-def _check_finite(value: Any) -> None:
-    """Raises what `int` raises."""
-    if value.dtype.is_floating_point and value.numel() == 1:
-        to_integer = "cannot convert float {} to integer"
-        is_a_number = torch.logical_not(torch.isnan(value))
-        check(is_a_number, "ValueError", to_integer.format("NaN"))
-        is_finite = torch.logical_not(torch.isinf(value))
-        check(is_finite, "OverflowError", to_integer.format("infinity"))
 
 
 def _len(value: Any) -> Any:
@@ -134,14 +77,6 @@ def _len(value: Any) -> Any:
         known = isinstance(size, int) or is_size_number(size)
         return size if known else tracer().number_of_dim(size)
     return NotImplemented
-
-
-def is_size_number(value: Any) -> bool:
-    """Whether a value is a size that is known at the call, or a float computed from such sizes, as
-    torch has them."""
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        return value.node.expr.free_symbols <= tracer().sizes.known.keys()
-    return False
 
 
 def _range(*bounds: Any) -> Any:
@@ -270,7 +205,8 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
     missing."""
     state, name = tracer(), settled(name)
     state.names_read.add(name)
-    found = getattr(holder, name, UNDEFINED)
+    kind = number_kind(holder)
+    found = getattr(holder, name, UNDEFINED) if kind is None or hasattr(kind, name) else UNDEFINED
     if isinstance(found, Either) and default:
         options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
         return Either(found.stretto_flags, options)
@@ -308,8 +244,13 @@ def _sum(items: Any, start: Any = 0) -> Any:
     if not isinstance(length, TracedTensor) and not length:
         return start
     least = 0 if items.numbers else 1
-    total = operations.stack(items, least=least).sum(0)
-    return (cast_number(total, _NUMBERS[total.dtype]) if items.numbers else total) + start
+    stacked = operations.stack(items, least=least)
+    total = stacked.sum(0)
+    if not items.numbers:
+        return total + start
+    if stacked.dtype == torch.int64:
+        numbers.check_sum(stacked)
+    return cast_number(total, _NUMBERS[total.dtype]) + start
 
 
 _NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}
@@ -336,56 +277,6 @@ def _print(*args: Any, **kwargs: Any) -> Any:
         tracer().note("print of a traced value happens while capturing only")
         return None
     return NotImplemented
-
-
-def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
-    """A function of the module `math`."""
-
-    def rule(*args: Any) -> Any:
-        of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
-        if of_sizes is not None and len(args) == 1 and is_size_number(args[0]):
-            return of_sizes(args[0])
-        if not any(map(_traced, args)):
-            return NotImplemented
-        if kind is float:
-            args = tuple(cast_number(x, float) if _traced(x) else x for x in args)
-        return cast_number(on_tensor(*args), kind)
-
-    return rule
-
-
-_TESTS = ("isnan", "isinf", "isfinite")
-
-
-def _math_of_two(on_tensors: BuiltinRule) -> BuiltinRule:
-    """A function of the module `math` of two numbers."""
-
-    def rule(one: Any, other: Any) -> Any:
-        if not (_traced(one) or _traced(other)):
-            return NotImplemented
-        like = cast_number(one if _traced(one) else other, float)
-        pair = [
-            cast_number(x, float) if _traced(x) else torch.full_like(like, x) for x in (one, other)
-        ]
-        return cast_number(on_tensors(*pair), float)
-
-    return rule
-
-
-def _round(value: Any, digits: Any = None) -> Any:
-    if not _traced(value):
-        return NotImplemented
-    if not value.dtype.is_floating_point:
-        return value
-    if digits is None:
-        return cast_number(torch.round(value), int)
-    return torch.round(value, decimals=digits)
-
-
-def _divmod(first: Any, second: Any) -> Any:
-    if not any(_traced(item) or is_size_number(item) for item in (first, second)):
-        return NotImplemented
-    return first // second, first % second
 
 
 def _joined(operation: BuiltinRule) -> BuiltinRule:
@@ -544,8 +435,7 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 
 RULES: dict[Any, BuiltinRule] = {
-    int: _cast(int),
-    float: _cast(float),
+    **numbers.RULES,
     bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
     len: _len,
     range: _range,
@@ -563,18 +453,6 @@ RULES: dict[Any, BuiltinRule] = {
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
     print: _print,
-    round: _round,
-    divmod: _divmod,
-    **{
-        getattr(math, name): _math(getattr(torch, name), float)
-        for name in ("sqrt", "exp", "log", "tanh", "sin", "cos")
-    },
-    **{getattr(math, name): _math(getattr(torch, name), bool) for name in _TESTS},
-    **{getattr(math, name): _math_of_two(getattr(torch, name)) for name in ("atan2", "hypot")},
-    math.fabs: _math(torch.abs, float),
-    math.trunc: _math(torch.trunc, int),
-    math.floor: _math(torch.floor, int),
-    math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,
     torch.manual_seed: _manual_seed,
     torch.random.manual_seed: _manual_seed,

@@ -14,6 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from stretto.frontends.python.aliasing.carried import CarriedAliases, LoopOp
 from stretto.frontends.python.control.carried_options import (
     CarriedOptions,
@@ -39,6 +41,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.arithmetic import check_counter, is_counter
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import (
     Carried,
@@ -128,6 +131,9 @@ class Carry:
     def inits(self) -> list[Value]:
         """The carried values before the region, in the current scope."""
         self.base.restore()
+        for leaf in self.leaves.values():
+            if leaf.counts and leaf.kind.number:
+                check_counter(leaf.init)
         made = [
             placeholder(leaf.kind) if leaf.init is UNDEFINED else materialize(leaf.init, leaf.kind)
             for leaf in self._carried()
@@ -165,7 +171,12 @@ class Carry:
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             device = device_of(leaf.init, leaf.end)
             self.made[slot] = wrap(
-                next(supply), leaf.kind, device=device, loops=marked, layout=leaf.layout
+                next(supply),
+                leaf.kind,
+                device=device,
+                loops=marked,
+                layout=leaf.layout,
+                bits=leaf.bits,
             )
         for key, grown in self.grown.items():
             length = self._length(grown, ListLength(None, len(grown.init)), in_body, trips)
@@ -349,14 +360,14 @@ class Carry:
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        if self._compare_rows(slot, before, after):
+        if self._compare_rows(slot, before, after, may_broadcast=True):
             return
         if isinstance(before, Maybe) and not isinstance(after, Poison):
             after = Maybe.of(after, name)
         if isinstance(before, Either) and not isinstance(after, Poison):
             arranged = self.options.arranged(slot, before, after)
             if arranged is None:
-                if not self._compare_rows(slot, before, after, promote=self.splits):
+                if not self._compare_rows(slot, before, after):
                     self._split(slot, before, after, name)
                 return
             after = arranged
@@ -376,18 +387,21 @@ class Carry:
             self._learn(slot, before, after, name)
 
     def _compare_rows(
-        self, slot: Slot, before: Any, after: Any, *, promote: bool = False
+        self, slot: Slot, before: Any, after: Any, *, may_broadcast: bool = False
     ) -> bool:
         """Compares a tensor that has another size along one dim after a round, or may have. Returns
-        whether it is one. `promote`: the sizes may be numbers, of which there are many."""
+        whether it is one. `may_broadcast`: a size of 1 may get another one in the first round
+        alone."""
         leaf = self.leaves.get(slot)
         if leaf is None and before is after:
             return False
         if leaf is None:
-            kind = rows_of(None, before, after, promote=promote)
+            kind = rows_of(None, before, after, promote=self.splits)
         else:
             kind = rows_of(leaf.kind, after, promote=self.splits)
         if kind is None or kind.rows is None:
+            return False
+        if leaf is None and may_broadcast and 1 in _known_sizes(before, kind.rows):
             return False
         if leaf is None:
             for part in [part for part in self.leaves if part[: len(slot)] == slot]:
@@ -535,6 +549,8 @@ class Carry:
         if joint != leaf.kind:
             leaf.kind = joint
             self.changed = True
+        if leaf.counts and not is_counter(leaf.init, after):
+            leaf.counts, self.changed = False, True
 
     def _compare_rebuilt(self, slot: Slot, before: Any, after: Any, name: str) -> None:
         items = dict(self._items(slot, before))
@@ -655,6 +671,10 @@ class Carry:
                 f"give {shown} the same structure, shape and dtype {place}",
             )
         )
+
+
+def _known_sizes(value: Any, dim: int) -> list[int]:
+    return [size for size in rows_sizes(value, dim) if isinstance(size, int)]
 
 
 def _or_poison(value: Any) -> Any:

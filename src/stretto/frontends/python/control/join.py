@@ -33,7 +33,7 @@ from stretto.frontends.python.values.leaves import (
     rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, outside, unify, unify_rows
+from stretto.frontends.python.values.scalars import Kind, most_bits, outside, unify, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -273,6 +273,7 @@ class Joiner:
                 kind,
                 device=device,
                 loops=loops_of(first, second),
+                bits=most_bits(first, second),
                 length=length,
                 layout=layout_of(first, second),
             )

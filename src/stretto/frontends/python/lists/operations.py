@@ -13,7 +13,7 @@ from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Hooks, ListLength, TracedTensor
+from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.leaves import (
     fake_of_type,
@@ -67,7 +67,7 @@ def traced_length(items: TracedList) -> Any:
         return length.static
     if length.size is not None:
         return state.symbolic_dim(length.size)
-    return state.number(state.list_length(state.current(items.memory)))
+    return state.number(state.list_length(state.current(items.memory)), bits=SIZE_BITS)
 
 
 def known_length(items: TracedList) -> int:

@@ -10,8 +10,14 @@ import torch
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
-from stretto.frontends.python.tracing.tensor import LinearForm, NumberMark, TracedTensor
+from stretto.frontends.python.tracing.tensor import (
+    UNKNOWN_BITS,
+    LinearForm,
+    NumberMark,
+    TracedTensor,
+)
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.magnitudes import bits_of, bits_of_items, bits_of_result
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, symbols_in
@@ -43,6 +49,12 @@ def number_kind(value: Any) -> type | None:
     return python_kind(DType.from_torch(value.dtype)) if is_number(value) else None
 
 
+def most_bits(*leaves: Any) -> int:
+    """The bits that the ints among the leaves need at most."""
+    ints = [leaf for leaf in leaves if number_kind(leaf) in (bool, int)]
+    return max(map(bits_of, ints), default=UNKNOWN_BITS)
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a traced number."""
     return isinstance(value, TracedTensor) and value.number is not None
@@ -55,7 +67,7 @@ def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
         return None
     marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
     loops = frozenset[int]().union(*(mark.loops for mark in marks))
-    return NumberMark(_result_linear(func, args, kwargs), loops)
+    return NumberMark(_result_linear(func, args, kwargs), loops, bits_of_result(func, args, kwargs))
 
 
 def linear_of(value: Any) -> LinearForm | None:
@@ -100,7 +112,7 @@ def to_number(tensor: TracedTensor) -> TracedTensor:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     state = tracer()
     flat: Any = tensor.reshape(()) if tensor.dim() else tensor
-    return state.number(state.read(as_numbers(flat)))
+    return state.number(state.read(as_numbers(flat)), bits=bits_of_items(flat))
 
 
 def as_numbers(tensor: Any) -> Any:
