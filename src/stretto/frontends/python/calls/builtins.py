@@ -6,7 +6,7 @@ import builtins
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -113,8 +113,8 @@ def _extreme(
                 name = "max" if is_better is operator.gt else "min"
                 return rewritten(methods.best)(collected, is_better, name)
         if len(args) == 1:
-            items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
-        if kwargs or not items:
+            items = tuple(ordering.items_of(args[0]) or ())
+        if not items or (kwargs and (len(args) > 1 or [*kwargs] != ["default"])):
             return NotImplemented
         if key is not None:
             return ordering.by_key(is_better, items, key)
@@ -515,10 +515,26 @@ _LIST_METHODS: dict[str, BuiltinRule] = {
 
 
 def list_method(function: Any) -> BuiltinRule | None:
-    """A method of a Python list that takes a traced position."""
-    if function.__name__ != "pop":
-        return None
-    return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
+    """A method of a Python list or tuple that takes a traced position, or compares items."""
+    match function.__name__:
+        case "pop":
+            return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
+        case "count":
+            return partial(ordering.count, function.__self__)
+        case "index":
+            return partial(ordering.index, function.__self__)
+        case "sort":
+            return partial(_sort, function.__self__)
+        case _:
+            return None
+
+
+def _sort(items: list[Any], *, key: Any = None, reverse: Any = False) -> Any:
+    made = ordering.in_order(items, key=key, reverse=reverse)
+    if made is NotImplemented:
+        return NotImplemented
+    items[:] = made
+    return None
 
 
 @dataclass(frozen=True, slots=True)

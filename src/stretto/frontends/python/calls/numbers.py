@@ -18,7 +18,13 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import TOO_LARGE, as_traced_float
 from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.scalars import cast_number, is_number, known_value, number_kind, to_number
+from stretto.frontends.python.values.scalars import (
+    cast_number,
+    is_number,
+    known_value,
+    number_kind,
+    to_number,
+)
 from stretto.frontends.python.values.sizes import is_size_number
 
 Rule = Callable[..., Any]
@@ -149,7 +155,8 @@ def _rounded_float(number: Any, scale: float) -> Any:
     units = torch.where(is_up, below + 1.0, below)
     result = torch.where(units == 0.0, number * 0.0, units / scale)
     has_decimals = (number * scale).abs() < 2.0**52  # false of NaN and infinities, too
-    return to_number(torch.where(has_decimals, result, number))
+    chosen: Any = torch.where(has_decimals, result, number)
+    return to_number(chosen)
 
 
 def quotient_and_rest(first: Any, second: Any) -> Any:

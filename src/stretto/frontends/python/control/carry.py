@@ -14,8 +14,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from stretto.frontends.python.aliasing.carried import CarriedAliases, LoopOp
 from stretto.frontends.python.control.carried_options import (
     CarriedOptions,

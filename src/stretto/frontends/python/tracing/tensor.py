@@ -393,11 +393,6 @@ class TracedTensor(torch.Tensor):
             "do not keep tensors of a compiled function in globals or attributes",
         )
 
-    @property
-    def imag(self) -> Any:
-        """A number of Python has one."""
-        return torch.Tensor.imag.__get__(self) if self.number is None else 0 * self  # type: ignore
-
     def __getattr__(self, name: str) -> Any:
         if self.number is not None:
             return Hooks.number_attribute(self, name)

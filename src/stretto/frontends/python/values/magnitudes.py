@@ -42,11 +42,8 @@ def bits_of_result(func: Any, args: Any, kwargs: Any) -> int:
     """The bits of what an operator of torch makes of numbers."""
     name = _OPERATORS.get(func.overloadpacket)
     is_copy = func.overloadpacket is aten._to_copy
-    if (
-        name is None
-        or (kwargs and not is_copy)
-        or any(isinstance(x, float | torch.SymFloat) for x in args)
-    ):
+    has_float = any(isinstance(item, float | torch.SymFloat) for item in args)
+    if name is None or has_float or (kwargs and not is_copy):
         return UNKNOWN_BITS
     first, *others = args[:2]
     return result_bits(name, first, others[0] if others else None)
@@ -84,8 +81,9 @@ def result_bits(name: str, first: Any, second: Any) -> int:
         case "mul":
             return _bounded(one + other)
         case "pow":
-            is_known = isinstance(second, int) and second >= 0
-            return _bounded(one * second) if is_known else UNKNOWN_BITS
+            if isinstance(second, int) and second >= 0:
+                return _bounded(one * second)
+            return UNKNOWN_BITS
         case "lshift":
             return _bounded(one + second) if isinstance(second, int) else UNKNOWN_BITS
         case "mod":

@@ -86,9 +86,10 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
         return state.symbolic_dim(state.sizes_read[value])
     found = state.sizes_of.get(value)
     # A trace that was given up may have found that the size is a constant there.
-    symbol = None if found is None else state.symbols.get(found.node.expr)
-    if symbol is not None and state.is_known(state.symbol_values[symbol]):
-        return found
+    if found is not None and found.node.expr in state.symbols:
+        symbol = state.symbols[found.node.expr]
+        if state.is_known(state.symbol_values[symbol]):
+            return found
     limit = None if most is None else Size.of(state.dim(most))
     if limit is None:
         too_many = "a size of {} is more than memory has room for"
