@@ -243,17 +243,16 @@ def _sum(items: Any, start: Any = 0) -> Any:
     length = operations.traced_length(items)
     if not isinstance(length, TracedTensor) and not length:
         return start
-    least = 0 if items.numbers else 1
-    stacked = operations.stack(items, least=least)
-    total = stacked.sum(0)
     if not items.numbers:
-        return total + start
-    if stacked.dtype == torch.int64:
+        return operations.stack(items, least=1).sum(0) + start
+    stacked = operations.stack(items, least=0)
+    if stacked.dtype != torch.float64:
         numbers.check_sum(stacked)
-    return cast_number(total, _NUMBERS[total.dtype]) + start
-
-
-_NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}
+        return cast_number(stacked.sum(0), int) + start
+    total = cast_number(stacked.sum(0), float)
+    if not isinstance(length, TracedTensor):
+        return total + start
+    return stage_ifexp(length > 0, lambda: total + start, lambda: start)
 
 
 def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, KeysView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_any
 
-from stretto.frontends.python.control.branches import stage_ifexp, stage_or
+from stretto.frontends.python.control.branches import stage_and, stage_ifexp, stage_or
 from stretto.frontends.python.lists import methods, operations
 from stretto.frontends.python.lists.choices import item_of_sequence
 from stretto.frontends.python.source.rewrite import rewritten
@@ -41,17 +41,19 @@ def in_order(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     return [item_of_sequence(given, _number(place)) for place in places]
 
 
+_COLLECTIONS = (list, tuple, range, dict, deque, KeysView, ValuesView, ItemsView)
+
+
 def items_of(items: Any) -> list[Any] | None:
     """The items of something that has a known number of them."""
-    is_plain = isinstance(items, list | tuple | range | dict | deque | KeysView | ValuesView)
-    return list(items) if is_plain else None  # pyright: ignore[reportUnknownArgumentType]
+    return list(items) if isinstance(items, _COLLECTIONS) else None  # pyright: ignore
 
 
 def _list_in_order(items: TracedList, reverse: bool) -> Any:
     """`sorted` of a list of numbers whose length data decide."""
     stacked = operations.stack(items, least=0)
     _check_numbers(stacked)
-    values, _ = torch.sort(stacked, stable=True, descending=reverse)
+    values: Any = torch.sort(stacked, stable=True, descending=reverse)[0]
     return operations.numbers(values)
 
 
@@ -102,23 +104,18 @@ def _is_searched(items: Sequence[Any], value: Any) -> bool:
 
 def _is_equal(item: Any, value: Any) -> Any:
     """What Python's containers compare by: identity, then `==`."""
-    return stage_or(Hooks.staging.is_(item, value), lambda: compared("eq", item, value))
+    return stage_or(Hooks.staging.is_(item, value), lambda: _equal(item, value))
 
 
-def compared(name: str, first: Any, second: Any) -> Any:
-    """A comparison, of tuples and lists item by item where these depend on tensors."""
-    operation = Hooks.staging.not_equal if name == "ne" else getattr(operator, name)
+def _equal(first: Any, second: Any) -> Any:
+    """`first == second`, of tuples and lists item by item where these depend on tensors."""
     are_sequences = type(first) is type(second) and type(first) in (list, tuple)
     if not are_sequences or not tree_any(_is_traced, (first, second)):
-        return operation(first, second)
-    outcome = operation(len(first), len(second))
-    if name in ("eq", "ne") and len(first) != len(second):
-        return outcome
-    for one, other in reversed(list(zip(first, second, strict=False))):
-        is_same = _is_equal(one, other)
-        differ = name == "ne" if name in ("eq", "ne") else compared(name, one, other)
-        outcome = stage_ifexp(is_same, lambda x=outcome: x, lambda x=differ: x)
-    return outcome
+        return first == second
+    found: Any = len(first) == len(second)
+    for one, other in zip(first, second, strict=False):
+        found = stage_and(found, lambda one=one, other=other: _is_equal(one, other))
+    return found
 
 
 def _is_traced(item: Any) -> bool:

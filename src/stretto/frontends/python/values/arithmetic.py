@@ -50,7 +50,15 @@ def applied(name: str, first: Any, second: Any) -> Any:
         return _power(first, second)
     if name == "rshift" and not (isinstance(second, int) and second < 64):
         second = second.clamp(max=63) if isinstance(second, TracedTensor) else 63
+    if name == "mod" and (_is_float(first) or _is_float(second)):
+        return _rest(_of_torch(name, first, second), second)
     return _of_torch(name, first, second)
+
+
+def _rest(rest: Any, divisor: Any) -> Any:
+    """A rest that is zero has the sign of the divisor."""
+    zero = torch.where(as_traced_float(divisor) < 0, as_traced_float(-0.0), as_traced_float(0.0))
+    return torch.where(rest == 0, zero, rest)
 
 
 def applied_to_one(name: str, number: Any) -> Any:
