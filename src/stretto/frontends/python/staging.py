@@ -471,7 +471,7 @@ def contains(container: Any, item: Any) -> Any:
         result: Any = False
         for other in container:
             result = branches.stage_or(
-                branches.stage_or(_is_found(item, other), lambda other=other: item == other),
+                branches.stage_or(is_found(item, other), lambda other=other: item == other),
                 lambda before=result: before,
             )
         return result
@@ -498,7 +498,7 @@ def not_equal(first: Any, second: Any) -> Any:
     return first != second
 
 
-def _is_found(item: Any, other: Any) -> Any:
+def is_found(item: Any, other: Any) -> Any:
     """Whether an item of a container is the very object that is looked for."""
     are_numbers = is_a_number(item) or is_a_number(other)
     return item is other if are_numbers else is_(item, other)

@@ -104,7 +104,7 @@ def _is_searched(items: Sequence[Any], value: Any) -> bool:
 
 def _is_equal(item: Any, value: Any) -> Any:
     """What Python's containers compare by: identity, then `==`."""
-    return stage_or(Hooks.staging.is_(item, value), lambda: _equal(item, value))
+    return stage_or(Hooks.staging.is_found(item, value), lambda: _equal(item, value))
 
 
 def _equal(first: Any, second: Any) -> Any:
