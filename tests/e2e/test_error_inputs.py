@@ -88,3 +88,16 @@ def test_values_that_do_not_fit_a_selection(name: str, dynamic: bool, accumulate
         assert (wanted is None) == (found is None), f"{size}: {wanted!r}, found {found!r}"
         if wanted is None:
             torch.testing.assert_close(compiled(y, z), put(y, z))
+
+
+def test_dtypes_that_eager_refuses_are_refused_at_every_size() -> None:
+    def program(matrix: Tensor, vector: Tensor) -> Tensor:
+        return matrix @ vector
+
+    compiled = stretto.compile(program, backend="interpreter")
+    for size in (4, 3, 5, 4):
+        matrix, vector = torch.rand(size, size), torch.rand(size)
+        torch.testing.assert_close(compiled(matrix, vector), program(matrix, vector))
+        for pair in ((matrix.double(), vector), (matrix, vector.double())):
+            with pytest.raises(RuntimeError, match="must have the same dtype"):
+                compiled(*pair)

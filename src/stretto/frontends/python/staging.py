@@ -473,7 +473,7 @@ def contains(container: Any, item: Any) -> Any:
         result: Any = False
         for other in container:
             result = branches.stage_or(
-                branches.stage_or(_is_found(item, other), lambda other=other: item == other),
+                branches.stage_or(is_found(item, other), lambda other=other: item == other),
                 lambda before=result: before,
             )
         return result
@@ -506,7 +506,7 @@ def not_equal(first: Any, second: Any) -> Any:
     return first != second
 
 
-def _is_found(item: Any, other: Any) -> Any:
+def is_found(item: Any, other: Any) -> Any:
     """Whether an item of a container is the very object that is looked for."""
     are_numbers = is_a_number(item) or is_a_number(other)
     return item is other if are_numbers else is_(item, other)
@@ -660,6 +660,7 @@ Hooks.getitem = indexing.getitem
 Hooks.setitem = indexing.setitem
 Hooks.item = to_number
 Hooks.concrete = concrete
-Hooks.arithmetic = arithmetic.operands
+Hooks.arithmetic = arithmetic.applied
+Hooks.arithmetic_of_one = arithmetic.applied_to_one
 Hooks.of_operator = mixed_numbers.of_operator
 Hooks.of_function = mixed_numbers.of_function

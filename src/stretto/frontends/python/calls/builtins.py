@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_any, tree_map
 from stretto.frontends.python.calls import (
     effects,
     iterating,
+    numbers,
     ordering,
     packed,
     sized,
@@ -55,6 +55,7 @@ from stretto.frontends.python.values.scalars import (
     known_value,
     number_kind,
 )
+from stretto.frontends.python.values.sizes import is_size_number
 from stretto.frontends.python.values.state import TracedList
 from stretto.frontends.python.values.texts import is_text, settled
 from stretto.ir.types import INDEX
@@ -64,64 +65,6 @@ BuiltinRule = Callable[..., Any]
 
 def _traced(value: Any) -> bool:
     return isinstance(value, TracedTensor)
-
-
-def _cast(kind: type) -> BuiltinRule:
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and is_size_number(args[0]):
-            return torch.sym_int(args[0]) if kind is int else torch.sym_float(args[0])
-        if len(args) == 1 and isinstance(args[0], torch.SymInt):
-            return cast_number(tracer().number_of_dim(args[0]), kind)
-        if len(args) == 1 and kind in _CONVERSIONS:
-            made = _converted(kind, args[0])
-            if made is not NotImplemented:
-                return made
-        if len(args) != 1 or not _traced(args[0]):
-            return NotImplemented
-        known = known_value(args[0])
-        if known is not None:
-            return kind(known)
-        if kind is int:
-            _check_finite(args[0])
-        return cast_number(args[0], kind)
-
-    return rule
-
-
-_CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")}
-
-
-def _converted(kind: type, value: Any) -> Any:
-    """What a method of the user makes of an object."""
-    methods = (own_method(value, name) for name in _CONVERSIONS[kind])
-    method = next((item for item in methods if item is not None), None)
-    if method is None:
-        return NotImplemented
-    made = Hooks.call(method)
-    return made if is_number(made) and number_kind(made) is kind else kind(_Converted(made))
-
-
-class _Converted:
-    """Has the interpreter check what a conversion has made."""
-
-    def __init__(self, made: Any) -> None:
-        self.__made = made
-
-    def __int__(self) -> int:
-        return self.__made
-
-    def __float__(self) -> float:
-        return self.__made
-
-
-def _check_finite(value: Any) -> None:
-    """Raises what `int` raises."""
-    if value.dtype.is_floating_point and value.numel() == 1:
-        to_integer = "cannot convert float {} to integer"
-        is_a_number = torch.logical_not(torch.isnan(value))
-        check(is_a_number, "ValueError", to_integer.format("NaN"))
-        is_finite = torch.logical_not(torch.isinf(value))
-        check(is_finite, "OverflowError", to_integer.format("infinity"))
 
 
 def _len(value: Any) -> Any:
@@ -138,14 +81,6 @@ def _len(value: Any) -> Any:
         known = isinstance(size, int) or is_size_number(size)
         return size if known else tracer().number_of_dim(size)
     return NotImplemented
-
-
-def is_size_number(value: Any) -> bool:
-    """Whether a value is a size that is known at the call, or a float computed from such sizes, as
-    torch has them."""
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        return value.node.expr.free_symbols <= tracer().sizes.known.keys()
-    return False
 
 
 def _range(*bounds: Any) -> Any:
@@ -182,8 +117,8 @@ def _extreme(
                 name = "max" if is_better is operator.gt else "min"
                 return rewritten(methods.best)(collected, is_better, name)
         if len(args) == 1:
-            items = tuple(args[0]) if isinstance(args[0], list | tuple) else ()
-        if kwargs or not items:
+            items = tuple(ordering.items_of(args[0]) or ())
+        if not items or (kwargs and (len(args) > 1 or [*kwargs] != ["default"])):
             return NotImplemented
         if key is not None:
             return ordering.by_key(is_better, items, key)
@@ -312,16 +247,19 @@ def _sum(items: Any, start: Any = 0) -> Any:
     if not isinstance(length, TracedTensor) and not length:
         return start
     if items.numbers:
-        total = operations.stack(items, least=0).sum(0)
-        return cast_number(total, _NUMBERS[total.dtype]) + start
+        stacked = operations.stack(items, least=0)
+        if stacked.dtype != torch.float64:
+            numbers.check_sum(stacked)
+            return cast_number(stacked.sum(0), int) + start
+        total = cast_number(stacked.sum(0), float)
+        if not isinstance(length, TracedTensor):
+            return total + start
+        return stage_ifexp(length > 0, lambda: total + start, lambda: start)
 
     def of_some() -> Any:
         return operations.stack(items, least=1).sum(0) + start
 
     return branch(length == 0, lambda: start, of_some) if _traced(length) else of_some()
-
-
-_NUMBERS = {torch.int64: int, torch.float32: float, torch.float64: float}
 
 
 def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
@@ -338,58 +276,6 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
         return cast_number(found, bool) if _traced(found) else stage_not(stage_not(found))
 
     return rule
-
-
-def _math(on_tensor: BuiltinRule, kind: type) -> BuiltinRule:
-    """A function of the module `math`."""
-
-    def rule(*args: Any) -> Any:
-        of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
-        if of_sizes is not None and len(args) == 1 and is_size_number(args[0]):
-            return of_sizes(args[0])
-        if not any(map(_traced, args)):
-            return NotImplemented
-        if kind is float:
-            args = tuple(cast_number(x, float) if _traced(x) else x for x in args)
-        return cast_number(on_tensor(*args), kind)
-
-    return rule
-
-
-_TESTS = ("isnan", "isinf", "isfinite")
-
-
-def _math_of_two(on_tensors: BuiltinRule) -> BuiltinRule:
-    """A function of the module `math` of two numbers."""
-
-    def rule(one: Any, other: Any) -> Any:
-        if not (_traced(one) or _traced(other)):
-            return NotImplemented
-        like = cast_number(one if _traced(one) else other, float)
-        pair = [
-            cast_number(x, float) if _traced(x) else torch.full_like(like, x) for x in (one, other)
-        ]
-        return cast_number(on_tensors(*pair), float)
-
-    return rule
-
-
-def _round(value: Any, digits: Any = None) -> Any:
-    if not _traced(value):
-        return NotImplemented
-    if is_number(value):
-        return number_methods.rounded(value, digits)
-    if not value.dtype.is_floating_point:
-        return value
-    if digits is None:
-        return cast_number(torch.round(value), int)
-    return torch.round(value, decimals=digits)
-
-
-def _divmod(first: Any, second: Any) -> Any:
-    if not any(_traced(item) or is_size_number(item) for item in (first, second)):
-        return NotImplemented
-    return first // second, first % second
 
 
 def _joined(operation: BuiltinRule) -> BuiltinRule:
@@ -558,8 +444,7 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 
 RULES: dict[Any, BuiltinRule] = {
-    int: _cast(int),
-    float: _cast(float),
+    **numbers.RULES,
     bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
     len: _len,
     range: _range,
@@ -576,18 +461,6 @@ RULES: dict[Any, BuiltinRule] = {
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
-    round: _round,
-    divmod: _divmod,
-    **{
-        getattr(math, name): _math(getattr(torch, name), float)
-        for name in ("sqrt", "exp", "log", "tanh", "sin", "cos")
-    },
-    **{getattr(math, name): _math(getattr(torch, name), bool) for name in _TESTS},
-    **{getattr(math, name): _math_of_two(getattr(torch, name)) for name in ("atan2", "hypot")},
-    math.fabs: _math(torch.abs, float),
-    math.trunc: _math(torch.trunc, int),
-    math.floor: _math(torch.floor, int),
-    math.ceil: _math(torch.ceil, int),
     torch.compiler.is_compiling: lambda: True,
     torch.Generator: _generator,
     torch.manual_seed: _manual_seed,
@@ -652,10 +525,26 @@ _LIST_METHODS: dict[str, BuiltinRule] = {
 
 
 def list_method(function: Any) -> BuiltinRule | None:
-    """A method of a Python list that takes a traced position."""
-    if function.__name__ != "pop":
-        return None
-    return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
+    """A method of a Python list or tuple that takes a traced position, or compares items."""
+    match function.__name__:
+        case "pop":
+            return lambda index=-1: function(int(index)) if _traced(index) else NotImplemented
+        case "count":
+            return partial(ordering.count, function.__self__)
+        case "index":
+            return partial(ordering.index, function.__self__)
+        case "sort":
+            return partial(_sort, function.__self__)
+        case _:
+            return None
+
+
+def _sort(items: list[Any], *, key: Any = None, reverse: Any = False) -> Any:
+    made = ordering.in_order(items, key=key, reverse=reverse)
+    if made is NotImplemented:
+        return NotImplemented
+    items[:] = made
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,60 @@
-"""`sorted`, `min` and `max` where what is compared are numbers of tensors."""
+"""Python's functions and methods that compare items, where what is compared depends on tensors:
+`sorted`, `min`, `max`, `index` and `count`."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import sys
+from collections import deque
+from collections.abc import Callable, ItemsView, KeysView, Sequence, ValuesView
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_any
 
-from stretto.frontends.python.control.branches import stage_ifexp
+from stretto.frontends.python.control.branches import stage_and, stage_ifexp, stage_or
+from stretto.frontends.python.lists import methods, operations
 from stretto.frontends.python.lists.choices import item_of_sequence
+from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import number_kind, to_number
+from stretto.frontends.python.values.state import TracedList
 
 
 def in_order(items: Any, *, key: Any = None, reverse: bool = False) -> Any:
     """`sorted` of numbers and of tuples of numbers, or of anything by these: equal ones keep their
     order."""
-    if not isinstance(items, list | tuple):
+    if isinstance(items, TracedList) and items.numbers and key is None:
+        return _list_in_order(items, bool(reverse))
+    given = items_of(items)
+    if given is None:
         return NotImplemented
-    given: list[Any] = list(items)  # pyright: ignore[reportUnknownArgumentType]
     keys = given if key is None else [Hooks.call(key, item) for item in given]
     columns = _columns(keys)
     if columns is None:
         return NotImplemented
-    if columns[0] is keys and key is None and set(map(number_kind, keys)) in ({int}, {float}):
-        values, _ = torch.sort(_column(keys), stable=True, descending=bool(reverse))
-        return [_number(value) for value in values]
     places = _order(columns, bool(reverse))
+    if columns[0] is keys and key is None and set(map(number_kind, keys)) in ({int}, {float}):
+        return [_number(value) for value in _column(keys)[places]]
     return [item_of_sequence(given, _number(place)) for place in places]
+
+
+_COLLECTIONS = (list, tuple, range, dict, deque, KeysView, ValuesView, ItemsView)
+
+
+def items_of(items: Any) -> list[Any] | None:
+    """The items of something that has a known number of them."""
+    return list(items) if isinstance(items, _COLLECTIONS) else None  # pyright: ignore
+
+
+def _list_in_order(items: TracedList, reverse: bool) -> Any:
+    """`sorted` of a list of numbers whose length data decide."""
+    stacked = operations.stack(items, least=0)
+    _check_numbers(stacked)
+    values: Any = torch.sort(stacked, stable=True, descending=reverse)[0]
+    return operations.numbers(values)
 
 
 def extreme(items: tuple[Any, ...], *, reverse: bool) -> Any:
@@ -38,6 +64,62 @@ def extreme(items: tuple[Any, ...], *, reverse: bool) -> Any:
     if columns is None:
         return NotImplemented
     return item_of_sequence(list(items), _number(_order(columns, reverse)[0]))
+
+
+def count(items: Sequence[Any], value: Any) -> Any:
+    """`items.count(value)`."""
+    if not _is_searched(items, value):
+        return NotImplemented
+    total: Any = 0
+    for item in items:
+        total = total + _is_equal(item, value)
+    return total
+
+
+def index(items: Sequence[Any], value: Any, start: int = 0, stop: int = sys.maxsize) -> Any:
+    """`items.index(value, start, stop)`: the first place where the value is."""
+    if not _is_searched(items, value):
+        return NotImplemented
+    places = range(*slice(start, stop).indices(len(items)))
+    flags = [_is_equal(items[place], value) for place in places]
+    kind = type(items).__name__
+    check(_any_of(flags), "ValueError", f"{kind}.index(x): x not in {kind}")
+    found: Any = -1
+    for place, flag in zip(reversed(places), reversed(flags), strict=True):
+        found = stage_ifexp(flag, lambda place=place: place, lambda found=found: found)
+    return found
+
+
+def _any_of(flags: list[Any]) -> Any:
+    found: Any = False
+    for flag in flags:
+        found = stage_or(found, lambda flag=flag: flag)
+    return found
+
+
+def _is_searched(items: Sequence[Any], value: Any) -> bool:
+    """Whether the run decides which of the items the value is equal to."""
+    return any(isinstance(item, TracedTensor | Either) for item in (value, *items))
+
+
+def _is_equal(item: Any, value: Any) -> Any:
+    """What Python's containers compare by: identity, then `==`."""
+    return stage_or(Hooks.staging.is_found(item, value), lambda: _equal(item, value))
+
+
+def _equal(first: Any, second: Any) -> Any:
+    """`first == second`, of tuples and lists item by item where these depend on tensors."""
+    are_sequences = type(first) is type(second) and type(first) in (list, tuple)
+    if not are_sequences or not tree_any(_is_traced, (first, second)):
+        return first == second
+    found: Any = len(first) == len(second)
+    for one, other in zip(first, second, strict=False):
+        found = stage_and(found, lambda one=one, other=other: _is_equal(one, other))
+    return found
+
+
+def _is_traced(item: Any) -> bool:
+    return isinstance(item, TracedTensor)
 
 
 def _columns(keys: list[Any]) -> list[list[Any]] | None:
@@ -68,10 +150,38 @@ def _order(columns: list[list[Any]], reverse: bool) -> Any:
     places: Any = None
     for column in reversed(columns):
         numbers = _column(column)
+        if len(columns) == 1 and numbers.is_floating_point() and 1 < len(column) < _SHORT:
+            return _order_of_floats(numbers, reverse)
+        _check_numbers(numbers)
         given = numbers if places is None else numbers[places]
         _, order = torch.sort(given, stable=True, descending=reverse)
         places = order if places is None else places[order]
     return places
+
+
+_SHORT = 64
+"""Python sorts a list that is shorter than this by inserting one item after the other."""
+
+
+def _order_of_floats(numbers: Any, reverse: bool) -> Any:
+    """The places of floats. With NaN among them these depend on which ones Python compares."""
+    return stage_ifexp(
+        numbers.isnan().any(),
+        lambda: rewritten(methods.places_by_insertion)(numbers, len(numbers), reverse),
+        lambda: torch.sort(numbers, stable=True, descending=reverse)[1],
+    )
+
+
+def _check_numbers(numbers: Any) -> None:
+    """Stops the run where the order depends on which items Python compares with each other."""
+    if numbers.is_floating_point():
+        check(torch.logical_not(numbers.isnan().any()), "RuntimeError", _WITH_NAN)
+
+
+_WITH_NAN = (
+    "NaN is among many numbers that are sorted, or in tuples: Python's order depends on which ones "
+    "it compares, which a compiled function does not know; sort numbers without NaN"
+)
 
 
 def _column(numbers: list[Any]) -> Any:

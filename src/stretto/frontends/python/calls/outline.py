@@ -267,7 +267,7 @@ class Outline:
             kind = kind_of(item)
             if item is tensor or position in self.replaced:
                 continue
-            if kind is None or unify(self.params[position], kind, promote=False) is None:
+            if kind is None or unify(self.params[position], kind) is None:
                 with about_definition(self.entry.code):
                     fail(
                         f"'{self.name}' is given {describe(tensor)} in a list or dict, and leaves "

@@ -50,7 +50,8 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_input
         stage_while(frame, test, body, ("values",), (_code_of(cond_fn), _code_of(body_fn)))
     finally:
         tracer().frames.remove(frame)
-    return values
+    # torch clones what came in where no round runs, and refuses a body that returns it
+    return pytree.tree_map_only(torch.Tensor, torch.clone, values)
 
 
 def _code_of(function: Any) -> Hashable:

@@ -39,7 +39,7 @@ def unified(before: Any, after: Any) -> Kind | None:
     first, second = kind_of(before), kind_of(after)
     if first is None or second is None:
         return None
-    return unify(first, second, promote=True)
+    return unify(first, second)
 
 
 def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
@@ -55,7 +55,7 @@ def rows_of(known: Kind | None, *values: Any, promote: bool) -> Kind | None:
     found: Kind | None = kinds[0]
     for kind in kinds[1:]:
         if found != kind:
-            joint = None if found is None else unify(found, kind, promote=False)
+            joint = None if found is None else unify(found, kind)
             found = joint or unify_rows(found, kind, promote=promote)
     return None if found is None or found.rows is None else found
 
@@ -78,10 +78,13 @@ class CarriedOptions:
         default_factory=list[tuple[dict[Any, Any], Any, Any]]
     )
     """Values of `base` that were replaced, each with its table and its key there."""
+    inside: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    """What items of containers that are carried as copies hold before the region, in the place of
+    what `base` has."""
 
     def split(self, slot: Slot, before: Any, after: Any) -> bool:
         """Carries a value that a round turns into another kind of thing as one of several. Returns
-        False if there are too many kinds, or if the slot is inside of a copy."""
+        False if there are too many kinds."""
         start = before if isinstance(before, Either) else Either([True], [before])
         known = self.examples.get(slot, list(start.stretto_options))
         _, new = self._matched(slot, start, after)
@@ -92,7 +95,8 @@ class CarriedOptions:
             [*start.stretto_options, *map(self.before_round, new)],
         )
         self.examples[slot] = [*known, *new]
-        return self._set_base(slot, made)
+        self._set_base(slot, made)
+        return True
 
     def arranged(self, slot: Slot, before: Either, after: Any) -> Either | None:
         """`after` with its options in the order in which they are carried; None if one of them is
@@ -156,9 +160,8 @@ class CarriedOptions:
 
     # -- the state before -----------------------------------------------------------------------
 
-    def _set_base(self, slot: Slot, value: Any) -> bool:
-        """Lets the region start with `value` in a slot. Returns False where the slot is inside of a
-        copy."""
+    def _set_base(self, slot: Slot, value: Any) -> None:
+        """Lets the region start with `value` in a slot."""
         (kind, *place), *path = slot
         if kind == "cell":
             cells: dict[Any, Any] = self.base.cells  # type: ignore[assignment]
@@ -168,10 +171,10 @@ class CarriedOptions:
             key, path = path[0], path[1:]
         made = with_part(cells[key], path, value)
         if made is NONE:
-            return False
+            self.inside[slot] = value
+            return
         self.replaced.append((cells, key, cells[key]))
         cells[key] = made
-        return True
 
     def give_up(self) -> None:
         """Make the state what it was before the region."""

@@ -39,6 +39,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.arithmetic import check_counter, is_counter
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.leaves import (
     Carried,
@@ -128,6 +129,9 @@ class Carry:
     def inits(self) -> list[Value]:
         """The carried values before the region, in the current scope."""
         self.base.restore()
+        for leaf in self.leaves.values():
+            if leaf.counts and leaf.kind.number:
+                check_counter(leaf.init)
         made = [
             placeholder(leaf.kind) if leaf.init is UNDEFINED else materialize(leaf.init, leaf.kind)
             for leaf in self._carried()
@@ -165,7 +169,12 @@ class Carry:
             marked = loops | loops_of(leaf.init) if leaf.kind.number else frozenset[int]()
             device = device_of(leaf.init, leaf.end)
             self.made[slot] = wrap(
-                next(supply), leaf.kind, device=device, loops=marked, layout=leaf.layout
+                next(supply),
+                leaf.kind,
+                device=device,
+                loops=marked,
+                layout=leaf.layout,
+                bits=leaf.bits,
             )
         for key, grown in self.grown.items():
             length = self._length(grown, ListLength(None, len(grown.init)), in_body, trips)
@@ -249,8 +258,7 @@ class Carry:
             made = copy.copy(value)
             if not self.has_run:
                 note_copy(made, [value])
-            items = contents(value)
-            refill(made, {k: self._placed((*slot, k), v) for k, v in items.items()})
+            refill(made, {k: self._placed((*slot, k), v) for k, v in self._items(slot, value)})
             self.copied[slot] = made
             if self.twins.get(slot) in self.copied:
                 note_twins(made, self.copied[self.twins[slot]])
@@ -263,6 +271,10 @@ class Carry:
             if isinstance(value, Either):
                 self.options.placed[slot] = value
         return value
+
+    def _items(self, slot: Slot, box: Any) -> list[tuple[Any, Any]]:
+        """What a container that is carried as a copy holds before the region."""
+        return [(k, self.options.inside.get((*slot, k), v)) for k, v in contents(box).items()]
 
     # -- leaving --------------------------------------------------------------------------------
 
@@ -346,14 +358,15 @@ class Carry:
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        if self._compare_rows(slot, before, after):
+        if self._compare_rows(slot, before, after, may_broadcast=True):
             return
         if isinstance(before, Maybe) and not isinstance(after, Poison):
             after = Maybe.of(after, name)
         if isinstance(before, Either) and not isinstance(after, Poison):
             arranged = self.options.arranged(slot, before, after)
             if arranged is None:
-                self._split(slot, before, after, name)
+                if not self._compare_rows(slot, before, after):
+                    self._split(slot, before, after, name)
                 return
             after = arranged
         if slot in self.leaves:
@@ -371,9 +384,12 @@ class Carry:
         elif not equal_leaves(before, after):
             self._learn(slot, before, after, name)
 
-    def _compare_rows(self, slot: Slot, before: Any, after: Any) -> bool:
+    def _compare_rows(
+        self, slot: Slot, before: Any, after: Any, *, may_broadcast: bool = False
+    ) -> bool:
         """Compares a tensor that has another size along one dim after a round, or may have. Returns
-        whether it is one."""
+        whether it is one. `may_broadcast`: a size of 1 may get another one in the first round
+        alone."""
         leaf = self.leaves.get(slot)
         if leaf is None and before is after:
             return False
@@ -383,8 +399,13 @@ class Carry:
             kind = rows_of(leaf.kind, after, promote=self.splits)
         if kind is None or kind.rows is None:
             return False
+        if leaf is None and may_broadcast and 1 in _known_sizes(before, kind.rows):
+            return False
         if leaf is None:
-            leaf = self.leaves[slot] = Carried(kind, before)
+            for part in [part for part in self.leaves if part[: len(slot)] == slot]:
+                del self.leaves[part]
+            (only, *others) = options_of(before)
+            leaf = self.leaves[slot] = Carried(kind, before if others else only)
         if leaf.kind != kind or leaf.group is None:
             leaf.kind, leaf.layout, self.changed = kind, None, True
             leaf.group = "grown"
@@ -511,7 +532,7 @@ class Carry:
         if isinstance(after, Poison):
             after.fail_at_origin()
         kind = kind_of(after)
-        joint = None if kind is None else unify(leaf.kind, kind, promote=True)
+        joint = None if kind is None else unify(leaf.kind, kind)
         may_split = self.splits or isinstance(after, Either) or are_numbers(before, after)
         if joint is None and may_split and before is not UNDEFINED:
             del self.leaves[slot]
@@ -526,9 +547,11 @@ class Carry:
         if joint != leaf.kind:
             leaf.kind = joint
             self.changed = True
+        if leaf.counts and not is_counter(leaf.init, after):
+            leaf.counts, self.changed = False, True
 
     def _compare_rebuilt(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        items = contents(before)
+        items = dict(self._items(slot, before))
         if type(after) is not type(before) or contents(after).keys() != items.keys():
             self._peel(name, before, after)
             return
@@ -646,6 +669,10 @@ class Carry:
                 f"give {shown} the same structure, shape and dtype {place}",
             )
         )
+
+
+def _known_sizes(value: Any, dim: int) -> list[int]:
+    return [size for size in rows_sizes(value, dim) if isinstance(size, int)]
 
 
 def _or_poison(value: Any) -> Any:

@@ -33,7 +33,7 @@ from stretto.frontends.python.values.leaves import (
     rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, outside, unify, unify_exactly, unify_rows
+from stretto.frontends.python.values.scalars import Kind, most_bits, outside, unify, unify_rows
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,
@@ -190,7 +190,7 @@ class Joiner:
                 return self._grown(first, second, name)
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
-            kind = unify_exactly(kinds[0], kinds[1])
+            kind = unify(kinds[0], kinds[1])
             kind = kind or unify_rows(kinds[0], kinds[1], promote=False)
             if kind is not None:
                 return self._leaf(first, second, kind)
@@ -273,6 +273,7 @@ class Joiner:
                 kind,
                 device=device,
                 loops=loops_of(first, second),
+                bits=most_bits(first, second),
                 length=length,
                 layout=layout_of(first, second),
             )
@@ -291,7 +292,7 @@ class Joiner:
         ]
         kind = kinds[0]
         for other in kinds[1:]:
-            kind = unify(kind, other, promote=False) if kind and other else None
+            kind = unify(kind, other) if kind and other else None
         if kind is None:
             return Poison(
                 f"the list '{name}' has other lengths in the arms of a branch on a tensor, "
@@ -387,7 +388,7 @@ class Joiner:
             return False
         kinds = kind_of(first), kind_of(second)
         if kinds[0] is not None and kinds[1] is not None:
-            return unify_exactly(kinds[0], kinds[1]) is not None
+            return unify(kinds[0], kinds[1]) is not None
         if type(first) is not type(second):
             return False
         if parts_of(first) is not None:

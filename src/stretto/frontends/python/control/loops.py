@@ -35,7 +35,7 @@ from stretto.frontends.python.tracing.signals import (
     UnknownResult,
     fail,
 )
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import SIZE_BITS, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import loops_of
@@ -461,7 +461,7 @@ def _traced_for(source: Indexed, loop: UserLoop, first: int, splits: bool) -> No
             index = state.param(INDEX, "i")
             state.not_negative.add(index)
             body.params = (index, *carry.begin())
-            loop.body(source.item(state.number(index, loops=loops)))
+            loop.body(source.item(state.number(index, loops=loops, bits=SIZE_BITS)))
             done = _ended(carry, region)
             stopped = _may_stop(loop)
             if done:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 
 def collected(items: Any) -> Any:
     """A new list of the items."""
@@ -173,3 +175,36 @@ def best(items: Any, is_better: Any, name: str) -> Any:
         if is_better(item, found):
             found = item
     return found
+
+
+def places_by_insertion(numbers: Any, length: int, reverse: bool) -> Any:
+    """The places of numbers in the order in which Python's `list.sort` leaves a short list, also
+    where comparisons contradict each other: a run at the start is kept or turned around, and each
+    of the others is inserted where a bisection finds its place.
+
+    (CPython, Objects/listsort.txt.)
+    """
+    if reverse:
+        numbers = numbers.flip(0)
+    places = torch.arange(length)
+    falls = numbers[1:] < numbers[:-1]
+    run = int((falls == falls[0]).long().cumprod(0).sum()) + 1
+    is_turned = torch.logical_and(falls[0], places < run)
+    order = torch.where(is_turned, run - 1 - places, places)
+    for position in range(run, length):
+        chosen = numbers[order]
+        pivot = chosen[position]
+        low = torch.tensor(0)
+        high = torch.tensor(0) + position
+        for _ in range(length.bit_length()):
+            middle = (low + high) // 2
+            is_open = low < high
+            is_less = pivot < chosen[middle]
+            high = torch.where(torch.logical_and(is_open, is_less), middle, high)
+            low = torch.where(torch.logical_and(is_open, ~is_less), middle + 1, low)
+        shifted = torch.where(places == low, order[position], order.roll(1))
+        is_moved = torch.logical_and(places >= low, places <= position)
+        order = torch.where(is_moved, shifted, order)
+    if reverse:
+        order = (length - 1 - order).flip(0)
+    return order

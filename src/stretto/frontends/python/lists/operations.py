@@ -13,7 +13,7 @@ from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Hooks, ListLength, TracedTensor
+from stretto.frontends.python.tracing.tensor import SIZE_BITS, Hooks, ListLength, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.leaves import (
     fake_of_type,
@@ -67,7 +67,7 @@ def traced_length(items: TracedList) -> Any:
         return length.static
     if length.size is not None:
         return state.symbolic_dim(length.size)
-    return state.number(state.list_length(state.current(items.memory)))
+    return state.number(state.list_length(state.current(items.memory)), bits=SIZE_BITS)
 
 
 def known_length(items: TracedList) -> int:
@@ -78,7 +78,7 @@ def known_length(items: TracedList) -> int:
 
 def _item_value(items: TracedList, item: Any) -> Value:
     kind, wanted = kind_of(item), element_kind(items)
-    if kind is None or unify(wanted, kind, promote=False) != wanted:
+    if kind is None or unify(wanted, kind) != wanted:
         fail(
             f"{describe(item)} is put into a list of {wanted.type}",
             "give all items of a list that grows in a traced loop one shape and dtype",

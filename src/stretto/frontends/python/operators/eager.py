@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._sympy.functions import Max, Min
 
 from stretto.errors import VerifyError
@@ -206,6 +206,12 @@ def eager_error(func: Any, args: Any, kwargs: Any, largest: int | None = None) -
     return None
 
 
+def _sizes_among(given: Any, tensors: list[Any]) -> list[torch.SymInt]:
+    """The sizes that the call decides, of the tensors and among the other arguments."""
+    own = (size for tensor in tensors for size in tensor.shape)
+    return [item for item in (*own, *tree_leaves(given)) if isinstance(item, torch.SymInt)]
+
+
 _known: dict[tuple[Any, ...], Exception | None] = {}
 
 
@@ -214,10 +220,10 @@ def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     tensors = tensors_of((args, kwargs))
     for tensor in filter(is_lazy, tensors):
         tracer().type_of(tensor)  # refuses it
-    traced = [item for item in tensors if isinstance(item, TracedTensor)]
-    if any(isinstance(size, torch.SymInt) for item in traced for size in item.shape):
+    sizes = _sizes_among((args, kwargs), tensors)
+    if not all(size.node.has_hint() for size in sizes):
         return None  # the size is known at run time only
-    if any(tensor.numel() == 0 for tensor in tensors):
+    if not sizes and any(tensor.numel() == 0 for tensor in tensors):
         if sum(tensor.numel() for tensor in tensors) <= LARGEST:
             return eager_error(func, args, kwargs)
         return None

@@ -22,6 +22,7 @@ import torch
 
 from stretto.errors import SourceLocation
 from stretto.frontends.python.tracing.locations import at
+from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.ir.core import Block, Value
 from stretto.ir.ops import Argument, argument_values, map_argument
@@ -240,16 +241,24 @@ class LinearForm:
         return LinearForm(terms, self.constant * factor)
 
 
+UNKNOWN_BITS = 64
+"""The bits of an int of which nothing is known but that the Program holds it."""
+SIZE_BITS = 48
+"""The bits of a size, of a length and of the number of a round."""
+
+
 @dataclass(frozen=True, slots=True)
 class NumberMark:
     """Marks a traced tensor as a Python number. `loops` are the loops whose unrolling would make it
     known.
 
-    A negative loop stands for a counter, whose value is known if the capture is tried again.
+    A negative loop stands for a counter, whose value is known if the capture is tried again. bits:
+    those that the absolute value of an int needs at most.
     """
 
     linear: LinearForm | None = None
     loops: frozenset[int] = frozenset()
+    bits: int = UNKNOWN_BITS
 
 
 @dataclass(slots=True)
@@ -284,6 +293,8 @@ class Hooks:
     number_attribute: Hook
     written: Hook
     arithmetic: Hook
+    arithmetic_of_one: Hook
+    number_attribute: Hook
     call: Hook
     use: Hook
     of_operator: Hook
@@ -302,20 +313,31 @@ def _numeric(name: str, inplace: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-def _of_numbers(name: str) -> Callable[[Any, Any], Any]:
-    """A binary operator that raises for some Python numbers and for no tensors."""
-    method_name = f"__{name}__"
-    python_name = name.removeprefix("r")
+def _of_numbers(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any]:
+    """A binary operator, which on numbers is Python's."""
+    method_name = f"__r{name}__" if swapped else f"__{name}__"
 
     def method(self: TracedTensor, other: Any) -> Any:
-        one: Any = self
-        if self.number is not None and name != python_name:
-            other, one = Hooks.arithmetic(python_name, other, one)
-        elif self.number is not None:
-            one, other = Hooks.arithmetic(python_name, one, other)
-        return getattr(torch.Tensor, method_name)(one, other)
+        if self.number is not None:
+            operands = (other, self) if swapped else (self, other)
+            outcome = Hooks.arithmetic(name, *operands)
+            if outcome is not NotImplemented:
+                return outcome
+        return getattr(torch.Tensor, method_name)(self, other)
 
     method.__name__ = method_name
+    return method
+
+
+def _of_number(name: str) -> Callable[[Any], Any]:
+    """A unary operator, which on numbers is Python's."""
+
+    def method(self: TracedTensor) -> Any:
+        if self.number is not None:
+            return Hooks.arithmetic_of_one(name, self)
+        return getattr(torch.Tensor, f"__{name}__")(self)
+
+    method.__name__ = f"__{name}__"
     return method
 
 
@@ -385,6 +407,11 @@ class TracedTensor(torch.Tensor):
             f"{func} was called on a traced tensor outside of its capture",
             "do not keep tensors of a compiled function in globals or attributes",
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if self.number is not None:
+            return Hooks.number_attribute(self, name)
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         """Code that is not rewritten needs the text of a value that it cannot have."""
@@ -461,9 +488,13 @@ class TracedTensor(torch.Tensor):
         return self.clone()
 
 
-for _name in ("truediv", "floordiv", "mod", "pow"):
-    for _method in (_name, f"r{_name}"):
-        setattr(TracedTensor, f"__{_method}__", _of_numbers(_method))
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
-    setattr(TracedTensor, f"__i{_name}__", _numeric(f"__{_name}__", f"__i{_name}__"))
+for _name in BINARY:
+    if _name != "matmul":
+        setattr(TracedTensor, f"__{_name}__", _of_numbers(_name))
+        setattr(TracedTensor, f"__r{_name}__", _of_numbers(_name, swapped=True))
+        setattr(TracedTensor, f"__i{_name}__", _numeric(f"__{_name}__", f"__i{_name}__"))
+for _name in COMPARISONS:
+    setattr(TracedTensor, f"__{_name}__", _of_numbers(_name))
+for _name in UNARY:
+    setattr(TracedTensor, f"__{_name}__", _of_number(_name))
 TracedTensor.__name__ = "Tensor"  # so that errors of Python name what the user has

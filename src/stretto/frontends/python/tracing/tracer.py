@@ -35,6 +35,8 @@ from stretto.frontends.python.tracing.settling import Arm, Settling
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
 from stretto.frontends.python.tracing.tensor import (
+    SIZE_BITS,
+    UNKNOWN_BITS,
     BlockScope,
     Cached,
     FunctionContext,
@@ -500,14 +502,19 @@ class Tracer:
         return self.emit(LiteralOp(shown), (TensorType(dtype),))[0]
 
     def number(
-        self, value: Value, linear: LinearForm | None = None, loops: frozenset[int] = frozenset()
+        self,
+        value: Value,
+        linear: LinearForm | None = None,
+        loops: frozenset[int] = frozenset(),
+        bits: int = UNKNOWN_BITS,
     ) -> TracedTensor:
-        """A traced number for a value without dims."""
+        """A traced number for a value without dims. bits: of an int, those that it needs at
+        most."""
         if linear is None and value.tensor.dtype is DType.I64:
             linear = LinearForm(frozenset({(value, 1)}), 0)
         dtype, device = value.tensor.dtype.torch, torch.get_default_device()
         fake = fake_of_layout(self.fake_mode, (), (), dtype, device)
-        return self.fresh(value, fake, NumberMark(linear, loops))
+        return self.fresh(value, fake, NumberMark(linear, loops, bits))
 
     # -- types ----------------------------------------------------------------------------------
 
@@ -607,8 +614,8 @@ class Tracer:
             value = self.use(bound)
             if value is bound:  # else another function binds the symbol
                 self.sizes_read[value] = size
-            return self.number(value)
-        return self.number(self._size_value(size))
+            return self.number(value, bits=SIZE_BITS)
+        return self.number(self._size_value(size), bits=SIZE_BITS)
 
     def _size_value(self, size: Size) -> Value:
         """A size as a scalar of the Program."""

@@ -1,11 +1,14 @@
 """What Python's numbers do that tensors without dims, as which they are traced, do not.
 
-They raise: a division by zero, an int to a negative power. And beside a 0-d tensor they count less
-in the promotion of dtypes; beside a tensor with dims both count the same.
+A bool is an int, an int beside a float is not rounded to be compared with it, and they raise: a
+division by zero, a float out of range. An int that 64 bits cannot hold stops the run. And beside a
+0-d tensor they count less in the promotion of dtypes; beside a tensor with dims both count the
+same.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from functools import cache, reduce
 from typing import Any
@@ -13,35 +16,224 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
+from stretto.frontends.python.tracing.poison import COMPARISONS
+from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.magnitudes import COUNTER_BITS, MOST_BITS, bits_of, result_bits
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.scalars import cast_number, is_number, python_kind
+from stretto.frontends.python.values.scalars import (
+    cast_number,
+    is_number,
+    number_kind,
+    python_kind,
+)
 from stretto.ir.types import DType
 
 
-def operands(name: str, first: Any, second: Any) -> tuple[Any, Any]:
-    """The operands of a Python operator, of which one is a traced number, after their checks."""
+def applied(name: str, first: Any, second: Any) -> Any:
+    """The result of a Python operator on two numbers of which one is traced at least;
+    NotImplemented where the other operand is no number."""
     if not all(is_number(item) or isinstance(item, bool | int | float) for item in (first, second)):
-        return first, second
+        return NotImplemented
+    if not (name in _OF_BOOLS and number_kind(first) is number_kind(second) is bool):
+        first, second = _without_bool(first), _without_bool(second)
+    if _is_float(first) or _is_float(second) or name == "truediv":
+        first, second = _in_range(first), _in_range(second)
+    if name in COMPARISONS:
+        return _compared(name, first, second)
+    if number_kind(first) is number_kind(second) is int:
+        check_int(name, first, second)
+    if name in ("truediv", "floordiv", "mod"):
+        _check_divisor(name, first, second)
     if name == "pow":
         return _power(first, second)
-    message = _message(name, _is_float(first) or _is_float(second))
-    if not isinstance(second, TracedTensor):
-        if not second:
-            raise ZeroDivisionError(message)
-    else:
+    if name == "rshift" and not (isinstance(second, int) and second < 64):
+        second = second.clamp(max=63) if isinstance(second, TracedTensor) else 63
+    if name == "mod" and (_is_float(first) or _is_float(second)):
+        return _rest(_of_torch(name, first, second), second)
+    return _of_torch(name, first, second)
+
+
+def _rest(rest: Any, divisor: Any) -> Any:
+    """A rest that is zero has the sign of the divisor."""
+    zero = torch.where(as_traced_float(divisor) < 0, as_traced_float(-0.0), as_traced_float(0.0))
+    return torch.where(rest == 0, zero, rest)
+
+
+def applied_to_one(name: str, number: Any) -> Any:
+    """The result of a Python operator on a traced number."""
+    number = _without_bool(number)
+    if number_kind(number) is int:
+        check_int(name, number, None)
+    return getattr(torch.Tensor, f"__{name}__")(number)
+
+
+_OF_BOOLS = ("and", "or", "xor", *COMPARISONS)
+
+
+def _of_torch(name: str, first: Any, second: Any) -> Any:
+    if isinstance(first, torch.Tensor):
+        return getattr(torch.Tensor, f"__{name}__")(first, second)
+    return getattr(torch.Tensor, f"__r{name}__")(second, first)
+
+
+def _without_bool(number: Any) -> Any:
+    """The number, a bool as the int that it is."""
+    if isinstance(number, TracedTensor):
+        return cast_number(number, int) if number.dtype == torch.bool else number
+    return int(number) if isinstance(number, bool) else number
+
+
+def _in_range(number: Any) -> Any:
+    """The number, a known int that 64 bits cannot hold as the float that it becomes."""
+    return float(number) if is_too_large(number) else number
+
+
+def is_too_large(number: Any) -> bool:
+    """Whether a number is a known int that 64 bits cannot hold."""
+    return isinstance(number, int) and not -_LARGEST - 1 <= number <= _LARGEST
+
+
+def _check_divisor(name: str, first: Any, second: Any) -> None:
+    message = _message(name, is_float=_is_float(first) or _is_float(second))
+    if isinstance(second, TracedTensor):
         check(second != 0, "ZeroDivisionError", message)
-    return first, second
+    elif not second:
+        raise ZeroDivisionError(message)
 
 
-def _power(base: Any, exponent: Any) -> tuple[Any, Any]:
-    if not isinstance(exponent, TracedTensor) and exponent >= 0:
-        return base, exponent
+def _compared(name: str, first: Any, second: Any) -> Any:
+    """A comparison by value: Python does not round an int beside a float."""
+    if number_kind(first) is bool:
+        return _of_torch(name, first, second)
+    if not isinstance(first, TracedTensor):
+        return _compared(_SWAPPED[name], second, first)
+    if number_kind(first) is float or number_kind(second) is number_kind(first) is int:
+        if is_too_large(second):
+            return getattr(operator, name)(0, second)
+        if number_kind(second) is not int or number_kind(first) is int:
+            return _of_torch(name, first, second)
+        if not isinstance(second, TracedTensor) or bits_of(second) <= _EXACT_BITS:
+            return _of_torch(name, first, second)
+        return _compared(_SWAPPED[name], second, first)
+    if isinstance(second, TracedTensor):
+        return _compared_with_float(name, first, second)
+    if not math.isfinite(second):
+        return getattr(operator, name)(0, second)
+    if name in ("eq", "ne") and not second.is_integer():
+        return name == "ne"
+    bound = math.ceil(second) if name in ("lt", "ge") else math.floor(second)
+    return _compared(name, first, bound)
+
+
+def _compared_with_float(name: str, number: Any, other: Any) -> Any:
+    """An int and a float. Where the int as a float is equal to the float, the float is an int."""
+    rounded = cast_number(number, float)
+    by_floats = _of_torch(name, rounded, other)
+    if bits_of(number) <= _EXACT_BITS:
+        return by_floats
+    is_larger = other == _LIMIT  # no int of 64 bits, but such an int may be rounded to it
+    by_ints = _of_torch(name, number, cast_number(other, int))
+    of_equal = torch.where(is_larger, getattr(operator, name)(0, 1), by_ints)
+    return cast_number(torch.where(rounded == other, of_equal, by_floats), bool)
+
+
+_EXACT_BITS = 53
+_LARGEST = 2**63 - 1
+_GROWING = ("add", "sub", "mul", "pow", "lshift", "floordiv", "neg", "abs")
+_LIMIT = 2.0**63
+_SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def check_int(name: str, first: Any, second: Any) -> None:
+    """Stops the run where Python's result is an int that 64 bits cannot hold."""
+    for item in (first, second):
+        if is_too_large(item):
+            fail(
+                f"an int of {bits_of(item)} bits meets a number that depends on a tensor",
+                "make one of them a float: in a compiled function such numbers have 64 bits",
+            )
+    if name in ("lshift", "rshift"):
+        check(second >= 0, "ValueError", "negative shift count")
+    if name not in _GROWING or result_bits(name, first, second) <= MOST_BITS:
+        return
+    match name:
+        case "neg" | "abs":
+            is_fine = first != -(2**63)
+        case "add" | "sub":
+            is_fine = _fits_sum(first, second, 1 if name == "add" else -1)
+        case "mul":
+            is_fine = _fits_product(first, second)
+        case "pow" if isinstance(second, int) and second < 0:
+            return  # a float
+        case "pow":
+            is_fine = torch.pow(as_traced_float(first), as_traced_float(second)).abs() < _LIMIT
+        case "lshift":
+            is_fine = (
+                as_traced_float(first).abs() * torch.pow(2.0, as_traced_float(second)) < _LIMIT
+            )
+        case _:
+            if isinstance(second, int) and second != -1:
+                return
+            is_fine = _any_of(first != -(2**63), second != -1)
+    check(is_fine, "RuntimeError", TOO_LARGE)
+
+
+TOO_LARGE = (
+    "an int is beyond 64 bits, which Python computes and a compiled function does not: call "
+    "float() on the operands"
+)
+
+
+def is_counter(before: Any, after: Any) -> bool:
+    """Whether a round of a loop only adds what is small to a number that may be an int."""
+    if number_kind(before) is int and not isinstance(before, TracedTensor):
+        return max(bits_of(before), bits_of(after)) <= COUNTER_BITS
+    return number_kind(after) is not int or bits_of(after) <= COUNTER_BITS
+
+
+def check_counter(number: Any) -> None:
+    """Stops the run where an int leaves no room for a loop to add to it."""
+    if number_kind(number) is int and bits_of(number) > COUNTER_BITS:
+        is_fine = torch.logical_and(number < 2**61, number >= -(2**61))
+        check(is_fine, "RuntimeError", TOO_LARGE)
+
+
+def as_traced_float(number: Any) -> Any:
+    """A number, traced or not, as a traced float."""
+    if isinstance(number, TracedTensor):
+        return cast_number(number, float)
+    return tracer().number(tracer().literal(float(number), DType.F64))
+
+
+def _fits_product(first: Any, second: Any) -> Any:
+    """Whether the product of two ints has 64 bits. Of two that are traced, the product is compared
+    as a float, which may count one as too large that is the largest."""
+    if not isinstance(first, TracedTensor):
+        first, second = second, first
+    if isinstance(second, TracedTensor):
+        return (as_traced_float(first) * as_traced_float(second)).abs() < _LIMIT
+    bound = _LARGEST // abs(second) if second else _LARGEST
+    return abs(second) <= 1 or torch.logical_and(first <= bound, first >= -bound)
+
+
+def _fits_sum(first: Any, second: Any, sign: int) -> Any:
+    """Whether the sum or difference of two ints has 64 bits."""
+    if not isinstance(first, TracedTensor) and sign > 0:
+        first, second = second, first
+    if not isinstance(second, TracedTensor):
+        second *= sign
+        return first <= _LARGEST - second if second > 0 else first >= -_LARGEST - 1 - second
+    total = torch.add(first, second) if sign > 0 else torch.sub(first, second)
+    # An overflow has a sign that neither addend has.
+    one, other = first ^ total, (second if sign > 0 else ~second) ^ total
+    return torch.bitwise_and(one, other) >= 0
+
+
+def _power(base: Any, exponent: Any) -> Any:
     if _is_float(base) or _is_float(exponent):
-        if isinstance(base, TracedTensor) or base == 0:
-            is_fine = (exponent >= 0) | (base != 0)
-            check(is_fine, "ZeroDivisionError", _message("pow", True))
-        return base, exponent
+        return _power_of_floats(base, exponent)
     if isinstance(exponent, TracedTensor):
         check(
             exponent >= 0,
@@ -49,8 +241,46 @@ def _power(base: Any, exponent: Any) -> tuple[Any, Any]:
             "an int to the power of a negative int is a float in Python, and an int in a compiled "
             "function: call float() on the base",
         )
-        return base, exponent
-    return operands("pow", cast_number(base, float), exponent)
+    elif exponent < 0:
+        return _power_of_floats(cast_number(base, float), exponent)
+    return _of_torch("pow", base, exponent)
+
+
+def _power_of_floats(base: Any, exponent: Any) -> Any:
+    if isinstance(exponent, TracedTensor) or exponent < 0:
+        check(
+            _any_of(exponent >= 0, base != 0), "ZeroDivisionError", _message("pow", is_float=True)
+        )
+    if isinstance(exponent, TracedTensor) or not float(exponent).is_integer():
+        is_nan = torch.isnan(base) if isinstance(base, TracedTensor) else math.isnan(base)
+        is_real = _any_of(base >= 0, is_nan)
+        if isinstance(exponent, TracedTensor):
+            is_whole = exponent == torch.trunc(as_traced_float(exponent))
+            is_real = _any_of(is_real, is_whole, torch.isnan(exponent))
+        check(is_real, "RuntimeError", _COMPLEX)
+    power = _of_torch("pow", base, exponent)
+    if isinstance(exponent, TracedTensor) or not 0 <= exponent <= 1:
+        infinite = [
+            torch.isinf(item) if isinstance(item, TracedTensor) else math.isinf(item)
+            for item in (base, exponent)
+        ]
+        is_fine = _any_of(torch.logical_not(torch.isinf(power)), *infinite)
+        check(is_fine, "OverflowError", "(34, 'Numerical result out of range')")
+    return power
+
+
+def _any_of(*flags: Any) -> Any:
+    """Whether one of the flags, bools or traced ones, holds."""
+    traced = [flag for flag in flags if isinstance(flag, TracedTensor)]
+    if any(flag for flag in flags if not isinstance(flag, TracedTensor)):
+        return True
+    return reduce(torch.logical_or, traced) if traced else False
+
+
+_COMPLEX = (
+    "a negative number to the power of a fraction is complex in Python, and not computed in a "
+    "compiled function"
+)
 
 
 def _is_float(number: Any) -> bool:
@@ -60,7 +290,7 @@ def _is_float(number: Any) -> bool:
 
 
 @cache
-def _message(name: str, is_float: bool) -> str:
+def _message(name: str, *, is_float: bool) -> str:
     """The text of this Python's own error."""
     one, zero = (1.0, 0.0) if is_float else (1, 0)
     try:

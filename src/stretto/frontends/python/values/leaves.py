@@ -13,6 +13,7 @@ import torch
 from stretto.frontends.python.tracing.fakes import contiguous_strides, fake_of_layout
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import (
+    UNKNOWN_BITS,
     Hooks,
     ListLength,
     NumberMark,
@@ -22,6 +23,7 @@ from stretto.frontends.python.tracing.tensor import (
 )
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, options_of
+from stretto.frontends.python.values.magnitudes import COUNTER_BITS
 from stretto.frontends.python.values.scalars import Kind, cast_value, python_dtype, unify
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList
@@ -55,7 +57,7 @@ def items_kind(items: Sequence[Any]) -> Kind | None:
     kinds = [kind_of(item) for item in items]
     found = kinds[0] if kinds else None
     for kind in kinds[1:]:
-        found = unify(found, kind, promote=False) if found and kind else None
+        found = unify(found, kind) if found and kind else None
     if found is None or isinstance(found.type, ListType):
         return None
     return found
@@ -190,8 +192,10 @@ def wrap(
     loops: frozenset[int] = frozenset(),
     length: ListLength | None = None,
     layout: tuple[int, ...] | None = None,
+    bits: int = UNKNOWN_BITS,
 ) -> Any:
-    """A Python object that stands for `value`. `layout`: its strides, None if not known."""
+    """A Python object that stands for `value`. `layout`: its strides, None if not known. `bits`: of
+    an int, those that it needs at most."""
     state = tracer()
     if kind.rows is not None:
         return of_rows(value, kind.rows, device, {}, None)
@@ -199,7 +203,7 @@ def wrap(
         storage = Storage(StorageState(value, length or ListLength(object(), 0)), state.scope)
         return TracedList(storage, kind.number, fake_of_type(kind.type.element, device))
     if kind.number:
-        return state.number(value, loops=loops)
+        return state.number(value, loops=loops, bits=bits)
     made = state.fresh(value, fake_of_type(kind.type, device, layout))
     made.memory.any_layout = layout is None and bool(kind.type.shape)
     return made
@@ -260,11 +264,17 @@ class Carried:
     layout: tuple[int, ...] | None = None
     box: list[Any] | None = None
     group: Any = None
+    counts: bool = True
+    """Whether a round only adds to an int, or subtracts from it, what is small."""
     size: Dim | None = None
     """The size at the start of a round, of a tensor whose size changes."""
     least: int = 0
     """The least that such a size is before each round and after the last one: what it is before the
     loop, unless a round may leave less."""
+
+    @property
+    def bits(self) -> int:
+        return COUNTER_BITS if self.counts else UNKNOWN_BITS
 
     def learn_layout(self) -> bool:
         """Learns the strides from those at the end of a round. Returns whether they are not those

@@ -90,7 +90,7 @@ def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
             kinds = list(map(kind_of, leaf.stretto_options))
             kind = kinds[0]
             for other in kinds[1:]:
-                kind = kind and other and unify(kind, other, promote=False)
+                kind = kind and other and unify(kind, other)
             if kind is not None and not kind.number:
                 return leaf, kind
     return None

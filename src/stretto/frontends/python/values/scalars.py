@@ -10,8 +10,14 @@ import torch
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
-from stretto.frontends.python.tracing.tensor import LinearForm, NumberMark, TracedTensor
+from stretto.frontends.python.tracing.tensor import (
+    UNKNOWN_BITS,
+    LinearForm,
+    NumberMark,
+    TracedTensor,
+)
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.magnitudes import bits_of, bits_of_items, bits_of_result
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, symbols_in
@@ -43,6 +49,12 @@ def number_kind(value: Any) -> type | None:
     return python_kind(DType.from_torch(value.dtype)) if is_number(value) else None
 
 
+def most_bits(*leaves: Any) -> int:
+    """The bits that the ints among the leaves need at most."""
+    ints = [leaf for leaf in leaves if number_kind(leaf) in (bool, int)]
+    return max(map(bits_of, ints), default=UNKNOWN_BITS)
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a traced number."""
     return isinstance(value, TracedTensor) and value.number is not None
@@ -55,7 +67,7 @@ def result_number(func: Any, args: Any, kwargs: Any) -> NumberMark | None:
         return None
     marks = [x.number for x in tensors if isinstance(x, TracedTensor) and x.number is not None]
     loops = frozenset[int]().union(*(mark.loops for mark in marks))
-    return NumberMark(_result_linear(func, args, kwargs), loops)
+    return NumberMark(_result_linear(func, args, kwargs), loops, bits_of_result(func, args, kwargs))
 
 
 def linear_of(value: Any) -> LinearForm | None:
@@ -100,7 +112,7 @@ def to_number(tensor: TracedTensor) -> TracedTensor:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
     state = tracer()
     flat: Any = tensor.reshape(()) if tensor.dim() else tensor
-    return state.number(state.read(as_numbers(flat)))
+    return state.number(state.read(as_numbers(flat)), bits=bits_of_items(flat))
 
 
 def as_numbers(tensor: Any) -> Any:
@@ -187,30 +199,17 @@ class Kind:
     rows: int | None = None
 
 
-def unify(first: Kind, second: Kind, *, promote: bool) -> Kind | None:
-    """The kind that can hold both, or None. `promote`: tensors may differ in dtype.
-
-    Numbers of different types have none: in Python an int is not a float of the same value."""
+def unify(first: Kind, second: Kind) -> Kind | None:
+    """The kind that can hold both, or None where eager PyTorch would tell which of them it is: an
+    int is not a float of the same value, a number is no tensor, and tensors have a dtype."""
     a, b = first.type, second.type
     if first.rows is not None or second.rows is not None:
         return _unified_rows(first, second)
     if isinstance(a, ListType) or isinstance(b, ListType):
-        return first if a == b else None
-    if a.shape != b.shape:
-        return None
-    if first.number and second.number:
-        if python_kind(a.dtype) is not python_kind(b.dtype):
-            return None
+        return first if a == b and first.number == second.number else None
+    if first.number and second.number and python_kind(a.dtype) is python_kind(b.dtype):
         return Kind(TensorType(_promoted(a.dtype, b.dtype)), True)
-    if first.number != second.number:
-        number, tensor = (a, b) if first.number else (b, a)
-        fits = _promoted(number.dtype, tensor.dtype) is tensor.dtype
-        return (
-            Kind(tensor, False) if fits or number.dtype.is_float == tensor.dtype.is_float else None
-        )
-    if a.dtype is b.dtype:
-        return first
-    return Kind(TensorType(_promoted(a.dtype, b.dtype), a.shape), False) if promote else None
+    return first if first == second else None
 
 
 def _unified_rows(first: Kind, second: Kind) -> Kind | None:
@@ -263,13 +262,6 @@ def outside(kind: Kind) -> Kind:
         if isinstance(size, Size) and not hidden.isdisjoint(size.symbols)
     ]
     return (_as_rows(type, dims[0]) if len(dims) == 1 else None) or kind
-
-
-def unify_exactly(first: Kind, second: Kind) -> Kind | None:
-    """The same, except that an int or a float does not unify with a tensor without dims."""
-    if first.number != second.number and not first.type == second.type == FLAG:
-        return None
-    return unify(first, second, promote=False)
 
 
 def _promoted(first: DType, second: DType) -> DType:

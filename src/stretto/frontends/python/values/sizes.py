@@ -85,8 +85,11 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
     if value in state.sizes_read:
         return state.symbolic_dim(state.sizes_read[value])
     found = state.sizes_of.get(value)
-    if found is not None and state.is_known(state.symbol_values[state.symbols[found.node.expr]]):
-        return found
+    # A trace that was given up may have found that the size is a constant there.
+    if found is not None and found.node.expr in state.symbols:
+        symbol = state.symbols[found.node.expr]
+        if state.is_known(state.symbol_values[symbol]):
+            return found
     limit = None if most is None else Size.of(state.dim(most))
     if limit is None:
         too_many = "a size of {} is more than memory has room for"
@@ -101,3 +104,11 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
 
 def _is_of_the_call(size: Size) -> bool:
     return tracer().symbol_dims.keys().isdisjoint(size.symbols)
+
+
+def is_size_number(value: Any) -> bool:
+    """Whether a value is a size that is known at the call, or a float computed from such sizes, as
+    torch has them."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node.expr.free_symbols <= tracer().sizes.known.keys()
+    return False

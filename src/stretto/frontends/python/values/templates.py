@@ -54,7 +54,7 @@ def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
         return known
     first = kind_of(known.value) if isinstance(known, Fixed) else known
     second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, second, promote=False)
+    return None if first is None or second is None else unify(first, second)
 
 
 def is_result_leaf(value: Any) -> bool:

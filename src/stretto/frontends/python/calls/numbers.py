@@ -1,0 +1,358 @@
+"""Python's functions of numbers where a number depends on a tensor: `int`, `round`, `divmod`, and
+those of the module `math`. They raise what Python's raise."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stretto.frontends.python.control.branches import stage_and, stage_or
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.arithmetic import TOO_LARGE, as_traced_float
+from stretto.frontends.python.values.own_methods import own_method
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import (
+    cast_number,
+    is_number,
+    known_value,
+    number_kind,
+    to_number,
+)
+from stretto.frontends.python.values.sizes import is_size_number
+
+Rule = Callable[..., Any]
+
+
+def _traced(value: Any) -> bool:
+    return isinstance(value, TracedTensor)
+
+
+def cast(kind: type) -> Rule:
+    """`int` or `float`."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and is_size_number(args[0]):
+            return torch.sym_int(args[0]) if kind is int else torch.sym_float(args[0])
+        if len(args) == 1 and isinstance(args[0], torch.SymInt):
+            return cast_number(tracer().number_of_dim(args[0]), kind)
+        if len(args) == 1 and kind in _CONVERSIONS:
+            made = _converted(kind, args[0])
+            if made is not NotImplemented:
+                return made
+        if len(args) != 1 or not _traced(args[0]):
+            return NotImplemented
+        known = known_value(args[0])
+        if known is not None:
+            return kind(known)
+        return _integer(args[0]) if kind is int else cast_number(args[0], kind)
+
+    return rule
+
+
+_CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")}
+
+
+def _converted(kind: type, value: Any) -> Any:
+    """What a method of the user makes of an object."""
+    methods = (own_method(value, name) for name in _CONVERSIONS[kind])
+    method = next((item for item in methods if item is not None), None)
+    if method is None:
+        return NotImplemented
+    made = Hooks.call(method)
+    return made if is_number(made) and number_kind(made) is kind else kind(_Converted(made))
+
+
+class _Converted:
+    """Has the interpreter check what a conversion has made."""
+
+    def __init__(self, made: Any) -> None:
+        self.__made = made
+
+    def __int__(self) -> int:
+        return self.__made
+
+    def __float__(self) -> float:
+        return self.__made
+
+
+def _integer(value: Any) -> Any:
+    """A traced number without its fraction as an int."""
+    number = to_number(value)
+    if not number.dtype.is_floating_point:
+        return cast_number(number, int)
+    to_integer = "cannot convert float {} to integer"
+    check(torch.logical_not(torch.isnan(number)), "ValueError", to_integer.format("NaN"))
+    beyond = to_integer.format("infinity") + " (nor, in a compiled function, one beyond 64 bits)"
+    check(number.abs() < 2.0**63, "OverflowError", beyond)
+    return cast_number(number, int)
+
+
+def _to_integer(on_tensor: Rule) -> Rule:
+    """`math.floor`, `math.ceil` or `math.trunc`."""
+
+    def rule(value: Any) -> Any:
+        of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
+        if of_sizes is not None and is_size_number(value):
+            return of_sizes(value)
+        if not _traced(value):
+            return NotImplemented
+        number = to_number(value)
+        return _integer(on_tensor(number) if number.dtype.is_floating_point else number)
+
+    return rule
+
+
+_MOST_DIGITS = 10
+"""With more, the product of a float and the power of 10 is not the sum of two floats."""
+
+
+def rounded(value: Any, ndigits: Any = None) -> Any:
+    """`round`: half to even, of the decimals of the exact value."""
+    if _traced(ndigits):
+        fail("round() to a number of digits that depends on a tensor", "give it a known number")
+    if not _traced(value):
+        return NotImplemented
+    number = to_number(value)
+    if not number.dtype.is_floating_point:
+        number = cast_number(number, int)
+        return number if ndigits is None or ndigits >= 0 else _rounded_int(number, 10**-ndigits)
+    if ndigits is None:
+        return _integer(torch.round(number))
+    digits = operator.index(ndigits)
+    if not 0 <= digits <= _MOST_DIGITS:
+        fail(
+            f"round() of a float that depends on a tensor to {digits} digits",
+            f"round to at least 0 and at most {_MOST_DIGITS} digits",
+        )
+    return _rounded_float(number, 10.0**digits)
+
+
+def _rounded_int(number: Any, unit: int) -> Any:
+    rest = number % unit
+    low = number - rest
+    is_odd = (low // unit) % 2 == 1
+    is_up = torch.logical_or(rest * 2 > unit, torch.logical_and(rest * 2 == unit, is_odd))
+    return low + is_up * unit
+
+
+def _rounded_float(number: Any, scale: float) -> Any:
+    """number: a float. scale: a power of 10, whose products with 29 bits are exact."""
+    high = number.to(torch.float32).to(torch.float64)
+    one, other = high * scale, (number - high) * scale
+    product = one + other
+    error = other - (product - one)
+    below = torch.floor(product)
+    beyond_half = (product - below - 0.5) + error
+    is_odd = torch.remainder(below, 2.0) == 1.0
+    is_up = torch.logical_or(beyond_half > 0.0, torch.logical_and(beyond_half == 0.0, is_odd))
+    units = torch.where(is_up, below + 1.0, below)
+    result = torch.where(units == 0.0, number * 0.0, units / scale)
+    has_decimals = (number * scale).abs() < 2.0**52  # false of NaN and infinities, too
+    chosen: Any = torch.where(has_decimals, result, number)
+    return to_number(chosen)
+
+
+def quotient_and_rest(first: Any, second: Any) -> Any:
+    """`divmod`."""
+    if not any(_traced(item) or is_size_number(item) for item in (first, second)):
+        return NotImplemented
+    return first // second, first % second
+
+
+@dataclass(frozen=True, slots=True)
+class _OfMath:
+    """A function of the module `math` of one float. is_defined: where it does not raise; overflows:
+    it raises where its result is infinite and the argument is not."""
+
+    on_tensor: Rule
+    is_defined: Rule | None = None
+    overflows: bool = False
+
+    def __call__(self, value: Any) -> Any:
+        of_sizes = getattr(torch, f"_sym_{getattr(self.on_tensor, '__name__', '')}", None)
+        if of_sizes is not None and is_size_number(value):
+            return of_sizes(value)
+        if not _traced(value):
+            return NotImplemented
+        number = cast_number(value, float)
+        if self.is_defined is not None:
+            check(self.is_defined(number), "ValueError", "math domain error")
+        result = cast_number(self.on_tensor(number), float)
+        if self.overflows:
+            _check_range(result, number)
+        return result
+
+
+def _check_range(result: Any, *numbers: Any) -> None:
+    """Raises where a result is infinite though no argument is."""
+    is_fine = torch.logical_not(torch.isinf(result))
+    for number in numbers:
+        is_fine = torch.logical_or(is_fine, torch.isinf(number))
+    check(is_fine, "OverflowError", "math range error")
+
+
+def _unless(is_undefined: Rule) -> Rule:
+    """Where a condition does not hold; NaN is never undefined."""
+    return lambda number: torch.logical_not(is_undefined(number))
+
+
+_FINITE = _unless(torch.isinf)
+_OF_ONE: dict[str, _OfMath] = {
+    "sqrt": _OfMath(torch.sqrt, _unless(lambda x: x < 0.0)),
+    "exp": _OfMath(torch.exp, overflows=True),
+    "exp2": _OfMath(torch.exp2, overflows=True),
+    "expm1": _OfMath(torch.expm1, overflows=True),
+    "log": _OfMath(torch.log, _unless(lambda x: x <= 0.0)),
+    "log2": _OfMath(torch.log2, _unless(lambda x: x <= 0.0)),
+    "log10": _OfMath(torch.log10, _unless(lambda x: x <= 0.0)),
+    "log1p": _OfMath(torch.log1p, _unless(lambda x: x <= -1.0)),
+    "sin": _OfMath(torch.sin, _FINITE),
+    "cos": _OfMath(torch.cos, _FINITE),
+    "tan": _OfMath(torch.tan, _FINITE),
+    "asin": _OfMath(torch.asin, _unless(lambda x: x.abs() > 1.0)),
+    "acos": _OfMath(torch.acos, _unless(lambda x: x.abs() > 1.0)),
+    "atan": _OfMath(torch.atan),
+    "sinh": _OfMath(torch.sinh, overflows=True),
+    "cosh": _OfMath(torch.cosh, overflows=True),
+    "tanh": _OfMath(torch.tanh),
+    "asinh": _OfMath(torch.asinh),
+    "acosh": _OfMath(torch.acosh, _unless(lambda x: x < 1.0)),
+    "atanh": _OfMath(torch.atanh, _unless(lambda x: x.abs() >= 1.0)),
+    "erf": _OfMath(torch.erf),
+    "erfc": _OfMath(torch.erfc),
+    "fabs": _OfMath(torch.abs),
+    "degrees": _OfMath(lambda x: x * (180.0 / math.pi)),
+    "radians": _OfMath(lambda x: x * (math.pi / 180.0)),
+}
+
+
+def _log(value: Any, *base: Any) -> Any:
+    if not base:
+        return _OF_ONE["log"](value)
+    if not (_traced(value) or _traced(*base)):
+        return NotImplemented
+    one, other = (_OF_ONE["log"](x) if _traced(x) else math.log(x) for x in (value, *base))
+    return one / other
+
+
+def _test(on_tensor: Rule) -> Rule:
+    """`isnan`, `isinf` or `isfinite`."""
+
+    def rule(value: Any) -> Any:
+        return cast_number(on_tensor(to_number(value)), bool) if _traced(value) else NotImplemented
+
+    return rule
+
+
+def _of_two(on_tensors: Rule, is_defined: Rule | None = None, *, overflows: bool = False) -> Rule:
+    """A function of the module `math` of two floats."""
+
+    def rule(one: Any, other: Any) -> Any:
+        if not (_traced(one) or _traced(other)):
+            return NotImplemented
+        pair = as_traced_float(one), as_traced_float(other)
+        if is_defined is not None:
+            check(is_defined(*pair), "ValueError", "math domain error")
+        result = cast_number(on_tensors(*pair), float)
+        if overflows:
+            _check_range(result, *pair)
+        return result
+
+    return rule
+
+
+def _has_remainder(x: Any, y: Any) -> Any:
+    is_undefined = torch.logical_or(torch.isinf(x), y == 0.0)
+    is_nan = torch.logical_or(torch.isnan(x), torch.isnan(y))
+    return torch.logical_or(is_nan, torch.logical_not(is_undefined))
+
+
+def _has_power(x: Any, y: Any) -> Any:
+    is_finite = torch.logical_and(torch.isfinite(x), torch.isfinite(y))
+    is_complex = torch.logical_and(x < 0.0, y != torch.trunc(y))
+    is_infinite = torch.logical_and(x == 0.0, y < 0.0)
+    is_undefined = torch.logical_and(is_finite, torch.logical_or(is_complex, is_infinite))
+    return torch.logical_not(is_undefined)
+
+
+def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> Any:
+    if not any(map(_traced, (a, b, rel_tol, abs_tol))):
+        return NotImplemented
+    a, b, rel_tol, abs_tol = map(as_traced_float, (a, b, rel_tol, abs_tol))
+    check(torch.logical_and(rel_tol >= 0, abs_tol >= 0), "ValueError", _NEGATIVE_TOLERANCE)
+    difference = (b - a).abs()
+    largest = torch.maximum((rel_tol * b).abs(), (rel_tol * a).abs())
+    is_near = stage_or(difference <= largest, lambda: difference <= abs_tol)
+    are_finite = torch.logical_not(torch.logical_or(torch.isinf(a), torch.isinf(b)))
+    return stage_or(a == b, lambda: stage_and(are_finite, lambda: is_near))
+
+
+def check_sum(numbers: Any) -> None:
+    """Stops the run where the sum of ints may be one that 64 bits cannot hold."""
+    check(numbers.double().abs().sum() < 2.0**63, "RuntimeError", TOO_LARGE)
+
+
+def attribute(number: Any, name: str) -> Any:
+    """An attribute of a traced number that tensors do not have."""
+    kind = number_kind(number)
+    assert kind is not None
+    if not hasattr(kind, name):
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    match name:
+        case "is_integer" if kind is float:
+            return lambda: stage_and(torch.isfinite(number), lambda: torch.floor(number) == number)
+        case "is_integer":
+            return lambda: True
+        case "conjugate":
+            return lambda: +number
+        case "numerator":
+            return +number
+        case "denominator":
+            return 1
+        case "__round__":
+            return lambda *digits: rounded(number, *digits)
+        case _:
+            fail(
+                f"{kind.__name__}.{name} of a number that depends on a tensor is not captured",
+                "compute it outside of the compiled function",
+            )
+
+
+Hooks.number_attribute = attribute
+
+_NEGATIVE_TOLERANCE = "tolerances must be non-negative"
+
+
+def _power(base: Any, exponent: Any, mod: Any = None) -> Any:
+    if mod is not None and any(map(_traced, (base, exponent, mod))):
+        fail("pow() of three numbers that depend on tensors", "use `base**exponent % mod`")
+    return NotImplemented
+
+
+RULES: dict[Any, Rule] = {
+    pow: _power,
+    int: cast(int),
+    float: cast(float),
+    round: rounded,
+    divmod: quotient_and_rest,
+    **{getattr(math, name): rule for name, rule in _OF_ONE.items() if hasattr(math, name)},
+    **{getattr(math, name): _test(getattr(torch, name)) for name in ("isnan", "isinf", "isfinite")},
+    **{
+        getattr(math, name): _to_integer(getattr(torch, name))
+        for name in ("floor", "ceil", "trunc")
+    },
+    math.log: _log,
+    math.isclose: _is_close,
+    math.atan2: _of_two(torch.atan2),
+    math.copysign: _of_two(torch.copysign),
+    math.hypot: _of_two(torch.hypot, overflows=True),
+    math.fmod: _of_two(torch.fmod, _has_remainder),
+    math.pow: _of_two(torch.pow, _has_power, overflows=True),
+}
