@@ -31,7 +31,7 @@ def module_of(seed: int, folder: Path) -> ModuleType:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("first", sampled([1000 + _MANY * i for i in range(20)], [1000]))
+@pytest.mark.parametrize("first", sampled([1000 + _MANY * i for i in range(10)], [1000]))
 def test_random_programs(first: int, tmp_path: Path) -> None:
     refused: list[str] = []
     for seed in range(first, first + _MANY):

@@ -6,7 +6,6 @@ looks for races; on the CPU machine those of a family are compiled as one progra
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -59,24 +58,16 @@ STOPS = [
     )
 ]
 """Cases with runs that stop; to ask the interpreter takes seconds, at each collection."""
-WAYS = tuple(itertools.product((1, 2, 3), (True, False)))
+WAYS = ((1, False), (2, True), (3, True))
 """(units, fuse)."""
-FEW_WAYS = (((3, True),), ((1, False), (2, True)))
-"""Those of one program, and those of the next."""
-ON_EMULATOR = [
-    pytest.param(case, ways, marks=marks, id=f"{case}-{name}")
-    for number, case in enumerate(CASES)
-    for name, ways, marks in (("few", FEW_WAYS[number % 2], ()), ("all", WAYS, pytest.mark.whole))
-]
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(("case", "ways"), ON_EMULATOR)
-def test_on_the_emulator(case: Case, ways: tuple[tuple[int, bool], ...]) -> None:
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_on_the_emulator(case: Case) -> None:
     program = case.program()
     runs = [(data, expected(program, data)) for data in case.inputs(program)]
     assert any(wanted is None for _, wanted in runs) == (case in STOPS)
-    for units, fuse in ways:
+    for units, fuse in WAYS:
         emulator = built(program, units, fuse).emulator(seed=units)
         for number, (data, wanted) in enumerate(runs):
             if wanted is None:

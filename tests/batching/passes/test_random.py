@@ -23,7 +23,7 @@ from tests.sampling import sampled
 _SWITCHES = [None, *(item.name for item in fields(BatchPasses))]
 
 
-@pytest.mark.parametrize("first", sampled([2000 + 6 * i for i in range(20)], [2000, 2006]))
+@pytest.mark.parametrize("first", sampled([2000 + 6 * i for i in range(10)], [2000, 2006]))
 def test_random_programs(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 6):
         options: dict[str, Any] = {"hoist": True}
@@ -41,7 +41,7 @@ def test_random_programs(first: int, tmp_path: Path) -> None:
             compare(program, module.main, args)
 
 
-@pytest.mark.parametrize("first", sampled([4000 + 6 * i for i in range(20)], [4000, 4006]))
+@pytest.mark.parametrize("first", sampled([4000 + 6 * i for i in range(10)], [4000, 4006]))
 def test_concurrent_parts_run_in_any_order(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 6):
         module = module_of(seed, tmp_path)

@@ -8,21 +8,15 @@ right before a page that must not be touched: a read past it crashes.
 import ctypes
 import itertools
 import mmap
-import platform
-import shutil
-import subprocess
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-INCLUDE = Path(__file__).parents[3] / "src/stretto/machines/cpu/include"
-COMPILER = shutil.which("g++")
-X86 = platform.machine() in ("x86_64", "AMD64")
+from tests.machines.cpu.drivers import COMPILER, X86, driver
+
 TARGETS = {
     "native": ["-march=native"],
     "no-avx512": ["-march=native", "-mno-avx512f"],
@@ -177,35 +171,15 @@ def convert(
     return ctypes.c_bool(arg) if isinstance(arg, bool) else ctypes.c_int64(arg)
 
 
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], ctypes.CDLL]:
-    """The drivers of a target, each built once."""
-
-    @cache
-    def build(target: str, which: int) -> ctypes.CDLL:
-        folder = tmp_path_factory.mktemp(target)
-        source, built = folder / "driver.cpp", folder / "driver.so"
-        source.write_text(driver_source(target, which))
-        flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        command = [COMPILER, *flags, *TARGETS[target], "-iquote", INCLUDE, source, "-o", built]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(built))
-
-    return build
-
-
 @pytest.fixture
-def kernels(
-    request: pytest.FixtureRequest, libraries: Callable[[str, int], ctypes.CDLL]
-) -> Kernels:
+def kernels(request: pytest.FixtureRequest) -> Kernels:
     """Those of a target, a dtype and one half of the cases, which `of_every` gives."""
     target, code, which = request.param
     if COMPILER is None:
         pytest.skip("needs g++")
     if not X86 and target != "native":
         pytest.skip("an x86 instruction set")
-    return Kernels(libraries(target, which), code)
+    return Kernels(driver(driver_source(target, which), "-O2", *TARGETS[target]), code)
 
 
 def of_every(name: str, cases: Sequence[object]) -> pytest.MarkDecorator:

@@ -4,17 +4,15 @@ Each input ends right before a page that must not be touched: a read past it cra
 """
 
 import ctypes
-import subprocess
 from collections.abc import Callable
-from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.machines.cpu.test_contract_header import COMPILER, INCLUDE, X86, convert, guarded
+from tests.machines.cpu.drivers import COMPILER, X86, driver
+from tests.machines.cpu.test_contract_header import convert, guarded
 
 TARGETS = {
     "native": ["-march=native"],
@@ -54,28 +52,8 @@ using namespace stretto;
 Call = Callable[..., None]
 
 
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, int], ctypes.CDLL]:
-    """The drivers of a target, a dtype and a width, each built once."""
-
-    @cache
-    def build(target: str, dtype: str, width: int) -> ctypes.CDLL:
-        return compiled(
-            DRIVER + f"ENTRY({dtype}, 6, {width})", target, tmp_path_factory.mktemp("built")
-        )
-
-    return build
-
-
-def compiled(text: str, target: str, folder: Path) -> ctypes.CDLL:
-    source, made = folder / "driver.cpp", folder / "driver.so"
-    source.write_text(text)
-    flags = ["-std=c++17", "-O1", "-fopenmp-simd", "-Wall", "-Wextra", "-Werror"]
-    output = ["-shared", "-fPIC", "-o", made]
-    command = [COMPILER, *flags, *TARGETS[target], "-iquote", INCLUDE, source, *output]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(made))
+def built(text: str, target: str) -> ctypes.CDLL:
+    return driver(text, "-O1", "-fopenmp-simd", *TARGETS[target])
 
 
 USUAL = {
@@ -91,7 +69,7 @@ CASES = [
 
 @pytest.fixture
 def case(
-    request: pytest.FixtureRequest, libraries: Callable[[str, str, int], ctypes.CDLL]
+    request: pytest.FixtureRequest,
 ) -> tuple[Callable[[str], Call], torch.dtype, int, int]:
     """An entry by its name, the dtype, its group and the width of panels."""
     target, dtype, width = request.param
@@ -99,7 +77,7 @@ def case(
         pytest.skip("needs g++")
     if not X86 and target != "native":
         pytest.skip("an x86 instruction set")
-    library = libraries(target, dtype, width)
+    library = built(DRIVER + f"ENTRY({dtype}, 6, {width})", target)
 
     def entry(name: str) -> Call:
         function = library[f"{name}_{dtype}_{width}"]
@@ -168,10 +146,10 @@ extern "C" void packed(const uint8_t* a, int64_t am, int64_t ak, const int8_t* b
         for one in TARGETS
     ],
 )
-def test_products_of_bytes_are_exact(target: str, tmp_path: Path) -> None:
+def test_products_of_bytes_are_exact(target: str) -> None:
     if COMPILER is None or (not X86 and target != "native"):
         pytest.skip("needs g++, and an x86 instruction set")
-    call = compiled(BYTES, target, tmp_path)["packed"]
+    call = built(BYTES, target)["packed"]
     generator = torch.Generator().manual_seed(0)
     for number, (m, n, k) in enumerate(SIZES):
         accumulate, turned = number % 2 == 1, number % 3 == 1

@@ -4,13 +4,12 @@ One driver per instruction set takes run-time sizes.
 """
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.machines.cpu.test_contract_header import COMPILER, INCLUDE, TARGETS, X86
+from tests.machines.cpu.drivers import COMPILER, X86, driver
+from tests.machines.cpu.test_contract_header import TARGETS
 
 DTYPES = {
     "float": np.float32,
@@ -48,20 +47,14 @@ extern "C" bool order_{0}(bool falling, const {0}* x, int64_t n, int64_t keep, i
 
 
 @pytest.fixture(scope="module", params=list(TARGETS))
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     if COMPILER is None:
         pytest.skip("needs g++")
     if not X86 and request.param != "native":
         pytest.skip("an x86 instruction set")
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    source, built = folder / "driver.cpp", folder / "driver.so"
-    source.write_text(DRIVER + "".join(ENTRY.format(name) for name in DTYPES))
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-fopenmp-simd"]
-    flags += ["-fsanitize=undefined", "-fno-sanitize-recover", "-shared", "-fPIC"]
-    command = [COMPILER, *flags, *TARGETS[request.param], "-iquote", INCLUDE, source, "-o", built]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(built))
+    flags = ["-O2", "-Wno-psabi", "-fopenmp-simd", *TARGETS[request.param]]
+    flags += ["-fsanitize=undefined", "-fno-sanitize-recover"]
+    return driver(DRIVER + "".join(ENTRY.format(name) for name in DTYPES), *flags)
 
 
 def elements(kind: str, size: int, dtype: type[np.generic]) -> np.ndarray:
