@@ -299,34 +299,6 @@ def check_sum(numbers: Any) -> None:
     check(numbers.double().abs().sum() < 2.0**63, "RuntimeError", TOO_LARGE)
 
 
-def attribute(number: Any, name: str) -> Any:
-    """An attribute of a traced number that tensors do not have."""
-    kind = number_kind(number)
-    assert kind is not None
-    if not hasattr(kind, name):
-        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
-    match name:
-        case "is_integer" if kind is float:
-            return lambda: stage_and(torch.isfinite(number), lambda: torch.floor(number) == number)
-        case "is_integer":
-            return lambda: True
-        case "conjugate":
-            return lambda: +number
-        case "numerator":
-            return +number
-        case "denominator":
-            return 1
-        case "__round__":
-            return lambda *digits: rounded(number, *digits)
-        case _:
-            fail(
-                f"{kind.__name__}.{name} of a number that depends on a tensor is not captured",
-                "compute it outside of the compiled function",
-            )
-
-
-Hooks.number_attribute = attribute
-
 _NEGATIVE_TOLERANCE = "tolerances must be non-negative"
 
 

@@ -294,7 +294,6 @@ class Hooks:
     written: Hook
     arithmetic: Hook
     arithmetic_of_one: Hook
-    number_attribute: Hook
     call: Hook
     use: Hook
     of_operator: Hook
@@ -407,11 +406,6 @@ class TracedTensor(torch.Tensor):
             f"{func} was called on a traced tensor outside of its capture",
             "do not keep tensors of a compiled function in globals or attributes",
         )
-
-    def __getattr__(self, name: str) -> Any:
-        if self.number is not None:
-            return Hooks.number_attribute(self, name)
-        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         """Code that is not rewritten needs the text of a value that it cannot have."""
