@@ -33,7 +33,7 @@ from stretto.frontends.python.calls.texts import percent
 from stretto.frontends.python.control import branches, loops
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.lists.iterators import Iterating
-from stretto.frontends.python.objects.foreign import note_made
+from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
@@ -108,6 +108,7 @@ def for_(
         _for_iterator(frame, iterable, body, live, stop)
         return
     check_iterator(iterable)
+    note_use(iterable)
     check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
 
@@ -456,6 +457,7 @@ def contains(container: Any, item: Any) -> Any:
         return operations.contains(container, item)
     if isinstance(container, Iterating):
         return iterating.contains(container, item)
+    note_use(container)
     by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
     if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)

@@ -170,6 +170,12 @@ def note_change(target: Any, what: str) -> None:
         state.lasting.note_change(item, stop)
 
 
+def note_use(iterable: Any) -> None:
+    """Notes that the items of an iterator are used up."""
+    if isinstance(iterable, Iterator) and is_foreign(iterable):
+        note_change(iterable, "going through it")
+
+
 def note_made(made: Any, function: Any, args: Iterable[Any]) -> None:
     """Notes the foreign objects that a native call has returned. They may refer to its
     arguments."""

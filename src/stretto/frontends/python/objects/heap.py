@@ -36,6 +36,7 @@ from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, user_location
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import contents, is_box, is_same, refill
 from stretto.frontends.python.values.stores import (
     CellVariable,
@@ -280,6 +281,7 @@ class Heap:
         self.places[id(holder)] = user_location()
         for box in self.boxes_of(holder):
             self.places[id(box)] = user_location()
+            tracer().lasting.note_box(box)
             if in_region:
                 self.touched[id(box)] = box
 

@@ -9,8 +9,9 @@ nobody sees it any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stretto.frontends.python.tracing.signals import Abort
 
@@ -35,6 +36,7 @@ class LastingChanges:
 
     time: int = 0
     changes: list[_Change] = field(default_factory=list[_Change])
+    boxes: list[tuple[Any, int]] = field(default_factory=list[tuple[Any, int]])
     births: dict[int, _Birth] = field(default_factory=dict[int, "_Birth"])
     """The objects that were made while capturing, by id."""
 
@@ -59,6 +61,21 @@ class LastingChanges:
         """Notes that `target` is changed. stop: the error where that has to be taken back."""
         self.time += 1
         self.changes.append(_Change(target, self.time, stop))
+
+    def note_box(self, box: object) -> None:
+        """Notes that a box of the state is changed that the capture may not follow yet."""
+        self.time += 1
+        self.boxes.append((box, self.time))
+
+    def unfollowed(self, since: int, held: Mapping[int, object]) -> list[Any]:
+        """The boxes that were changed after a time, and that a snapshot does not hold."""
+        found = list[Any]()
+        for box, time in reversed(self.boxes):
+            if time <= since:
+                break
+            if id(box) not in held:
+                found.append(box)
+        return found
 
     def was_made(self, value: object, since: int = 0) -> bool:
         """True for an object that was made while capturing, after the time `since`."""

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, is_internal
+from stretto.frontends.python.tracing.signals import Replan
 from stretto.frontends.python.tracing.tensor import Hooks, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, active, tracer
 from stretto.frontends.python.values.either import NONE, Either
@@ -467,6 +468,10 @@ class Snapshot:
         """Make the state what it was. Fails where that cannot be done."""
         state: Tracer = tracer()
         state.lasting.check(self.time)
+        unfollowed = state.lasting.unfollowed(self.time, self.boxes)
+        if unfollowed:
+            state.heap.touched.update((id(box), box) for box in unfollowed)
+            raise Replan
         del state.frames[len(self.frames) :]
         for (number, name), value in self.cells.items():
             self.frames[number].set(name, value)
