@@ -181,19 +181,19 @@ def some_and_every(x: Tensor) -> Any:
     )
 
 
-def of_itertools(x: Tensor) -> Any:
-    return (
-        list(itertools.takewhile(lambda row: bool(row.sum() > 0), x)),
-        list(itertools.dropwhile(lambda row: bool(row.sum() > 0), x)),
-        list(filter(lambda row: bool(row.sum() > 0), x)),
-        list(itertools.filterfalse(lambda row: row.sum() > 0, x)),
-        list(map(lambda row: row if row.sum() > 0 else -row, x)),
-        list(map(lambda a, b: a - b if a.sum() > 0 else b, x, x.flip(0))),
-        list(itertools.accumulate(x, lambda a, b: a * 0.5 + b)),
-        list(itertools.accumulate(x, torch.maximum, initial=x[1])),
-        list(map(lambda a, b: a if a.sum() > b else -a, x, range(3))),
-        functools.reduce(lambda a, b: a + b if a.sum() > 0 else b, x),
-    )
+OF_ITERTOOLS: list[Any] = [
+    lambda x: list(itertools.takewhile(lambda row: bool(row.sum() > 0), x)),
+    lambda x: list(itertools.dropwhile(lambda row: bool(row.sum() > 0), x)),
+    lambda x: list(filter(lambda row: bool(row.sum() > 0), x)),
+    lambda x: list(itertools.filterfalse(lambda row: row.sum() > 0, x)),
+    lambda x: list(map(lambda row: row if row.sum() > 0 else -row, x)),
+    lambda x: list(map(lambda a, b: a - b if a.sum() > 0 else b, x, x.flip(0))),
+    lambda x: list(itertools.accumulate(x, lambda a, b: a * 0.5 + b)),
+    lambda x: list(itertools.accumulate(x, torch.maximum, initial=x[1])),
+    lambda x: list(map(lambda a, b: a if a.sum() > b else -a, x, range(3))),
+    lambda x: functools.reduce(lambda a, b: a + b if a.sum() > 0 else b, x),
+]
+"""Functions and conditions that are given to iterators of the library."""
 
 
 def lockstep(x: Tensor) -> Any:
@@ -221,13 +221,20 @@ def endless(x: Tensor) -> Any:
 
 PROGRAMS = (
     in_expressions, sent, returned, in_turns, next_and_for, closed, thrown, branches_between_yields,
-    methods_and_modules, first_of_some, some_and_every, of_itertools, lockstep, endless,
+    methods_and_modules, first_of_some, some_and_every, lockstep, endless,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_each_as_eager(program: Any) -> None:
     check(program, *CASES)
+
+
+@pytest.mark.parametrize("number", range(len(OF_ITERTOOLS)))
+def test_iterators_of_the_library(number: int) -> None:
+    fast = stretto.compile(OF_ITERTOOLS[number], backend="interpreter")
+    for x in (X, X + 1, -X - 1):
+        assert_same(fast(x), OF_ITERTOOLS[number](x))
 
 
 def of_modules(x: Tensor) -> Any:

@@ -109,7 +109,11 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
 
 def _zip(*iterables: Any, strict: bool = False) -> Any:
     inner = _all(iterables)
-    return NotImplemented if inner is None else _made(iterators.Zipped, iterables, inner, strict)
+    if inner is not None:
+        return _made(iterators.Zipped, iterables, inner, strict)
+    if any(isinstance(item, TracedList) for item in iterables):
+        return sources.zipped(*iterables, strict=strict)
+    return NotImplemented
 
 
 def _map(function: Any, *iterables: Any) -> Any:
