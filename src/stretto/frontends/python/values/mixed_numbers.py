@@ -17,7 +17,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.flags import possible
 from stretto.frontends.python.values.leaves import kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import Kind, is_number, number_kind, unify
+from stretto.frontends.python.values.scalars import Kind, is_number, number_kind
 from stretto.ir.types import DType
 
 _OF_NUMBERS = {*COMPARISONS, "add", "sub", "mul", "neg", "pos", "abs"}
@@ -87,12 +87,13 @@ def _number_or_tensor(given: Any) -> tuple[Either, Kind] | None:
     args, kwargs = given
     for leaf in (*args, *kwargs.values()):
         if isinstance(leaf, Either):
-            kinds = list(map(kind_of, leaf.stretto_options))
-            kind = kinds[0]
-            for other in kinds[1:]:
-                kind = kind and other and unify(kind, other)
-            if kind is not None and not kind.number:
-                return leaf, kind
+            kinds = [kind_of(option) for option in leaf.stretto_options]
+            known = [kind for kind in kinds if kind is not None]
+            tensor = next((kind for kind in known if not kind.number), None)
+            if tensor is None or len(known) < len(kinds):
+                continue
+            if all(kind.type == tensor.type for kind in known):
+                return leaf, tensor
     return None
 
 
