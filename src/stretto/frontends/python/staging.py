@@ -103,12 +103,12 @@ def for_(
             iterable, lambda items: for_(frame, items, body, live, stop), frame, frozenset(live)
         )
         return
+    note_use(iterable)
     iterable = iterating.loop_over(iterable)
     if isinstance(iterable, Iterating):
         _for_iterator(frame, iterable, body, live, stop)
         return
     check_iterator(iterable)
-    note_use(iterable)
     check_entries(iterable)
     loops.stage_for(frame, iterable, body, live, stop)
 
