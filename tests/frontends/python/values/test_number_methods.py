@@ -39,7 +39,6 @@ KNOWN_ONLY: dict[str, Callable[[Any], Any]] = {
     "hex": lambda v: float(v).hex(),
     "as_integer_ratio": lambda v: v.as_integer_ratio(),
     "to_bytes": lambda v: int(v).to_bytes(8, "big"),
-    "tens": lambda v: round(v, -1),
 }
 ATTRIBUTES = (
     "is_integer", "hex", "bit_length", "real", "imag", "numerator", "shape", "dtype", "sum", "T",
