@@ -46,6 +46,7 @@ from stretto.frontends.python.results.effects import (
     journal_spec,
     substitute,
     substitute_counters,
+    substitute_updated,
 )
 from stretto.frontends.python.results.inputs import (
     Input,
@@ -310,6 +311,8 @@ def _capture(
         counters = fetch_counters(tracer, reading)
         substitute(heap, plan, reading, tracer.inputs)
         substitute_counters(heap, reading, [item.traced for item in counters])
+        tracer.updated = dict(plan.updated)
+        substitute_updated(heap, plan.updated)
         traced_args, traced_kwargs = traced_arguments(
             heap, arguments, (item.traced for item in inputs[: len(tensors)]), iter(numbers)
         )

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
-from stretto.frontends.python.calls.packings import Packing, known_values
+from stretto.frontends.python.calls.packings import Packing
 from stretto.frontends.python.calls.recurrent import STEPS, layers_of
 from stretto.frontends.python.lists import indexing
+from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
@@ -69,7 +70,7 @@ class PaddedSequence:
         """Whether all sequences are known to be as long as the padded tensor."""
         if self.source is not None:
             return False
-        known = known_values(self.lengths)
+        known = known_content(self.lengths)
         if known is None:
             return False
         with tracer().native():
@@ -80,7 +81,7 @@ class PaddedSequence:
         """The number of steps that have an item."""
         if self.source is not None:
             return self.rows.shape[0]
-        known = known_values(self.lengths)
+        known = known_content(self.lengths)
         if known is None:
             return self.lengths.max()
         with tracer().native():
@@ -102,7 +103,7 @@ class PaddedSequence:
     def batch_sizes(self) -> Tensor:
         if self.source is not None:
             return self.source.batch_sizes
-        known = known_values(self.lengths)
+        known = known_content(self.lengths)
         if known is None:
             return _first_steps(self.active().sum(1), self.longest)
         with tracer().native():
@@ -115,7 +116,7 @@ class PaddedSequence:
         rows = self.rows if order is None else self.rows.index_select(1, order)
         if self.source is not None:
             return rows[_places_of(self.source)]
-        known = known_values(self.lengths)
+        known = known_content(self.lengths)
         if known is None:
             lengths = self.lengths if order is None else self.lengths[order]
             return rows[torch.arange(rows.shape[0]).unsqueeze(-1) < lengths]
@@ -190,7 +191,7 @@ def _as_tensor(lengths: Any) -> Tensor:
 
 def _expect(lengths: Tensor, holds: Callable[[Tensor], Tensor], error: str, message: str) -> None:
     """Raises what eager raises, now or when the program runs."""
-    known = known_values(lengths)
+    known = known_content(lengths)
     if known is None:
         check(holds(lengths), error, message)
         return
@@ -229,7 +230,7 @@ def unpack_sequence(packed_sequences: Any) -> Any:
     packed = _padded(packed_sequences)
     if packed is None:
         return NotImplemented
-    known = known_values(packed.lengths)
+    known = known_content(packed.lengths)
     lengths = packed.lengths if known is None else known.tolist()
     columns = range(packed.rows.shape[1])
     return [_first_steps(packed.rows[:, place], lengths[place]) for place in columns]
@@ -242,7 +243,7 @@ def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
         return sequence
     if not isinstance(sequence, PackedSequence):
         return None
-    sizes = known_values(sequence.batch_sizes)
+    sizes = known_content(sequence.batch_sizes)
     if sizes is None:
         return _given(sequence, width)
     rows = Packing.of(sizes).spread(sequence.data)

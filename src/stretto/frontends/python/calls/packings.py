@@ -7,22 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
-
-
-def known_values(tensor: Tensor) -> Tensor | None:
-    """The tensor as it is at every call, if no input decides its values."""
-    state = tracer()
-    if isinstance(tensor, TracedTensor):
-        base = tensor.memory.state.base
-        known = {id(value): key for key, value in state.context.constants.items()}
-        key = base if isinstance(base, str) else known.get(id(base))
-        if tensor.steps or key is None:
-            return None
-        tensor = state.constant_tensors[key]
-    state.read_values[id(tensor)] = tensor
-    return tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class Packing:
     @staticmethod
     def of(batch_sizes: Tensor) -> Packing:
         """Of the number of sequences that each step has an item of."""
-        known = known_values(batch_sizes)
+        known = known_content(batch_sizes)
         if known is None:
             raise data_dependent_shape("the number of items of a packed sequence")
         with tracer().native():

@@ -305,7 +305,8 @@ def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
         if mark is not None and mark.loops & tracer().sized_loops:
             return None
         try:
-            found.append(concrete(bound, "int") if isinstance(bound, TracedTensor) else bound)
+            is_late = isinstance(bound, TracedTensor)
+            found.append(concrete(bound, "int", reading=False) if is_late else bound)
         except Abort:
             return None
     return found

@@ -17,7 +17,7 @@ import copy
 import types
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -271,6 +271,16 @@ class Heap:
         for known in (self.before, self.start):
             known[id(store)] = known[id(store)] | added
         return added.values()
+
+    def enter_globals(self, values: Mapping[int, Any]) -> None:
+        """Makes boxes for the global variables that hold one of these values, given by id."""
+        functions = [item for item in self.seen.values() if isinstance(item, FunctionType)]
+        for function in functions if values else ():
+            table, code = function.__globals__, code_of(function)
+            names = names_read(code).globals & table.keys()
+            held = frozenset(name for name in names if id(table[name]) in values)
+            if is_user_file(code.co_filename):
+                self._names(table, held)
 
     # ---- changes -----------------------------------------------------------------------------
     def touch(self, holder: Any, in_region: bool) -> None:

@@ -123,11 +123,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     if any(map(is_decided, args)):
         func, args = _numbers_for_sizes(func, args)
     if func is torch.ops.aten._local_scalar_dense.default:
-        if _is_traced(args[0]):
-            return concrete(args[0], "number")
-        state.read_values[id(args[0])] = args[0]
-        with state.native():
-            return args[0].item()
+        return concrete(args[0], "number")
     if is_mutating(func):
         check_overlap(func, args, kwargs, written_by(func, args, kwargs))
     if func in value_checks.RULES:

@@ -13,7 +13,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check, require
-from stretto.frontends.python.values.scalars import flag_of
+from stretto.frontends.python.values.scalars import concrete, flag_of
 from stretto.ir.core import Block
 from stretto.ir.failure import Failure
 from stretto.ir.ops import IfOp
@@ -46,6 +46,11 @@ def check_all(valid: Any, error: str, message: str, values: Any = None) -> None:
         failure = Failure(error, message)
         require(state.literal(False, DType.BOOL), failure, state.read(first))
     state.place(IfOp(flag, Block(), region.scope.block), ())
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """The Python flag that code that is not rewritten asks for."""
+    return one.shape == other.shape and bool(concrete((one == other).all(), "bool"))
 
 
 def _assert_async(condition: Any, message: str = _NOT_TRUE) -> None:
@@ -132,6 +137,7 @@ def check_classes(index: Any, classes: int) -> None:
 
 
 RULES: dict[Any, Callable[..., Any]] = {
+    aten.equal.default: _equal,
     aten._assert_async.default: _assert_async,
     aten._assert_async.msg: _assert_async,
     aten._functional_assert_async.msg: _functional_assert,

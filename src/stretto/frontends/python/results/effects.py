@@ -35,10 +35,11 @@ from stretto.frontends.python.results.captured import (
 from stretto.frontends.python.results.containers import CollectionOf
 from stretto.frontends.python.results.output import Flattener
 from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.tracing.contents import newly_updated
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.state import contents, rebuild_tuple
+from stretto.frontends.python.values.state import contents, is_same, rebuild_tuple
 from stretto.frontends.python.values.stores import CellVariable, Holder, NamespaceEntries, anchor
 
 
@@ -50,7 +51,8 @@ class ChangePlan:
     among the arguments are named by their place and read like roots. counting: integers that are
     changed are inputs instead of being part of the key. counted: attributes of classes, and keys of
     dicts, whose integers change in objects that are read whole. keeps_apart: objects that are one
-    of several are not joined to copies.
+    of several are not joined to copies. updated: tensors of outside, by id, that are written in
+    place and read as numbers of Python, so that they are traced from the start.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
@@ -59,6 +61,7 @@ class ChangePlan:
     counting: bool = True
     counted: set[tuple[type, Any]] = field(default_factory=set[tuple[type, Any]])
     keeps_apart: bool = False
+    updated: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
 
     @staticmethod
     def of(known: ObjectState | None) -> ChangePlan:
@@ -84,6 +87,7 @@ class ChangePlan:
         visited = {id(item) for item in reading.objects}
         reads = _ReadableNames(heap, functions)
         self.tracked.update(heap.touched)
+        self.updated |= newly_updated(tracer())
         for box in heap.changed():
             if heap.journal.holds(box):
                 continue
@@ -108,7 +112,8 @@ class ChangePlan:
         return any(id(root.box) in found for root in self.roots.values())
 
     def _size(self) -> tuple[int, ...]:
-        return len(self.tracked), len(self.roots), self.arguments, len(self.counted)
+        sizes = map(len, (self.tracked, self.roots, self.counted, self.updated))
+        return (*sizes, self.arguments)
 
     def _count(self, heap: Heap, box: Any) -> None:
         """Note which attributes of an object, or entries of a dict, that is read are counters."""
@@ -240,21 +245,35 @@ def substitute(
 ) -> None:
     """Put traced tensors into the places that were read; `traced` by the id of the real one."""
 
-    def swapped(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return traced.get(id(value), value)
-        if isinstance(value, tuple):
-            items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-            changed = any(a is not b for a, b in zip(items, value, strict=True))  # pyright: ignore
-            return rebuild_tuple(value, items) if changed else value
-        return value
-
     for item in reading.objects:
-        heap.place(item, {key: swapped(value) for key, value in contents(item).items()})
+        values = contents(item).items()
+        heap.place(item, {key: _with_traced(value, traced) for key, value in values})
     for root in plan.used_roots():
         if root.key is not WHOLE and root.key in heap.before[id(root.box)]:
             values = contents(root.box)
-            heap.place(root.box, {**values, root.key: swapped(values[root.key])})
+            heap.place(root.box, {**values, root.key: _with_traced(values[root.key], traced)})
+
+
+def _with_traced(value: Any, traced: dict[int, TracedTensor]) -> Any:
+    """A tensor, or a tuple that holds some, with traced tensors in the place of real ones."""
+    if isinstance(value, torch.Tensor):
+        return traced.get(id(value), value)
+    if isinstance(value, tuple):
+        items: list[Any] = [_with_traced(item, traced) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        changed = any(a is not b for a, b in zip(items, value, strict=True))  # pyright: ignore
+        return rebuild_tuple(value, items) if changed else value
+    return value
+
+
+def substitute_updated(heap: Heap, updated: dict[int, torch.Tensor]) -> None:
+    """Put traced tensors into all places that hold tensors which the program writes and reads."""
+    traced = {key: tracer().promote(tensor) for key, tensor in updated.items()}
+    heap.enter_globals(updated)
+    for box in list(heap.boxes.values()) if traced else ():
+        values = contents(box)
+        swapped = {key: _with_traced(value, traced) for key, value in values.items()}
+        if not is_same(values, swapped):
+            heap.place(box, swapped)
 
 
 def substitute_counters(heap: Heap, reading: Reading, counters: Iterable[TracedTensor]) -> None:

@@ -140,6 +140,8 @@ def check_aliases(tracer: Tracer, inputs: list[Input]) -> None:
     """An input (or constant) that is changed must not share memory with another one."""
     reals = [(item.real, item.traced) for item in inputs]
     reals += [(c.tensor, c.traced) for c in tracer.constants.values()]
+    read = (t for t in tracer.read_as_found.values() if id(t) not in tracer.constants)
+    reals += [(tensor, tracer.promote(tensor)) for tensor in read]
     by_memory = dict[int, list[TracedTensor]]()
     for real, traced in reals:
         memory = real.untyped_storage().data_ptr()

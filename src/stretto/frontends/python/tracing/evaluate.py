@@ -6,6 +6,9 @@ like any other.
 
 A tensor of symbolic size is known where all its elements along the symbolic dims are the same, as
 those of `torch.ones(n)`: it is evaluated with size 1 there.
+
+Where only the value itself helps, as for a NumPy array, tensors of outside are read, too: the
+program is then right as long as these hold what they held (`contents`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from stretto.ops.infer import named_arguments, resolve
 from stretto.ops.properties import is_random, properties
 
 MOST_OPS = 256
+_MOST_READING_OPS = 1 << 14
+"""The same where tensors of outside are read."""
 MOST_ELEMENTS = 1 << 20
 
 _PRODUCTS = frozenset({"aten.mul.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
@@ -83,10 +88,25 @@ class Evaluation(ABC):
 
 def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
     """What the value is in every run of the program; None where that is not known."""
-    state = tracer()
+    return _found(_OfAnyCall(tracer(), most_ops), value)
+
+
+def evaluated_by_reading(value: Value) -> torch.Tensor | None:
+    """What the value is as long as the tensors of outside that it follows from hold what they held
+    when the program was captured, which guards then check; None where it follows from others."""
+    if not value.tensor.is_static:
+        return None
+    state, evaluation = tracer(), _OfOutside(tracer(), _MOST_READING_OPS)
+    found = _found(evaluation, value)
+    if found is not None:
+        state.read_values |= {id(tensor): tensor for tensor in evaluation.read}
+    return found
+
+
+def _found(evaluation: _OfAnyCall, value: Value) -> torch.Tensor | None:
     try:
-        with state.native():
-            return _OfAnyCall(state, most_ops).value(value)
+        with evaluation.state.native(), torch.no_grad():
+            return evaluation.value(value)
     except Unknown:
         return None
     except OPERATOR_ERRORS:
@@ -161,6 +181,29 @@ class _OfAnyCall(Evaluation):
             return not self.value(item).any()
         except Unknown:
             return False
+
+
+class _OfOutside(_OfAnyCall):
+    """The same with the tensors of outside that a value follows from; `read` are those that may
+    change from call to call."""
+
+    def __init__(self, state: Tracer, most_ops: int) -> None:
+        super().__init__(state, most_ops)
+        self.read: list[torch.Tensor] = []
+        by_key = {constant.key: constant for constant in state.constants.values()}
+        self.constants = {
+            value: by_key[key]
+            for context in (state.context, state.regions[0].scope.context)
+            for key, value in context.constants.items()
+        }
+
+    def value(self, value: Value) -> torch.Tensor:
+        constant = self.constants.get(value)
+        if constant is None:
+            return super().value(value)
+        if constant.guarded:
+            self.read.append(constant.tensor)
+        return constant.tensor
 
 
 def _types(op: Op) -> list[TensorType]:

@@ -139,7 +139,12 @@ class Tracer:
         self.constants: dict[int, Constant] = {}
         self.gradients = Gradients(torch.is_grad_enabled())
         self.constant_tensors: dict[str, torch.Tensor] = {}
+        # Tensors of outside, by id (`contents`): those whose content guards check, those that were
+        # read before the program wrote to them, and those that are traced from the start.
         self.read_values: dict[int, torch.Tensor] = {}
+        self.read_as_found: dict[int, torch.Tensor] = {}
+        self.updated: dict[int, torch.Tensor] = {}
+        self.written_keys = set[str]()  # of constants that the program writes
         # What packed weights are made of, by the packed object's id, with that object.
         self.unpacked: dict[int, Any] = {}
         self.owners: dict[int, Owner] = {}
@@ -385,6 +390,8 @@ class Tracer:
             if region.scope is storage.scope.here and not region.is_transaction:
                 break
             region.before.setdefault(storage, storage.state)
+        if isinstance(storage.made, str):
+            self.written_keys.add(storage.made)
         storage.state = value
 
     def adopt(self, region: Region) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.evaluate import evaluated
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
@@ -159,14 +160,19 @@ def flag_of(condition: Any) -> Value:
 _KNOWN_FREE: frozenset[tuple[Value, int]] = frozenset()
 
 
-def concrete(tensor: TracedTensor, kind: str) -> Any:
-    """A Python number from a traced tensor, where its value is known; else a signal."""
-    known = known_value(tensor)
-    if known is not None:
-        return known
-    found = evaluated(tracer().read(tensor)) if tensor.numel() == 1 else None
+def concrete(tensor: torch.Tensor, kind: str, *, reading: bool = True) -> Any:
+    """A Python number from a tensor, where its value is known; else a signal. reading: it may be
+    known because tensors of outside are read."""
+    if not isinstance(tensor, TracedTensor):
+        found = known_content(tensor)
+        tensor = tracer().promote(tensor) if found is None else tensor
+    else:
+        found = _known_without_inputs(tensor, reading=reading)
+    if isinstance(found, torch.Tensor):
+        with tracer().native():
+            return found.item()
     if found is not None:
-        return found.item()
+        return found
     remedy = "keep it a tensor (torch.where, index_select), or compute it outside and pass it in"
     sourceless = tracer().sourceless
     if sourceless:
@@ -176,9 +182,17 @@ def concrete(tensor: TracedTensor, kind: str) -> Any:
     stop = abort(
         f"a Python {kind} is needed here, but the value is that of a traced tensor", remedy
     )
-    if tensor.number is not None and tensor.number.loops:
+    if isinstance(tensor, TracedTensor) and tensor.number is not None and tensor.number.loops:
         raise NeedsUnroll(tensor.number.loops, stop)
     raise stop
+
+
+def _known_without_inputs(tensor: TracedTensor, *, reading: bool) -> torch.Tensor | int | None:
+    known = known_value(tensor)
+    if known is not None or tensor.numel() != 1:
+        return known
+    found = evaluated(tracer().read(tensor))
+    return known_content(tensor) if found is None and reading else found
 
 
 def known_value(tensor: TracedTensor) -> int | None:
