@@ -109,16 +109,20 @@ def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
     library = load(Options()) if native else None
     shared: list[tuple[int, int]] | None = None
     found: list[Region] = []
+    known: list[Region] = []
     for tensor in tensors:
         key = (*span(tensor), native)
         region = _REGIONS.get(key)
-        if region is None:
+        if region is not None:
+            known.append(region)
+        else:
             if shared is None and key[1] > _SMALL:
                 shared = _shared_memory()
             first, last = key[0], key[0] + key[1]
             trackable = all(end <= first or last <= start for start, end in shared or ())
             region = _REGIONS[key] = Region(tensor, library, trackable)
         found.append(region)
+    Look(known).finds_changes()  # nobody may have looked at them since they were written
     return found
 
 

@@ -14,11 +14,12 @@ import torch
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan as torch_scan
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_any, tree_map
+from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from stretto.frontends.python.calls import (
     effects,
     iterating,
+    number_arguments,
     numbers,
     ordering,
     packed,
@@ -39,6 +40,7 @@ from stretto.frontends.python.lists import methods, operations, parts, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
+from stretto.frontends.python.tracing.contents import readable
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -294,21 +296,39 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) 
         made = operations.stack(data)
         wanted = dtype or (_default_dtype(made) if data.numbers else made.dtype)
         return made if made.dtype == wanted else made.to(wanted)
-    if not tree_any(_traced, data):
+    content = tree_map(_with_content, data) if isinstance(data, list | tuple) else data
+    if not tree_any(_traced, content):
         return NotImplemented
+    wanted = dtype or _common_dtype(content)
 
     def build(item: Any) -> Any:
         if isinstance(item, list | tuple):
             return torch.stack([build(part) for part in item])
         if not _traced(item):
-            return torch.tensor(item, dtype=dtype)
-        wanted = dtype or (_default_dtype(item) if is_number(item) else item.dtype)
+            return torch.tensor(item, dtype=wanted)
         return item.clone() if item.dtype == wanted else item.to(wanted)
 
-    made = build(data)
+    made = build(content)
     if isinstance(made, TracedTensor):
         made.number = None
     return made
+
+
+def _with_content(item: Any) -> Any:
+    """What native code may read in the place of a tensor."""
+    is_real = isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor)
+    return readable(item) if is_real else item
+
+
+def _common_dtype(data: Any) -> torch.dtype:
+    """The dtype of a tensor of tensors and numbers."""
+
+    def dtype_of(item: Any) -> torch.dtype:
+        if not isinstance(item, torch.Tensor):
+            return torch.tensor(item).dtype
+        return _default_dtype(item) if is_number(item) else item.dtype
+
+    return reduce(torch.promote_types, map(dtype_of, tree_leaves(data)))
 
 
 def _default_dtype(number: Any) -> torch.dtype:
@@ -472,11 +492,13 @@ RULES: dict[Any, BuiltinRule] = {
     torch.concatenate: _joined(operations.concatenate),
     torch.tensor: _tensor,
     torch.as_tensor: _tensor,
+    torch.asarray: _tensor,
     torch.full: _full,
     torch.full_like: _full_like,
     **parts.RULES,
     **iterating.RULES,
     **sized.RULES,
+    **number_arguments.RULES,
     **effects.RULES,
     **texts.RULES,
     **packed.RULES,

@@ -24,6 +24,7 @@ from stretto.frontends.python.calls import (
     autograd_functions,
     effects,
     entries,
+    number_arguments,
     recursion,
     sized,
     switches,
@@ -263,7 +264,7 @@ def _get_by_text(holder: dict[Any, Any], key: Any, default: Any = None) -> Any:
     return choices.entry_by_text(holder, key, default) if is_text(key) else NotImplemented
 
 
-_METHODS = {**parts.METHODS, **sized.METHODS}
+_METHODS = {**parts.METHODS, **sized.METHODS, **number_arguments.METHODS}
 """Methods of tensors that are traced otherwise than by torch."""
 
 

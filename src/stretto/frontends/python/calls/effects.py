@@ -189,6 +189,8 @@ def _as_shown(value: Any) -> Any:
     is_traced = isinstance(value, TracedTensor | TracedList | torch.SymInt | torch.SymFloat)
     if is_text(value) or isinstance(value, (TracedTensor, torch.SymInt, *_ATOMS)):
         return value
+    if kind is torch.Tensor:
+        return tracer().promote(value)
     is_traced |= pytree.tree_any(is_shown_late, value)
     if is_traced or is_user_function(getattr(kind, name)) or not tracer().heap.knows(value):
         return shown(value, str)

@@ -161,17 +161,18 @@ def _new(fill: float | None) -> Callable[..., Any]:
     return rule
 
 
-def _batch_norm(
+def batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any,
-    training: bool, momentum: float, eps: float, cudnn: bool = False,
+    training: bool, momentum: Any, eps: float, cudnn: bool = False,
 ) -> Any:  # fmt: skip
-    """(x - mean) / sqrt(var + eps) * weight + bias, per channel."""
+    """(x - mean) / sqrt(var + eps) * weight + bias, per channel. momentum: also one that only the
+    run knows."""
     by_data = not training and mean is not None and any(map(is_decided, x.shape))
     if by_data and mean is not None and x.shape[1] != mean.shape[0]:
         raise RuntimeError(f"running_mean should contain {x.shape[1]} elements")
     if not by_data:
         function = aten.batch_norm.default
-        infer(tracer(), function, (x, weight, bias, mean, var, training, momentum, eps, cudnn), {})
+        infer(tracer(), function, (x, weight, bias, mean, var, training, 0.1, eps, cudnn), {})
     if not by_data and x.numel() == 0:  # of any number of dims, and without a statistic
         return _clone(x)
     if training or mean is None or var is None:
@@ -186,13 +187,13 @@ def _batch_norm(
     return x * scale.reshape(shape).to(x.dtype) + shift.reshape(shape).to(x.dtype)
 
 
-def _batch_statistics(x: Any, mean: Any, var: Any, momentum: float) -> tuple[Any, Any]:
+def _batch_statistics(x: Any, mean: Any, var: Any, momentum: Any) -> tuple[Any, Any]:
     """Mean and variance of the batch; the running ones move toward them by `momentum`."""
     if x.dtype.itemsize == 2:
         x = x.float()  # the variance may leave the range of F16
     dims = [dim for dim in range(x.dim()) if dim != 1]
     batch_mean, batch_var = x.mean(dims), x.var(dims, correction=0)
-    if mean is not None and momentum:
+    if mean is not None and (isinstance(momentum, TracedTensor) or momentum):
         mean.copy_(mean * (1 - momentum) + batch_mean * momentum)
         var.copy_(var * (1 - momentum) + x.var(dims, correction=1) * momentum)
     return batch_mean, batch_var
@@ -432,7 +433,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.new_empty.default: _new(0),
     aten.new_full.default: _new(None),
     **cells.RULES,
-    aten.batch_norm.default: _batch_norm,
+    aten.batch_norm.default: batch_norm,
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,
     aten.pow.Tensor_Scalar: _flag_to_the_power,

@@ -37,6 +37,7 @@ from stretto.frontends.python.operators.functional import (
     is_mutating,
     written_by,
 )
+from stretto.frontends.python.operators.memory import replaced_methods
 from stretto.frontends.python.operators.overlap import check_overlap
 from stretto.frontends.python.operators.sized_results import with_decided_size
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
@@ -108,6 +109,7 @@ def recording() -> Generator[None]:
         log = logging.getLogger(fake_tensor.__name__)
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)  # errors of the user's function are raised, not logged
+        stack.enter_context(replaced_methods())
         mode = Recorder()
         tracer().mode, tracer().fast_path = mode, fast_path
         stack.enter_context(mode)

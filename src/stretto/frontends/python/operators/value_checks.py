@@ -53,6 +53,10 @@ def _equal(one: Any, other: Any) -> bool:
     return one.shape == other.shape and bool(concrete((one == other).all(), "bool"))
 
 
+def _all_close(*args: Any, **kwargs: Any) -> bool:
+    return bool(concrete(torch.isclose(*args, **kwargs).all(), "bool"))
+
+
 def _assert_async(condition: Any, message: str = _NOT_TRUE) -> None:
     check(condition, "RuntimeError", message)
 
@@ -138,6 +142,7 @@ def check_classes(index: Any, classes: int) -> None:
 
 RULES: dict[Any, Callable[..., Any]] = {
     aten.equal.default: _equal,
+    aten.allclose.default: _all_close,
     aten._assert_async.default: _assert_async,
     aten._assert_async.msg: _assert_async,
     aten._functional_assert_async.msg: _functional_assert,

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch import nn
 
 from stretto.errors import CaptureError
 from stretto.frontends.python.guards.reading import (
@@ -268,6 +269,9 @@ def _with_traced(value: Any, traced: dict[int, TracedTensor]) -> Any:
 def substitute_updated(heap: Heap, updated: dict[int, torch.Tensor]) -> None:
     """Put traced tensors into all places that hold tensors which the program writes and reads."""
     traced = {key: tracer().promote(tensor) for key, tensor in updated.items()}
+    for key, tensor in updated.items():
+        if isinstance(tensor, nn.Parameter):
+            setattr(traced[key], "_is_param", True)  # noqa: B010 - by which torch knows them
     heap.enter_globals(updated)
     for box in list(heap.boxes.values()) if traced else ():
         values = contents(box)

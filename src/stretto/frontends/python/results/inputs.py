@@ -144,7 +144,8 @@ def check_aliases(tracer: Tracer, inputs: list[Input]) -> None:
     reals += [(tensor, tracer.promote(tensor)) for tensor in read]
     by_memory = dict[int, list[TracedTensor]]()
     for real, traced in reals:
-        memory = real.untyped_storage().data_ptr()
+        with tracer.native():
+            memory = real.untyped_storage().data_ptr()
         if memory and real.numel():
             by_memory.setdefault(memory, []).append(traced)
     values = {id(item.traced): item.value for item in inputs}

@@ -35,11 +35,20 @@ def known_content(tensor: torch.Tensor) -> torch.Tensor | None:
     """The same; None where inputs or the run decide it. It must not be changed."""
     state = tracer()
     if not isinstance(tensor, TracedTensor):
-        if not _is_followed(state, tensor):
-            state.read_as_found[id(tensor)] = state.read_values[id(tensor)] = tensor
-            return tensor
-        tensor = state.promote(tensor)
+        tensor = readable(tensor)
+    if not isinstance(tensor, TracedTensor):
+        return tensor
     return evaluated_by_reading(state.read(tensor))
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of outside itself where native code may read it, which guards then watch; a traced
+    one where the program has its state."""
+    state = tracer()
+    if _is_followed(state, tensor):
+        return state.promote(tensor)
+    state.read_as_found[id(tensor)] = state.read_values[id(tensor)] = tensor
+    return tensor
 
 
 def _is_followed(state: Tracer, tensor: torch.Tensor) -> bool:

@@ -469,15 +469,6 @@ class TracedTensor(torch.Tensor):
     def __float__(self) -> float:
         return float(Hooks.concrete(self, "float"))
 
-    def numpy(self, *args: Any, **kwargs: Any) -> NoReturn:
-        fail(
-            "a traced tensor cannot become a NumPy array",
-            "use torch operators, or convert outside of the compiled function",
-        )
-
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self.numpy()
-
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 

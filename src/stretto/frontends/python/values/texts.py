@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
+from stretto.frontends.python.tracing.contents import content
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
@@ -306,7 +308,11 @@ def is_shown_late(value: Any) -> bool:
 
 def kept(value: Any) -> Any:
     """A value as a text that is made later shows it: a tensor as it is now."""
-    if isinstance(value, TracedTensor) and value.number is None:
+    if isinstance(value, nn.Parameter) and not isinstance(value, TracedTensor):
+        held = content(value, "text")
+        with tracer().native():
+            return nn.Parameter(held.clone(), value.requires_grad)
+    if isinstance(value, torch.Tensor) and not is_number(value):
         with tracer().mode:
             return value.clone()
     return value
@@ -392,11 +398,13 @@ def settled(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if isinstance(value, Symbolic):
         return _NUMBERS[type(value)](value)
-    if not isinstance(value, TracedTensor | Either):
+    if not isinstance(value, torch.Tensor | Either):
         return settled(value)
     with contextlib.suppress(Abort):
         if isinstance(value, TracedTensor) and value.number is not None:
             return concrete(value, "text")
+        if isinstance(value, torch.Tensor):
+            return content(value, "text")
     fail(
         "the text itself is needed here, and it shows a value that is known only when the program "
         "runs",
