@@ -68,7 +68,7 @@ def test_a_function_runs_in_python_and_its_parts_are_compiled() -> None:
         assert_same(fast(x), outside(x))
     text = fast.explain()
     assert "in Python: 4 calls" in text
-    assert "cannot become a NumPy array" in text
+    assert "a NumPy array is needed here" in text
     assert "settled: 1 signature compiled" in text
 
 

@@ -74,7 +74,7 @@ def test_calls_that_do_not_take_the_arm(
     fast = stretto.compile(function, backend=backend, dynamic=False)
     torch.testing.assert_close(fast(fits), function(fits))
     before = other.clone()
-    with pytest.raises(NotCaptured, match="cannot become a NumPy array") as caught:
+    with pytest.raises(NotCaptured, match="a NumPy array is needed here") as caught:
         fast(other)
     assert isinstance(caught.value, CaptureError)
     assert "use torch operators" in str(caught.value), "the remedy"
@@ -97,7 +97,7 @@ def test_the_arm_that_the_first_call_takes_is_refused() -> None:
     def taken(x: Tensor) -> Tensor:
         return in_python(x) if x.sum() > 0 else x
 
-    with pytest.raises(CaptureError, match="cannot become a NumPy array") as caught:
+    with pytest.raises(CaptureError, match="a NumPy array is needed here") as caught:
         stretto.compile(taken, backend="interpreter")(torch.ones(3))
     assert not isinstance(caught.value, NotCaptured)
 
@@ -113,7 +113,7 @@ def test_both_arms() -> None:
             y = torch.tensor(y.numpy())
         return y
 
-    with pytest.raises(CaptureError, match="cannot become a NumPy array"):
+    with pytest.raises(CaptureError, match="a NumPy array is needed here"):
         stretto.compile(never, backend="interpreter")(torch.ones(3))
 
 
@@ -149,7 +149,7 @@ def test_a_saved_function(tmp_path: Path) -> None:
     fast.save(tmp_path / "saved")
     loaded = stretto.load(tmp_path / "saved")
     torch.testing.assert_close(loaded(fits), function(fits))
-    with pytest.raises(NotCaptured, match="cannot become a NumPy array"):
+    with pytest.raises(NotCaptured, match="a NumPy array is needed here"):
         loaded(other)
 
 
