@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import stretto
@@ -51,6 +53,21 @@ def test_of_floats(name: str) -> None:
         return OF_FLOATS[name](x.item())
 
     check(fn, *FLOATS)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=8, max_size=8))
+@settings(max_examples=25, deadline=None)
+def test_rounding_to_digits(numbers: list[float]) -> None:
+    ties = [round(number % 1000, 3) + 0.0005 for number in numbers]
+    for values in (numbers, [number % 1000 for number in numbers], ties):
+        found = _ROUNDED(torch.tensor(values, dtype=torch.float64))
+        assert found == [[round(v, digits) for digits in range(23)] for v in values]
+
+
+_ROUNDED = stretto.compile(
+    lambda x: [[round(v, digits) for digits in range(23)] for v in x.tolist()],
+    backend="interpreter",
+)
 
 
 @pytest.mark.parametrize("name", OF_INTS)

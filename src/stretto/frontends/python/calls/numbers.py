@@ -89,8 +89,8 @@ def _integer(value: Any) -> Any:
         return cast_number(number, int)
     to_integer = "cannot convert float {} to integer"
     check(torch.logical_not(torch.isnan(number)), "ValueError", to_integer.format("NaN"))
-    beyond = to_integer.format("infinity") + " (nor, in a compiled function, one beyond 64 bits)"
-    check(number.abs() < 2.0**63, "OverflowError", beyond)
+    check(torch.logical_not(torch.isinf(number)), "OverflowError", to_integer.format("infinity"))
+    check(number.abs() < 2.0**63, "RuntimeError", TOO_LARGE)
     return cast_number(number, int)
 
 
@@ -109,8 +109,11 @@ def _to_integer(on_tensor: Rule) -> Rule:
     return rule
 
 
-_MOST_DIGITS = 10
-"""With more, the product of a float and the power of 10 is not the sum of two floats."""
+_MOST_DIGITS = 22
+"""The largest power of ten that a float is."""
+_SPLITTER = 2.0**27 + 1
+_ALL_WHOLE = 2.0**53
+"""Where a product reaches this, the decimals of a float lie closer together than floats."""
 
 
 def rounded(value: Any, ndigits: Any = None) -> Any:
@@ -143,20 +146,27 @@ def _rounded_int(number: Any, unit: int) -> Any:
 
 
 def _rounded_float(number: Any, scale: float) -> Any:
-    """number: a float. scale: a power of 10, whose products with 29 bits are exact."""
-    high = number.to(torch.float32).to(torch.float64)
-    one, other = high * scale, (number - high) * scale
-    product = one + other
-    error = other - (product - one)
+    """number: a float. scale: a power of 10 that is a float."""
+    product, error = _product(number, scale)
     below = torch.floor(product)
     beyond_half = (product - below - 0.5) + error
     is_odd = torch.remainder(below, 2.0) == 1.0
     is_up = torch.logical_or(beyond_half > 0.0, torch.logical_and(beyond_half == 0.0, is_odd))
-    units = torch.where(is_up, below + 1.0, below)
-    result = torch.where(units == 0.0, number * 0.0, units / scale)
-    has_decimals = (number * scale).abs() < 2.0**52  # false of NaN and infinities, too
+    result = torch.copysign(torch.where(is_up, below + 1.0, below) / scale, number)
+    has_decimals = product.abs() < _ALL_WHOLE  # false of NaN and infinities, too
     chosen: Any = torch.where(has_decimals, result, number)
     return to_number(chosen)
+
+
+def _product(number: Any, factor: float) -> tuple[Any, Any]:
+    """A product, and its rounding error (Dekker, "A floating-point technique for extending the
+    available precision", 1971, section 5)."""
+    high, factor_high = number * _SPLITTER, factor * _SPLITTER
+    high, factor_high = high - (high - number), factor_high - (factor_high - factor)
+    low, factor_low = number - high, factor - factor_high
+    product = number * factor
+    error = high * factor_high - product + high * factor_low + low * factor_high
+    return product, error + low * factor_low
 
 
 def quotient_and_rest(first: Any, second: Any) -> Any:

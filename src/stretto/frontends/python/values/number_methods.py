@@ -23,11 +23,6 @@ from stretto.ir.types import DType
 
 _BITS = 63
 _LEAST = -(1 << _BITS)
-_DIGITS = 22
-"""The largest power of ten that a float is."""
-_SPLITTER = 2.0**27 + 1
-_ALL_WHOLE = 2.0**52
-"""From here on all floats are whole numbers."""
 
 
 def attribute(number: TracedTensor, name: str) -> Any:
@@ -75,37 +70,6 @@ def _bit_count(number: Any) -> Any:
     return number_of(torch.where(whole == _LEAST, 1, ones.sum()))
 
 
-def rounded(number: Any, digits: Any = None) -> Any:
-    """`round(number, digits)`: the multiple of a power of ten that is nearest to the number itself,
-    not to its product with that power. An integer is rounded to whole tens by Python only."""
-    if digits is None and number.dtype.is_floating_point:
-        return cast_number(torch.round(number), int)
-    if digits is None:
-        return _itself(number)
-    if not isinstance(digits, int) or not 0 <= digits <= _DIGITS:
-        return round(concrete(number, kind_of_number(number).__name__), digits)
-    if not number.dtype.is_floating_point:
-        return _itself(number)
-    product, error = _product(number, 10.0**digits)
-    below = torch.floor(product)
-    rest = product - below - 0.5
-    is_odd = below % 2 == 1
-    goes_up = (rest > 0) | ((rest == 0) & ((error > 0) | ((error == 0) & is_odd)))
-    found = torch.copysign((below + goes_up) / 10.0**digits, number)
-    return number_of(torch.where(product.abs() < _ALL_WHOLE, found, number))
-
-
-def _product(number: Any, factor: float) -> tuple[Any, Any]:
-    """A product, and its rounding error (Dekker, "A floating-point technique for extending the
-    available precision", 1971, section 5)."""
-    high, factor_high = number * _SPLITTER, factor * _SPLITTER
-    high, factor_high = high - (high - number), factor_high - (factor_high - factor)
-    low, factor_low = number - high, factor - factor_high
-    product = number * factor
-    error = high * factor_high - product + high * factor_low + low * factor_high
-    return product, error + low * factor_low
-
-
 _VALUES: dict[str, Callable[[Any], Any]] = {
     "real": _itself,
     "imag": _imaginary,
@@ -120,5 +84,5 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "__trunc__": lambda number: Hooks.call(int, number),
     "__floor__": lambda number: Hooks.call(math.floor, number),
     "__ceil__": lambda number: Hooks.call(math.ceil, number),
-    "__round__": lambda number, *digits: rounded(number, *digits),
+    "__round__": lambda number, *digits: Hooks.call(round, number, *digits),
 }
