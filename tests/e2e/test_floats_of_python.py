@@ -123,7 +123,7 @@ def assert_same(found: Any, wanted: Any) -> None:
             assert_same(one, other)
     elif isinstance(wanted, Tensor):
         assert found.dtype is wanted.dtype and torch.equal(found, wanted), (found, wanted)
-    elif isinstance(wanted, float):  # square roots of torch may differ in the last place
+    elif isinstance(wanted, float):  # torch's square roots of float64 are not always the nearest
         assert found == pytest.approx(wanted, rel=4e-16, abs=0.0, nan_ok=True)
     else:
         assert found == wanted

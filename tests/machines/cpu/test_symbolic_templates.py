@@ -179,3 +179,20 @@ def test_convolutions_in_a_row_that_each_halve_the_image_have_templates() -> Non
     for size in (1, 2, 3, 4, 5, 17, 30):
         given = [torch.randn(1, 8, size, size)]
         assert_close(machine(given), run(program_of(text), given), scale=10)
+
+
+def test_sums_of_any_length_keep_their_digits() -> None:
+    """Of rows, and of columns side by side."""
+    text = """
+        func @main[1 <= m, 1 <= n](%x: f32[n, m]) -> (f32[n], f32[m]) {
+          %a = aten.sum.dim_IntList(%x, (1,)) : f32[n]
+          %b = aten.sum.dim_IntList(%x, (0,)) : f32[m]
+          return %a, %b
+        }
+        """
+    machine = built(program_of(text), 2).cpu()
+    for rows, columns in ((1, 1), (3, 200), (4097, 3), (200_000, 2), (2, 200_000), (9000, 70)):
+        x = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows)) + 1
+        expected = [x.double().sum(dim).float() for dim in (1, 0)]
+        for found, wanted in zip(machine([x]), expected, strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0.0)

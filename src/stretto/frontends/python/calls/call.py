@@ -244,10 +244,10 @@ def _rule(function: Any) -> Callable[..., Any] | None:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, torch.Tensor) and function.__name__ in _METHODS:
         return functools.partial(_METHODS[function.__name__], owner)
-    if isinstance(owner, list | tuple | TracedList) and not isinstance(function, types.MethodType):
-        return list_method(function)
     if isinstance(owner, torch.Size) and function.__name__ == "numel":
         return functools.partial(sized.count_of_size, owner)
+    if isinstance(owner, list | tuple | TracedList) and not isinstance(function, types.MethodType):
+        return list_method(function)
     if isinstance(owner, torch.Generator):
         return generator_method(function)
     if isinstance(owner, str):
