@@ -141,7 +141,6 @@ def test_many_calls_of_many_sizes_leave_nothing_behind() -> None:
     assert machine.native.arena_bytes <= 2 * 60 * 60 * 4 + 4096
 
 
-
 def test_memory_that_cannot_be_had_is_refused_before_it_is_tried() -> None:
     machine = built(program_of(SUMMED), 2).cpu()
     small = [torch.randn(3, 2), torch.randn(2, 3)]

@@ -114,6 +114,14 @@ def test_what_no_number_has() -> None:
 
     with pytest.raises(AttributeError, match="'float' object has no attribute 'no_such_thing'"):
         stretto.compile(missing, backend="interpreter")(torch.tensor(1.0))
+    with pytest.raises(AttributeError, match="'float' object has no attribute 'sum'"):
+        stretto.compile(lambda x: x.item().sum(), backend="interpreter")(torch.tensor(1.0))
+
+
+def test_a_tensor_of_a_number_without_source() -> None:
+    function = eval("lambda x: torch.tensor(x.item() + 1)", {"torch": torch})
+    message = refused(function, torch.tensor(1.0)).message
+    assert "in code whose source cannot be read" in message
 
 
 def test_of_a_size_that_the_call_knows() -> None:

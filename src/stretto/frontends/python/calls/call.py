@@ -67,6 +67,7 @@ from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, suspended, tracer
+from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
@@ -242,6 +243,8 @@ def _rule(function: Any) -> Callable[..., Any] | None:
     if getattr(function, "__module__", None) == "torch.random":
         function = inspect.unwrap(function)  # importing Dynamo wraps these
     owner = getattr(function, "__self__", None)
+    if isinstance(owner, TracedTensor) and owner.number is not None:
+        number_methods.check_attribute(owner, function.__name__)
     if isinstance(owner, torch.Tensor) and function.__name__ in _METHODS:
         return functools.partial(_METHODS[function.__name__], owner)
     if isinstance(owner, torch.Size) and function.__name__ == "numel":

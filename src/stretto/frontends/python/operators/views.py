@@ -103,6 +103,18 @@ def _alias(x: TracedTensor, *args: Any) -> TracedTensor:
     return TracedTensor(_fake_view(aten.alias.default, x), x.memory, x.steps, x.number)
 
 
+def _detached(x: TracedTensor) -> TracedTensor:
+    """`detach_`. It is the last step of `torch.tensor`, too, which takes a traced number for a
+    tensor of its dtype where it is called from code that is not rewritten."""
+    if x.number is not None:
+        fail(
+            "a tensor is made of a number that depends on a tensor, in code whose source cannot "
+            "be read",
+            "define the function in a file",
+        )
+    return _alias(x)
+
+
 def _reshaped(func: Any) -> ViewRule:
     """The tensor seen with another shape, its elements in the same order."""
     return lambda x, *args: _with_shape(x, _fake_view(func, x, *args))
@@ -440,7 +452,7 @@ _PERMUTATIONS = (
     aten.movedim.int,
     aten.movedim.intlist,
 )
-_ALIASES = (aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.detach_.default)
+_ALIASES = (aten.alias.default, aten.detach.default, aten.lift_fresh.default)
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 
 RULES: dict[Any, ViewRule] = {
@@ -449,6 +461,7 @@ RULES: dict[Any, ViewRule] = {
     **{func: _permuted(func) for func in _PERMUTATIONS},
     **{func: _pieces(func) for func in _SPLITS},
     **dict.fromkeys(_ALIASES, _alias),
+    aten.detach_.default: _detached,
     aten.select.int: selected,
     aten.slice.Tensor: _slice,
     aten.narrow.default: _narrow,

@@ -26,16 +26,21 @@ _LEAST = -(1 << _BITS)
 
 
 def attribute(number: TracedTensor, name: str) -> Any:
-    """What `number.name` is. Raises AttributeError where numbers of its type have no such
+    """The value of `number.name`. Raises AttributeError where numbers of its type have no such
     attribute."""
-    kind = kind_of_number(number)
-    if not hasattr(kind, name):
-        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    check_attribute(number, name)
     if name in _VALUES:
         return _VALUES[name](number)
     if name in _METHODS:
         return lambda *args: _METHODS[name](number, *args)
-    return getattr(concrete(number, kind.__name__), name)
+    return getattr(concrete(number, kind_of_number(number).__name__), name)
+
+
+def check_attribute(number: TracedTensor, name: str) -> None:
+    """Raises AttributeError where numbers of this type have no attribute of this name."""
+    kind = kind_of_number(number)
+    if not hasattr(kind, name):
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
 
 
 def kind_of_number(number: TracedTensor) -> type:
