@@ -72,6 +72,7 @@ from stretto.frontends.python.tracing.signals import (
     NeedsPeel,
     NeedsUnroll,
     Replan,
+    TooMuchWork,
     UnknownResult,
 )
 from stretto.frontends.python.tracing.sizes import SizePlan, SizeSource
@@ -157,6 +158,9 @@ def capture(
                 try:
                     captured, merged = _try_sizes(tracer, fn, (args, kwargs), heap, plan, executed)
                 except Exception as error:
+                    if isinstance(error, CaptureError) and hints.varying and hints.is_varying:
+                        hints.is_varying = False
+                        continue
                     reason = next(iter(str(error).splitlines()), type(error).__name__)
                     if tracer.sizes.calls.keep_guards(reason):
                         continue
@@ -235,7 +239,7 @@ def _try(
     except KeepApart:
         plan.keeps_apart = True
         return None
-    except (Abort, NeedsUnroll, NeedsPeel, UnknownResult) as signal:
+    except (Abort, NeedsUnroll, NeedsPeel, UnknownResult, TooMuchWork) as signal:
         error = signal.abort.error
     except GuardOnDataDependentSymNode as problem:
         error = _needs_a_number(problem)

@@ -219,15 +219,118 @@ def test_base_case_that_is_never_reached() -> None:
     check(endless, (torch.zeros(3), torch.tensor(-1)))
 
 
-def test_depth_limit_for_python_values() -> None:
+def test_depth_counters_become_numbers_of_the_program() -> None:
     def deep(x: Tensor, n: int) -> Tensor:
         if x.sum() > 1e9:
             return x
         return deep(x * 2, n + 1)
 
-    error = refused(deep, torch.ones(3), 0)
-    assert "more than 100 levels deep" in str(error)
-    assert "as a tensor" in str(error)
+    check(deep, (torch.ones(3), 0), (torch.full((3,), 1e9), 0))
+
+
+@pytest.mark.parametrize("limit", [3, 9, 40])
+def test_two_recursive_calls_with_a_depth_counter(limit: int) -> None:
+    def bisect(low: Tensor, high: Tensor, depth: int = 0) -> Tensor:
+        middle = (low + high) / 2
+        if high - low < 1e-4 or depth > limit:
+            return middle
+        if middle**3 > 2:
+            return bisect(low, middle, depth + 1)
+        return bisect(middle, high, depth + 1)
+
+    def f(low: Tensor, high: Tensor) -> Tensor:
+        return bisect(low, high)
+
+    size = len(str(check(f, (torch.zeros(()), torch.full((), 2.0))).program))
+    assert size < 20_000
+
+
+def test_a_budget_and_a_tolerance_by_name() -> None:
+    def area(low: Tensor, high: Tensor, *, error: float, left: int) -> Tensor:
+        middle = (low + high) / 2
+        whole = (high - low) * torch.sin(middle)
+        halves = (high - low) / 2 * (torch.sin((low + middle) / 2) + torch.sin((middle + high) / 2))
+        if left == 0 or (whole - halves).abs() < error:
+            return halves
+        first = area(low, middle, error=error / 2, left=left - 1)
+        return first + area(middle, high, error=error / 2, left=left - 1)
+
+    def f(low: Tensor, high: Tensor) -> Tensor:
+        return area(low, high, error=1e-3, left=5)
+
+    check(f, (torch.zeros(()), torch.full((), 2.0)), (torch.zeros(()), torch.full((), 0.1)))
+
+
+def test_a_depth_counter_that_python_needs_is_refused_in_time() -> None:
+    def grow(x: Tensor, n: int) -> Tensor:
+        if x.sum() > 1e9:
+            return x
+        name = ("left", "right")[n % 2] * n
+        return grow(x * len(name), n + 1) + grow(x + 1, n + 2)
+
+    error = refused(grow, torch.ones(3), 1)
+    assert "as a tensor" in str(error) and "fallback=True" in str(error)
+
+
+def test_an_index_into_a_heap_of_weights() -> None:
+    def search(x: Tensor, w: Tensor, node: int, level: int) -> Tensor:
+        if level == 6:
+            return torch.as_tensor(node)
+        if (w[node] * x).sum() > 0:
+            return search(x, w, 2 * node + 1, level + 1)
+        return search(x, w, 2 * node + 2, level + 1)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return search(x, w, 0, 0)
+
+    check(f, *((torch.randn(4), torch.randn(127, 4)) for _ in range(3)))
+
+
+def test_tensors_whose_size_data_decide() -> None:
+    def sort(x: Tensor) -> Tensor:
+        if len(x) <= 1:
+            return x
+        pivot = x[0]
+        return torch.cat([sort(x[x < pivot]), x[x == pivot], sort(x[x > pivot])])
+
+    check(sort, (torch.randn(9),), (torch.arange(9.0),), (torch.zeros(9),))
+
+
+def test_a_position_among_as_many_as_data_decide() -> None:
+    def select(x: Tensor, k: int) -> Tensor:
+        low, high = x[x < x[0]], x[x > x[0]]
+        if k < low.numel():
+            return select(low, k)
+        if k >= x.numel() - high.numel():
+            return select(high, k - (x.numel() - high.numel()))
+        return x[0]
+
+    x = torch.randn(9)
+    check(select, (x, 3))
+    check(select, (x, 8))
+
+
+def test_a_write_to_a_tensor_whose_size_data_decide() -> None:
+    def peel(x: Tensor) -> Tensor:
+        if len(x) <= 1:
+            return x
+        x += 1
+        return peel(x[x > x[0]])
+
+    assert "changes one of them in place" in str(refused(peel, torch.arange(5.0)))
+
+
+def test_a_list_that_grows_while_it_is_gone_through_is_refused_in_time() -> None:
+    def f(x: Tensor) -> Tensor:
+        items, total = [x], torch.zeros(())
+        for item in items:
+            total = total + item.sum()
+            items.append(item * 0.5)
+            if total > 3:
+                break
+        return total
+
+    assert "comes to no end" in str(refused(f, torch.ones(3)))
 
 
 def test_results_of_different_structure() -> None:

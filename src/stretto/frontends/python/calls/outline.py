@@ -29,7 +29,7 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.leaves import device_of, kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.scalars import Kind, decided_rows, left_by_function, unify
 from stretto.frontends.python.values.state import Snapshot, describe
 from stretto.frontends.python.values.templates import (
     RESULT,
@@ -68,6 +68,8 @@ class ActiveCall:
     cells: tuple[CellType, ...]
     regions: int = 0
     kinds: tuple[Kind | None, ...] = ()
+    numbers: dict[int | str, int | float] = field(default_factory=dict[int | str, "int | float"])
+    """The arguments that are numbers of Python, by position or name."""
 
 
 @dataclass(eq=False)
@@ -162,7 +164,7 @@ class Outline:
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
         state, carry = tracer(), self.carry
         assert carry is not None
-        self.params = [kind for leaf in leaves if (kind := kind_of(leaf)) is not None]
+        self.params = [passed_kind(self.entry.code, leaf) for leaf in leaves]
         context = FunctionContext(self.name)
         known = self._size()
         carry.base.restore()
@@ -179,6 +181,7 @@ class Outline:
                 ]
                 for position, other in self.aliased:
                     link(tensors[position], [tensors[other] if isinstance(other, int) else other])
+                given = [tensor.memory.state.base for tensor in tensors]
                 supply = list(tensors)
                 given_args, given_kwargs = self.arguments.rebuild(
                     (args, kwargs), supply, carry.made
@@ -190,8 +193,9 @@ class Outline:
                     settled = self._settle(result, (given_args, given_kwargs), found)
                     settled &= carry.end(region, is_last=False)
                 after = self._left((given_args, given_kwargs), shape)
-                for position, (tensor, param) in enumerate(zip(tensors, params, strict=True)):
-                    if tensor.memory.state.base is not param and position not in self.mutated:
+                for position, (tensor, base) in enumerate(zip(tensors, given, strict=True)):
+                    if tensor.memory.state.base is not base and position not in self.mutated:
+                        self._check_size(position)
                         self.mutated.append(position)
                 self._find_replaced(tensors, after)
                 if self.replaced and self._gives_twice((args, kwargs)):
@@ -206,6 +210,15 @@ class Outline:
             return False
         return settled
 
+    def _check_size(self, position: int) -> None:
+        if self.params[position].rows is not None:
+            with about_definition(self.entry.code):
+                fail(
+                    f"'{self.name}' calls itself with tensors whose size data decide, another one "
+                    "on each level, and changes one of them in place",
+                    "return the changed tensor, or compile with fallback=True",
+                )
+
     def _size(self) -> tuple[int, ...]:
         return len(self.captures), len(self.mutated), len(self.replaced)
 
@@ -219,7 +232,7 @@ class Outline:
         shape = RESULT.flatten(result, leaves, names)
         known = self.template
         found: list[Kind | Fixed | None] = [
-            Fixed(leaf) if isinstance(leaf, bool | int | float) else kind_of(leaf)
+            Fixed(leaf) if isinstance(leaf, bool | int | float) else _left_kind(leaf)
             for leaf in leaves
         ]
         if known is not None and is_mixed_number(result) and len(leaves) > len(known.leaves):
@@ -444,6 +457,18 @@ class Outline:
         if not self.carry.end(self.region, is_last=False):
             raise _Retrace
         return list(self.carry.yields())
+
+
+def passed_kind(code: CodeType, leaf: Any) -> Kind:
+    """What an argument of a function that calls itself is in the Program."""
+    kind = kind_of(leaf)
+    assert kind is not None
+    return decided_rows(kind) if code in tracer().hints.sized else kind
+
+
+def _left_kind(leaf: Any) -> Kind | None:
+    kind = kind_of(leaf)
+    return None if kind is None else left_by_function(kind)
 
 
 def _is_same(first: Any, second: Any) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline
+from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline, passed_kind
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.signals import RecursionFound, Replan, fail
@@ -21,7 +21,8 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import first_either
 from stretto.frontends.python.values.leaves import kind_of
 from stretto.frontends.python.values.mixed_numbers import with_tensors
-from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.scalars import Kind, python_dtype
+from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.frontends.python.values.templates import ValueWalk, is_traced_leaf
 from stretto.ir.symbols import dims_of
@@ -30,11 +31,18 @@ from stretto.ir.types import Dim
 DEPTH_LIMIT = 500
 """Levels of recursion on Python values that are traced inline."""
 
-SIZES_LIMIT = 8
-"""The same limit where tensors have other sizes, decided by data, on each level."""
+SIZES_LIMIT = 4
+"""The same limit where tensors have other sizes, decided by data, in several dims on each level."""
 
 TRACED_DEPTH_LIMIT = 100
 """The same limit where every level lies inside a traced branch, so that tracing might never end."""
+
+
+EXPANSIONS_LIMIT = 256
+"""The most such calls of one function, all levels together."""
+
+VARYING_LIMIT = 12
+"""After how many of them the numbers that differ are numbers of the Program."""
 
 
 def call_user(
@@ -45,8 +53,10 @@ def call_user(
 ) -> Any:
     """Trace a call of a user function inline, or as a CallOp if it recurses."""
     state = tracer()
-    if any(other.code is code_of(function) for other in state.calls):
+    code = code_of(function)
+    if any(other.code is code for other in state.calls):
         args, kwargs = with_tensors((args, kwargs))
+        args, kwargs = _with_varying(code, args, kwargs)
     entry = _entry(function, args, kwargs)
     for key in (entry.by_content, entry.by_identity):
         outline = state.outlines.get(key)
@@ -59,28 +69,74 @@ def call_user(
             if other.by_identity == entry.by_identity:
                 raise RecursionFound(other.by_identity)
     others = [other for other in state.calls if other.code is entry.code]
-    if state.symbols and sum(_differ_in_sizes(entry, other) for other in others) >= SIZES_LIMIT:
+    if others:
+        _check_recursion(function, entry, others, (args, kwargs))
+    return _inline(entry, staged, args, kwargs)
+
+
+def _check_recursion(
+    function: FunctionType, entry: ActiveCall, others: list[ActiveCall], given: Any
+) -> None:
+    """Before a function that calls itself is traced inline once more. others: the calls of it that
+    are being traced."""
+    state, name = tracer(), function.__name__
+    if state.symbols and any(_differ_in_sizes(entry, other) for other in others):
+        if entry.code not in state.hints.sized:
+            state.hints.sized.add(entry.code)
+            raise Replan
+        if len(others) >= SIZES_LIMIT:
+            fail(
+                f"'{name}' calls itself with tensors whose sizes the content of a tensor decides, "
+                f"other ones on each of more than {SIZES_LIMIT} levels",
+                "pass the whole tensor and a mask, or compile with fallback=True",
+            )
+    if first_either(given) is not None:
         fail(
-            f"'{function.__name__}' calls itself with tensors whose size the content of a tensor "
-            f"decides, another one on each of more than {SIZES_LIMIT} levels",
-            "keep the tensors in a list and use a loop, or pass the whole tensor and a mask",
-        )
-    same = [other.regions for other in state.calls if other.code is entry.code]
-    if same and first_either((args, kwargs)) is not None:
-        fail(
-            f"'{function.__name__}' calls itself with a value that is one of several things of "
-            "different kinds",
+            f"'{name}' calls itself with a value that is one of several things of different kinds",
             "pass it values of one structure, shape and dtype",
         )
-    in_branches = len(set(same)) == len(same)
+    levels = [call.regions for call in (entry, *others)]
+    in_branches = len(set(levels)) == len(levels)
+    state.expansions[entry.code] += in_branches
+    expanded = state.expansions[entry.code]
+    if expanded > VARYING_LIMIT and state.hints.is_varying:
+        found = {(entry.code, place) for place in _varying(entry, others)}
+        if not found <= state.hints.varying:
+            state.hints.varying |= found
+            raise Replan
     limit = TRACED_DEPTH_LIMIT if in_branches else DEPTH_LIMIT
-    if len(same) >= limit:
+    if len(others) >= limit or expanded > EXPANSIONS_LIMIT:
         fail(
-            f"'{function.__name__}' calls itself more than {limit} levels deep, with Python "
-            "values that differ on each level",
-            "pass what differs (a depth, an index) as a tensor, or use a loop",
+            f"'{name}' calls itself more than {limit} levels deep, or {EXPANSIONS_LIMIT} times, "
+            "with Python values that differ on each level",
+            "pass what differs (a depth, an index) as a tensor, use a loop, or compile with "
+            "fallback=True",
         )
-    return _inline(entry, staged, args, kwargs)
+
+
+def _varying(entry: ActiveCall, others: list[ActiveCall]) -> set[int | str]:
+    """The arguments that are another number in a call than in one around it."""
+    found = set[int | str]()
+    for other in others:
+        for place in entry.numbers.keys() & other.numbers.keys():
+            if entry.numbers[place] != other.numbers[place]:
+                found.add(place)
+    return found
+
+
+def _with_varying(code: CodeType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments with numbers of the Program for sizes that data decide, and for those that
+    differ on each level."""
+    state = tracer()
+    known = state.hints.varying if state.hints.is_varying else ()
+
+    def passed(place: int | str, value: Any) -> Any:
+        if (code, place) not in known or type(value) not in (int, float):
+            return plain(value)
+        return state.number(state.literal(value, python_dtype(type(value))))
+
+    given = tuple(passed(place, value) for place, value in enumerate(args))
+    return given, {name: passed(name, value) for name, value in kwargs.items()}
 
 
 def _inline(
@@ -144,11 +200,12 @@ def _entry(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
     same = _identity(function)
     return ActiveCall(
         code_of(function),
-        (same, _abstract(given, by_identity=False)),
-        (same, "identity", _abstract(given, by_identity=True)),
+        (same, _abstract(code_of(function), given, by_identity=False)),
+        (same, "identity", _abstract(code_of(function), given, by_identity=True)),
         function.__closure__ or (),
         sum(not region.is_transaction for region in tracer().regions),
         _kinds(given),
+        {k: v for k, v in (*enumerate(args), *kwargs.items()) if type(v) in (int, float)},
     )
 
 
@@ -197,10 +254,10 @@ def _without_sizes(call: ActiveCall) -> Hashable:
     return tuple((type(t), tuple(map(blurred, dims_of(t)))) for t in types)
 
 
-def _abstract(given: Any, *, by_identity: bool) -> Hashable:
+def _abstract(code: CodeType, given: Any, *, by_identity: bool) -> Hashable:
     """The key that two calls share if one function can stand for both."""
     leaves, walk = list[TracedTensor](), ValueWalk(is_traced_leaf, not by_identity)
     origins = tracer().list_origins
     lists = (x for x in walk.containers(given) if by_identity or isinstance(x, TracedList))
     shape = walk.flatten(given, leaves, {id(x): ("list", origins.get(id(x), id(x))) for x in lists})
-    return shape, tuple(map(kind_of, leaves))
+    return shape, tuple(passed_kind(code, leaf) for leaf in leaves)

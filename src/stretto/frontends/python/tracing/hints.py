@@ -1,6 +1,7 @@
 """What an unfinished try of a capture has found, by which the next try comes further at once.
 
-Nothing is decided by a hint: without it the same program is found in more rounds.
+Nothing is decided by a hint: without it the same program is found in more rounds. What all tries
+have traced is counted here as well, so that each capture ends.
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ from types import CodeType
 
 _MOST_RESTARTS = 4
 
+MOST_WORK = 400_000
+"""Ops that one capture traces at most, those included that later rounds and tries replace."""
+REGION_WORK = 10
+"""Ops that count as much as an arm of a branch, or a round of a loop."""
+MOST_NESTED = 250
+"""Branches and loops inside of each other at most."""
+
 
 @dataclass(slots=True, eq=False)
 class Hints:
@@ -20,6 +28,16 @@ class Hints:
     """Functions that were found to call themselves."""
     splits: set[Hashable] = field(default_factory=set[Hashable])
     """Loops with variables that hold another kind of thing after a round."""
+    sized: set[CodeType] = field(default_factory=set[CodeType])
+    """Those that call themselves with tensors of other sizes, which data decide."""
+    varying: set[tuple[CodeType, int | str]] = field(
+        default_factory=set[tuple[CodeType, "int | str"]]
+    )
+    """Their arguments that are another number on each level."""
+    is_varying: bool = True
+    """Whether such arguments are numbers of the Program."""
+    work: int = 0
+    """How much has been traced in all tries."""
     restarts: int = 0
     """How many tries have ended as soon as it was known that they would."""
 
@@ -29,4 +47,5 @@ class Hints:
         return self.restarts < _MOST_RESTARTS
 
     def size(self) -> int:
-        return len(self.recursive) + self.restarts
+        found = len(self.recursive) + len(self.sized) + len(self.varying)
+        return found + self.restarts + (not self.is_varying)

@@ -27,6 +27,14 @@ class Abort(CaptureSignal):
         self.abort = self
 
 
+class TooMuchWork(CaptureSignal):
+    """The capture would take too long, if it ended at all. No other way is tried."""
+
+    def __init__(self, abort: Abort) -> None:
+        super().__init__()
+        self.abort = abort
+
+
 @dataclass(eq=False)
 class NeedsUnroll(CaptureSignal):
     """A loop's index was needed as a Python int: one of `loops` has to be unrolled."""

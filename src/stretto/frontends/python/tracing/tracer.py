@@ -10,6 +10,7 @@ Exactly one tracer is active per thread. It knows nothing of Python control flow
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -28,11 +29,11 @@ from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
 from stretto.frontends.python.tracing.frames import CallFrame
 from stretto.frontends.python.tracing.gradients import Gradients
-from stretto.frontends.python.tracing.hints import Hints
+from stretto.frontends.python.tracing.hints import MOST_NESTED, MOST_WORK, REGION_WORK, Hints
 from stretto.frontends.python.tracing.lasting import LastingChanges
 from stretto.frontends.python.tracing.locations import current_module, user_location
 from stretto.frontends.python.tracing.settling import Arm, Settling
-from stretto.frontends.python.tracing.signals import Abort, abort, fail
+from stretto.frontends.python.tracing.signals import Abort, TooMuchWork, abort, fail
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
 from stretto.frontends.python.tracing.tensor import (
     SIZE_BITS,
@@ -177,6 +178,8 @@ class Tracer:
         self.written = 0
         self.global_writes = 0
         self.calls: list[Any] = []
+        # How often a function that calls itself was traced inline inside a traced branch of it.
+        self.expansions = Counter[CodeType]()
         self.outlines: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
         # Loops that surely begin, and of which it is not known that they end behind one round.
@@ -261,6 +264,7 @@ class Tracer:
     def region(self, context: FunctionContext | None = None) -> Generator[Region]:
         """Trace into a new block. Storages written inside are put back on leaving."""
         context = context or self.context
+        self.works(REGION_WORK)
         region = Region(BlockScope(Block(), context, len(self.regions)))
         if context.root is None or not context.root.open:
             context.root = region.scope
@@ -322,8 +326,22 @@ class Tracer:
             region.scope.is_open = False
             self.regions.pop()
 
+    def works(self, amount: int) -> None:
+        """Counts what is traced, and ends a capture that may have no end."""
+        self.hints.work += amount
+        nested = sum(not region.is_transaction for region in self.regions) if amount > 1 else 0
+        if self.hints.work > MOST_WORK or nested > MOST_NESTED:
+            raise TooMuchWork(
+                abort(
+                    "the capture comes to no end: loops, calls or branches inside of each other "
+                    "are traced again and again",
+                    "write it as a loop over tensors, or compile with fallback=True",
+                )
+            )
+
     def emit(self, op: Op, types: Sequence[Type], hint: str = "") -> tuple[Value, ...]:
         """Append an op with fresh results of `types`."""
+        self.works(1)
         op.results = tuple(Value(type, hint) for type in types)
         op.location = user_location()
         self.scope.block.ops.append(op)

@@ -21,7 +21,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.magnitudes import bits_of, bits_of_items, bits_of_result
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
-from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.types import FLAG, DType, ListType, TensorType
 
 aten = torch.ops.aten
@@ -265,11 +265,29 @@ def unify_rows(first: Kind | None, second: Kind | None, *, promote: bool) -> Kin
 def outside(kind: Kind) -> Kind:
     """The kind behind a branch of a tensor that only one of its arms has. Where the size of one dim
     is decided in the arm, it is a list of the parts along it."""
-    state, type = tracer(), kind.type
+    state = tracer()
+    values = state.symbol_values.items()
+    return _rows_of(kind, {symbol for symbol, value in values if not state.is_known(value)})
+
+
+def left_by_function(kind: Kind) -> Kind:
+    """The same behind the function that is traced, of what it returns."""
+    state = tracer()
+    values, home = state.symbol_values.items(), state.home
+    inner = {s for s, v in values if v in home and home[v].context is state.context}
+    return _rows_of(kind, inner)
+
+
+def decided_rows(kind: Kind) -> Kind:
+    """The kind that tensors have in common which differ in the one size that data decide."""
+    return _rows_of(kind, set(tracer().symbol_dims))
+
+
+def _rows_of(kind: Kind, hidden: set[Symbol]) -> Kind:
+    """The kind, or that of a list of parts along the one dim with one of these symbols."""
+    type = kind.type
     if not isinstance(type, TensorType) or kind.number:
         return kind
-    values = state.symbol_values
-    hidden = {symbol for symbol, value in values.items() if not state.is_known(value)}
     dims = [
         dim
         for dim, size in enumerate(type.shape)

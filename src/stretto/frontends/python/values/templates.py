@@ -10,7 +10,7 @@ from typing import Any
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.leaves import kind_of
-from stretto.frontends.python.values.scalars import Kind, unify
+from stretto.frontends.python.values.scalars import Kind, left_by_function, unify
 from stretto.frontends.python.values.state import (
     TracedList,
     children,
@@ -54,7 +54,7 @@ def merge(known: Kind | Fixed, leaf: Any) -> Kind | Fixed | None:
         return known
     first = kind_of(known.value) if isinstance(known, Fixed) else known
     second = kind_of(leaf)
-    return None if first is None or second is None else unify(first, second)
+    return None if first is None or second is None else unify(first, left_by_function(second))
 
 
 def is_result_leaf(value: Any) -> bool:
