@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.frontends.python.aliasing.aliases import is_one_of
+from stretto.frontends.python.aliasing.aliases import is_one_of, link
 from stretto.frontends.python.lists import operations
-from stretto.frontends.python.tracing.signals import Abort
+from stretto.frontends.python.lists.parts import Parts, tuple_of
+from stretto.frontends.python.lists.sources import Indexed
+from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
@@ -36,9 +38,7 @@ SEQUENCES = (list, tuple, nn.ModuleList, nn.ParameterList, nn.Sequential)
 def item_of_sequence(holder: Any, index: Any) -> Any:
     """`holder[index]` at a traced position."""
     if isinstance(index, slice):
-        parts = (index.start, index.stop, index.step)
-        known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in parts]
-        return holder[slice(*known)]
+        return _part_of_sequence(holder, index)
     known = known_value(index)
     if known is not None:
         return holder[known]
@@ -54,6 +54,30 @@ def item_of_sequence(holder: Any, index: Any) -> Any:
     if isinstance(made, TracedTensor) and made.number is None:
         is_one_of(made, items, index)
     return made
+
+
+def _part_of_sequence(holder: Any, index: slice) -> Any:
+    """`holder[start:stop:step]` with traced bounds, of which the run decides the length."""
+    bounds, items = (index.start, index.stop), list[Any](holder)
+    step = 1 if index.step is None else int(index.step)
+    with contextlib.suppress(Abort):
+        known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in bounds]
+        return holder[slice(*known, step)]
+    if not items:
+        return holder[::step]
+    if isinstance(holder, list | tuple) and items_kind(items) is not None:
+        traced = to_traced_list(items)
+        link(traced, items)
+        made = operations.get_item(traced, slice(*bounds, step))
+        return tuple_of(made) if isinstance(holder, tuple) else made
+    if isinstance(holder, nn.Sequential):
+        fail(
+            "a Sequential is sliced at a position that depends on a tensor",
+            "loop over its modules and stop there, or compile with fallback=True",
+        )
+    first, length = operations.extent(items, *bounds, step)
+    kind = Parts if isinstance(holder, tuple) else Indexed
+    return kind(length, lambda place: item_of_sequence(items, place * step + first))
 
 
 def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:

@@ -94,14 +94,16 @@ def bounded(items: Any, position: Any, step: int) -> Any:
     return position
 
 
-def part(items: Any, start: Any, stop: Any, step: int, made: Any) -> None:
-    """Appends `items[start:stop:step]`."""
-    if start is None:
-        start = 0 if step > 0 else len(items) - 1
-    if stop is None:
-        stop = len(items) if step > 0 else -1
-    for position in range(start, stop, step):
-        made.append(items[position])
+def trips(first: Any, last: Any, step: int) -> Any:
+    """The length of `range(first, last, step)`."""
+    length = (last - first + step - 1) // step if step > 0 else (first - last - step - 1) // -step
+    return length if length > 0 else 0
+
+
+def part(items: Any, first: Any, length: Any, step: int, made: Any) -> None:
+    """Appends as many items from the first position on."""
+    for place in range(length):
+        made.append(items[first + place * step])
 
 
 def contains(items: Any, number: Any) -> Any:

@@ -167,13 +167,17 @@ def _slice(items: TracedList, index: slice) -> Any:
         fail("the step of a slice is a traced value", "use a Python int as step")
     if step == 0:
         raise ValueError("slice step cannot be zero")
-    bounds = [
-        bound if bound is None else _method(methods.bounded, items, bound, step)
-        for bound in (index.start, index.stop)
-    ]
     made = _without_items(items)
-    _method(methods.part, items, *bounds, step, made)
+    _method(methods.part, items, *extent(items, index.start, index.stop, step), step, made)
     return made
+
+
+def extent(items: Any, start: Any, stop: Any, step: int) -> tuple[Any, Any]:
+    """The first position and the length of `items[start:stop:step]`."""
+    first, last = (0, Hooks.call(len, items)) if step > 0 else (Hooks.call(len, items) - 1, -1)
+    first = first if start is None else _method(methods.bounded, items, start, step)
+    last = last if stop is None else _method(methods.bounded, items, stop, step)
+    return first, _method(methods.trips, first, last, step)
 
 
 def _check_no_slice(index: Any) -> None:
