@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
-from stretto.frontends.python.calls import generated, iterating, recurrent
+from stretto.frontends.python.calls import generated, iterating, matching, recurrent
 from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
     call,
@@ -531,16 +531,6 @@ def is_(first: Any, second: Any) -> Any:
     return False
 
 
-def compared_by_identity(subject: Any) -> Any:
-    """The subject of a `match` with `True`, `False` or `None` as patterns: a bool of Python."""
-    if isinstance(subject, tuple | builtins.list):
-        items = [compared_by_identity(item) for item in subject]  # pyright: ignore[reportUnknownVariableType]
-        same = all(one is other for one, other in zip(items, subject, strict=True))  # pyright: ignore
-        return subject if same else type(subject)(items)
-    is_flag = is_number(subject) and subject.dtype == torch.bool
-    return concrete(subject, "bool") if is_flag else subject
-
-
 def is_a_number(value: Any) -> bool:
     """Whether a value is a number of Python that is known only when the program runs."""
     return is_number(value) or isinstance(value, torch.SymInt | torch.SymFloat)
@@ -648,9 +638,9 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 __all__ = [
     "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound",
-    "bound_values", "call", "chain", "compared_by_identity", "contains", "defined", "delattr",
+    "bound_values", "call", "chain", "contains", "defined", "delattr",
     "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
-    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "modulo", "not_",
+    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo", "not_",
     "not_equal", "or_", "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
     "yielded",
 ]  # fmt: skip

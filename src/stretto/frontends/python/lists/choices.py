@@ -58,7 +58,8 @@ def item_of_sequence(holder: Any, index: Any) -> Any:
 
 def _part_of_sequence(holder: Any, index: slice) -> Any:
     """`holder[start:stop:step]` with traced bounds, of which the run decides the length."""
-    bounds, items = (index.start, index.stop), list[Any](holder)
+    bounds: tuple[Any, Any] = (index.start, index.stop)
+    items: list[Any] = list(holder)
     step = 1 if index.step is None else int(index.step)
     with contextlib.suppress(Abort):
         known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in bounds]

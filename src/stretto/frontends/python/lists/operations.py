@@ -113,7 +113,7 @@ def extend(items: TracedList, others: Any) -> None:
         push(items, item)
 
 
-def _method(function: Any, items: TracedList, *args: Any) -> Any:
+def _method(function: Any, items: Any, *args: Any) -> Any:
     return rewritten(function)(items, *args)
 
 

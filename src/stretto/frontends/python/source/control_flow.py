@@ -22,11 +22,13 @@ from typing import Any
 from stretto.frontends.python.source import comprehensions, generators, liveness
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
 from stretto.frontends.python.source.liveness import NameSet
+from stretto.frontends.python.source.matches import MatchLowering
 from stretto.frontends.python.source.syntax import (
     assign,
     at,
     constant,
     definition,
+    is_staging,
     name,
     names,
     own_nodes,
@@ -126,6 +128,8 @@ class ExpressionLowering(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
+        if is_staging(node.func):
+            return node
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             if not node.args and self.self_name:
                 node.args = [name("__class__"), name(self.self_name)]
@@ -325,14 +329,6 @@ class StatementLowering:
                 return [statement]
             case ast.Try():
                 return [self._try(statement, after)]
-            case ast.Match():
-                patterns = [node for case in statement.cases for node in ast.walk(case.pattern)]
-                if any(isinstance(node, ast.MatchSingleton) for node in patterns):
-                    subject = statement.subject
-                    statement.subject = staged(subject, "compared_by_identity", subject)
-                for case in statement.cases:
-                    case.body = self.block(case.body, after)
-                return [statement]
             case _:
                 return [statement]
 
@@ -474,8 +470,9 @@ def lower_function(
 
 def jump_free(node: ast.FunctionDef) -> list[ast.stmt]:
     """The body of a function as statements without jumps, the last of which give `VALUE`."""
-    targets = TargetLowering()
-    body = _flat([targets.visit(statement) for statement in _without_docstring(node.body)])
+    matches, targets = MatchLowering(), TargetLowering()
+    body = _flat([matches.visit(statement) for statement in _without_docstring(node.body)])
+    body = _flat([targets.visit(statement) for statement in body])
     return JumpLowering().function(body, node)
 
 

@@ -99,13 +99,6 @@ class JumpLowering:
                 return JumpFree([statement], body.flags, jumps)
             case ast.Try():
                 return self._try(statement)
-            case ast.Match():
-                flags = frozenset[str]()
-                for case in statement.cases:
-                    body = self.block(case.body)
-                    case.body = body.statements
-                    flags |= body.flags
-                return JumpFree([statement], flags, False)
             case _:
                 return JumpFree([statement])
 

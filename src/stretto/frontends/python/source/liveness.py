@@ -66,10 +66,6 @@ def _bound(node: ast.AST) -> set[str]:
             return {name}
         case ast.ExceptHandler(name=str(name)):
             return {name}
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            return {name}
-        case ast.MatchMapping(rest=str(name)):
-            return {name}
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             return {(alias.asname or alias.name).split(".")[0] for alias in names}
         case _:
@@ -104,10 +100,6 @@ def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
             return inside.union(*(loads(item) for item in items))
         case ast.Try():
             return _live_before_try(statement, after)
-        case ast.Match(subject=subject, cases=cases):
-            arms = (live_before(case.body, after) | loads(case.pattern) for case in cases)
-            guards = (loads(case.guard) for case in cases if case.guard)
-            return (loads(subject) | after).union(*arms, *guards)
         case ast.AugAssign():
             return after | loads(statement) | stores([statement])
         case ast.Delete():
@@ -138,7 +130,7 @@ def unsure(statements: Sequence[ast.stmt], known: NameSet) -> NameSet:
         if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
             found |= (loads(statement) & stored) - bound
         match statement:
-            case ast.If() | ast.While() | ast.For() | ast.Try() | ast.Match():
+            case ast.If() | ast.While() | ast.For() | ast.Try():
                 found |= stores([statement]) - bound
             case ast.With(body=body):
                 found |= unsure(body, frozenset(bound))

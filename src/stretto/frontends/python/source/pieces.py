@@ -53,7 +53,7 @@ from stretto.frontends.python.tracing.locations import code_key
 RUN_BLOCK = "__stretto_block"
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_OPENED = (ast.If, ast.While, ast.For, ast.With, ast.Try, ast.Match)
+_OPENED = (ast.If, ast.While, ast.For, ast.With, ast.Try)
 _OF_PYTHON = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.AsyncWith,
     ast.AsyncFor, ast.TryStar,
@@ -258,10 +258,6 @@ class Block:
                 statement.body = called(statement.body, head, always)
             case ast.With():
                 statement.body = called(statement.body, after, always | after)
-            case ast.Match():
-                statement.cases = list(map(copy.copy, statement.cases))
-                for case in statement.cases:
-                    case.body = called(case.body, after, always)
             case ast.Try():
                 behind = after | _all_loads(statement.finalbody)
                 caught = behind | _all_loads(statement.handlers)

@@ -49,6 +49,13 @@ def staging(attribute: str) -> ast.expr:
     return ast.Attribute(name(STAGING), attribute, ast.Load())
 
 
+def is_staging(node: ast.expr) -> bool:
+    """Whether an expression names a part of `__stretto`."""
+    if isinstance(node, ast.Attribute):
+        return is_staging(node.value)
+    return isinstance(node, ast.Name) and node.id == STAGING
+
+
 def staged(like: ast.AST, function: str, *arguments: ast.expr) -> ast.Call:
     """`__stretto.function(arguments)` at the place of `like`."""
     return at(like, ast.Call(staging(function), list(arguments), []))
