@@ -63,7 +63,7 @@ def _part_of_sequence(holder: Any, index: slice) -> Any:
     step = 1 if index.step is None else int(index.step)
     with contextlib.suppress(Abort):
         known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in bounds]
-        return holder[slice(*known, step)]
+        return holder[slice(known[0], known[1], step)]
     if not items:
         return holder[::step]
     if isinstance(holder, list | tuple) and items_kind(items) is not None:
