@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -28,6 +29,7 @@ from stretto.device.expr import (
 from stretto.device.operator import Kernel, LibraryCall, Operator, Span, Stage, TileDim
 from stretto.device.regions import (
     Box,
+    Part,
     Region,
     block_regions,
     covers,
@@ -35,10 +37,12 @@ from stretto.device.regions import (
     index_range,
     kernel_reads,
     kernel_regions,
+    moved_box,
     overlap,
     stage_regions,
     task_regions,
 )
+from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import DType
 
 X, Y = Buffer("x", DType.F32, (4, 12)), Buffer("y", DType.F32, (4, 12))
@@ -260,3 +264,39 @@ def test_regions_hold_all_accesses(
             e for r in regions if (r.buffer.name, r.write) == (name, write) for e in elements(r)
         }
         assert places <= held
+
+
+OF_SIXTY = ((4, 3, 5), (12, 5), (4, 15), (60,), (2, 2, 3, 5), (1, 12, 1, 5), (5, 12), (3, 4, 5))
+
+
+@given(st.sampled_from(OF_SIXTY), st.sampled_from(OF_SIXTY), st.data())
+def test_a_box_over_other_dims_has_the_same_elements(
+    seen: tuple[int, ...], own: tuple[int, ...], data: st.DataObject
+) -> None:
+    box: list[tuple[int, int] | None] = []
+    for size in seen:
+        low = data.draw(st.integers(0, size - 1))
+        part = low, data.draw(st.integers(low + 1, size))
+        box.append(data.draw(st.sampled_from((None, part))) if size > 1 else None)
+    moved = moved_box(box, seen, own)
+    if moved is not None:
+        assert positions(seen, box) == positions(own, moved)
+    is_whole = all(part is None for part in box)
+    assert moved is not None or not is_whole
+
+
+def positions(shape: tuple[int, ...], box: Sequence[Part]) -> set[int]:
+    found = torch.arange(60).reshape(shape)
+    for dim, part in enumerate(box):
+        if isinstance(part, tuple):
+            found = found.narrow(dim, part[0], part[1] - part[0])
+    return set(found.flatten().tolist())
+
+
+def test_a_box_over_joined_symbolic_dims() -> None:
+    s = Size.of(Symbol("s0"))
+    images, rows = (s, 56, 56, 384), (s * 3136, 384)
+    assert moved_box((None, None, None, (0, 192)), images, rows) == (None, (0, 192))
+    assert moved_box((None, (0, 192)), rows, images) == (None, None, None, (0, 192))
+    assert moved_box((None, (0, 8), None, None), images, rows) is None
+    assert moved_box((None, None), rows, (s, 56, 384)) is None

@@ -382,12 +382,50 @@ def _access_region(access: Access, ranges: Box, write: bool) -> Region | None:
 
 def _as_the_buffer(access: Access, box: Sequence[Part]) -> tuple[tuple[Extent, ...], Box]:
     """The dims that a sized buffer is seen with, and a box of these; the buffer's own dims where
-    they differ in dims of size 1 only."""
+    these have the same box."""
     own, shape = access.buffer.shape, access.shape
-    if shape != own and access.buffer.is_sized and without_units(shape) == without_units(own):
-        parts = iter([part for part, dim in zip(box, shape, strict=True) if dim != 1])
-        return own, tuple(None if dim == 1 else next(parts) for dim in own)
+    if shape != own and access.buffer.is_sized:
+        moved = moved_box(box, shape, own)
+        if moved is not None:
+            return own, moved
     return shape, tuple(box)
+
+
+def moved_box(box: Sequence[Part], seen: tuple[Extent, ...], own: tuple[Extent, ...]) -> Box | None:
+    """A box over other dims of the same elements. Dims that are joined or split must be whole."""
+    runs = _common_runs(seen, own)
+    if runs is None:
+        return None
+    moved: list[Part] = [None] * len(own)
+    for ours, theirs in runs:
+        parts = [box[n] for n in ours if seen[n] != 1]
+        places = [n for n in theirs if own[n] != 1]
+        if len(parts) == len(places) == 1:
+            moved[places[0]] = parts[0]
+        elif any(part is not None for part in parts):
+            return None
+    return tuple(moved)
+
+
+@lru_cache(maxsize=4096)
+def _common_runs(
+    a: tuple[Extent, ...], b: tuple[Extent, ...]
+) -> tuple[tuple[range, range], ...] | None:
+    """Runs of the dims of two shapes of one buffer that have the same number of elements, as short
+    as possible; None if the shapes do not have the same number."""
+    if not all(map(is_known, (*a, *b))) or known_size(a) != known_size(b):
+        return None
+    ends = {Size.of(known_size(b[:n])): n for n in range(1, len(b) + 1)}
+    runs: list[tuple[range, range]] = []
+    first = start = 0
+    for n in range(1, len(a) + 1):
+        end = ends.get(Size.of(known_size(a[:n])), start)
+        if end > start:
+            runs.append((range(first, n), range(start, end)))
+            first, start = n, end
+    if first < len(a) and runs:  # dims of size 1
+        runs[-1] = range(runs[-1][0].start, len(a)), runs[-1][1]
+    return tuple(runs)
 
 
 def without_units(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import stretto
+from stretto.frontends.python.operators import eager
 from stretto.frontends.python.tracing import fakes
 from stretto.frontends.python.tracing.fakes import (
     call_key,
@@ -118,3 +120,35 @@ def test_no_active_mode_sees_a_fake_being_made(mode: FakeTensorMode) -> None:
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (2, 0, 4)])
 def test_contiguous_strides(shape: tuple[int, ...]) -> None:
     assert contiguous_strides(shape) == torch.empty(shape).stride()
+
+
+def count_of_shapes(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often torch infers a shape while a chain of layers is captured for any size."""
+    count = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        return on_fakes(*args)
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(layers):
+            x = torch.relu(x @ WEIGHT) + x.sum(0) if x.shape[0] > 2 else x - 1
+        return x
+
+    on_fakes = eager.on_fakes
+    with monkeypatch.context() as patched:
+        patched.setattr(eager, "on_fakes", counted)
+        fast = stretto.compile(chain, dynamic=True, backend="interpreter")
+        for rows in (3, 7, 2, 5):
+            x = torch.rand(rows, 4)
+            torch.testing.assert_close(fast(x), chain(x))
+    return count
+
+
+WEIGHT = torch.rand(4, 4)
+
+
+def test_results_of_symbolic_sizes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (count_of_shapes(layers, monkeypatch) for layers in (3, 9))
+    assert 0 < many <= few + 2

@@ -70,9 +70,10 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The fake results of `func`. What eager PyTorch refuses is refused with eager's error."""
     if kwargs.get("generator") is not None:
         kwargs = {**kwargs, "generator": None}  # no shape depends on it
-    key = call_key(func, args, kwargs)
+    sizes = state.sizes
+    key = call_key(func, args, kwargs, None if func.is_view else sizes.facts())
     if key is not None:
-        known = known_result(state.fake_mode, key)
+        known = known_result(state.fake_mode, key, sizes.results)
         if known is not None:
             return known
 
@@ -103,7 +104,7 @@ def infer(state: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if refused is not None:
         raise refused
     if key is not None:
-        remember(key, outputs)
+        remember(key, outputs, sizes.results)
     return outputs
 
 

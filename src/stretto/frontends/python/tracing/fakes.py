@@ -21,14 +21,17 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-FakeLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int]
-"""Shape, strides, dtype, device, the first element and the elements of the memory."""
+FakeLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device, int, int | None]
+"""Shape, strides, dtype, device, the first element and the elements of the memory; None if it has
+as many as the tensor."""
 
 _MOST = 1 << 14
 """The most results that are remembered at a time."""
 
-_results: dict[Any, Any] = {}
-"""What operators return, by operator and arguments; for tensors, their layouts."""
+Results = dict[Any, Any]
+"""Results of operators, by operator and arguments; for tensors, their layouts."""
+_results: Results = {}
+"""Those of sizes that are numbers, of all captures."""
 
 _NOTHING = nullcontext()
 
@@ -127,38 +130,53 @@ class _Unhashable(Exception):
     """An argument that no result is remembered for."""
 
 
-def call_key(func: Any, args: Any, kwargs: Any) -> Any:
+def call_key(func: Any, args: Any, kwargs: Any, facts: Any = None) -> Any:
     """The key of a call: all that the result of the operator depends on; None where that is not
-    known."""
+    known. facts: what is known of symbolic sizes; None where no call with these has a key."""
     if func.namespace != "aten" or func._schema.is_mutable:
         return None
+    symbols = set[Any]()
     try:
-        parts = tuple([_key(item) for item in args])
-        named = tuple([(name, _key(item)) for name, item in kwargs.items()])
+        parts = tuple([_key(item, symbols) for item in args])
+        named = tuple([(name, _key(item, symbols)) for name, item in kwargs.items()])
     except _Unhashable:
         return None
-    return (func, parts, named, torch.get_default_dtype())
+    if symbols and facts is None:
+        return None
+    known = (facts, frozenset(symbols)) if symbols else None
+    return (func, parts, named, torch.get_default_dtype(), known)
 
 
-def _key(item: Any) -> Any:
+def _key(item: Any, symbols: set[Any]) -> Any:
+    """symbols: gets those of the sizes."""
     if isinstance(item, torch.Tensor):
         if item.layout is not torch.strided:
             raise _Unhashable
         memory = item.untyped_storage().nbytes()
         sizes = (*item.shape, *item.stride(), item.storage_offset(), memory)
-        if set(map(type, sizes)) - {int}:
-            raise _Unhashable
-        return (len(item.shape), sizes, item.dtype, item.device)
+        known = tuple([_size_key(size, symbols) for size in sizes])
+        return (len(item.shape), known, item.dtype, item.device)
     if type(item) in (list, tuple):
-        return tuple([_key(part) for part in item])
+        return tuple([_key(part, symbols) for part in item])
     if isinstance(item, torch.memory_format) or type(item) in _PLAIN:
         return (type(item), item)
-    raise _Unhashable
+    return _size_key(item, symbols)
 
 
-def known_result(mode: FakeTensorMode, key: Any) -> Any:
-    """New fake tensors like the results of an earlier call with this key, or None."""
-    found = _results.get(key)
+def _size_key(size: Any, symbols: set[Any]) -> Any:
+    if type(size) is int:
+        return size
+    if not isinstance(size, torch.SymInt):
+        raise _Unhashable
+    expression = size.node.expr
+    symbols |= expression.free_symbols
+    return expression
+
+
+def known_result(mode: FakeTensorMode, key: Any, sized: Results = _results) -> Any:
+    """New fake tensors like the results of an earlier call with this key, or None. sized: results
+    of symbolic sizes, of this capture."""
+    found = (_results if key[-1] is None else sized).get(key)
     if found is None:
         return None
     return mapped(lambda item: item and fake_of_layout(mode, *item.layout), found)
@@ -173,19 +191,35 @@ class _Layout:
         self.layout = layout
 
 
-def remember(key: Any, outputs: Any) -> None:
+def remember(key: Any, outputs: Any, sized: Results = _results) -> None:
     """Remember the results of a call, where these are tensors."""
+    symbols = frozenset[Any]() if key[-1] is None else key[-1][1]
     for item in outputs if type(outputs) in (list, tuple) else (outputs,):
         is_plain = isinstance(item, FakeTensor) and item.layout is torch.strided
-        is_plain = is_plain and set(map(type, item.shape)) <= {int}
-        if item is not None and not is_plain:
+        if item is not None and not (is_plain and _are_of(item.shape, symbols)):
             return
-    if len(_results) >= _MOST:
-        _results.clear()
-    _results[key] = mapped(lambda item: item if item is None else _Layout(_layout(item)), outputs)
+    results = _results if key[-1] is None else sized
+    if len(results) >= _MOST:
+        results.clear()
+    layout = _layout if key[-1] is None else _sized_layout
+    results[key] = mapped(lambda item: item if item is None else _Layout(layout(item)), outputs)
+
+
+def _are_of(sizes: Sequence[Any], symbols: frozenset[Any]) -> bool:
+    """True if all sizes are numbers, or formulas of these symbols."""
+    return all(
+        type(size) is int
+        or (isinstance(size, torch.SymInt) and size.node.expr.free_symbols <= symbols)
+        for size in sizes
+    )
 
 
 def _layout(item: torch.Tensor) -> FakeLayout:
     elements = item.untyped_storage().nbytes() // item.element_size()
     shape, strides = tuple(item.shape), tuple(item.stride())
     return shape, strides, item.dtype, item.device, int(item.storage_offset()), elements
+
+
+def _sized_layout(item: torch.Tensor) -> FakeLayout:
+    """The same of a tensor of symbolic sizes that fills its memory."""
+    return tuple(item.shape), tuple(item.stride()), item.dtype, item.device, 0, None

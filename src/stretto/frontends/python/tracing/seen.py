@@ -81,6 +81,11 @@ class SeenCalls:
         self._values: dict[int, dict[Any, Any]] = {}
         seen.branches.clear()
 
+    @property
+    def is_outside(self) -> bool:
+        """True outside of all arms of branches on sizes."""
+        return self.path is sympy.true and not self.is_trial
+
     def enter(self, number: int, expression: Any) -> None:
         """A symbol has been made."""
         self.symbols[number] = expression

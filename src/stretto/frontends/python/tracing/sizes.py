@@ -27,6 +27,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
+from stretto.frontends.python.tracing.fakes import Results
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.seen import (
     LocatedGuard,
@@ -211,12 +212,20 @@ class Sizes:
         self.values: dict[Symbol, torch.SymInt] = {}
         self.of_views: list[LocatedGuard] = []
         self.of_small: list[LocatedGuard] = []
+        self.results: Results = {}
         self.calls = SeenCalls(self.env, self.plan.seen, self.plan.calls())
         self.guards.watch(self.env, self.calls)
 
     @property
     def are_symbolic(self) -> bool:
         return bool(self.plan.symbols)
+
+    def facts(self) -> Any:
+        """A key of all that torch knows of symbolic sizes, by which it infers shapes; None in an
+        arm of a branch on sizes, where each guard is looked at."""
+        if not self.are_symbolic or not self.calls.is_outside:
+            return None
+        return self.env._version_counter, len(self.guards)
 
     @contextmanager
     def inferring(self) -> Generator[None]:
