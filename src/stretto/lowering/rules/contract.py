@@ -13,11 +13,11 @@ from stretto.device.operator import Combine
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, reshape
+from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
 from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
 from stretto.lowering.rules.emit import emit, factor_of, index_of, product
 from stretto.lowering.rules.scalar import apply, compute_dtype, number, sum_dtype
-from stretto.lowering.rules.table import Call, Decline, rule
+from stretto.lowering.rules.table import Call, Decline, all_static, rule
 from stretto.lowering.rules.views import reshaped, swapped
 
 
@@ -79,6 +79,8 @@ def broadcast_dims(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[Extent
 def flattened(lazy: Lazy) -> Lazy:
     """[*lead, k] as [rows, k] where that is another shape of the same memory."""
     if lazy.rank == 2 or not all(map(is_known, lazy.shape)) or 0 in lazy.shape:
+        return lazy
+    if not all_static(lazy.shape[1:]) and whole_buffer(lazy) is None:
         return lazy
     moved = reshape(lazy, (known_size(lazy.shape[:-1]), lazy.shape[-1]))
     return moved if _is_widening(moved) or _affine(moved) else lazy
