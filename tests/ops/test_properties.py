@@ -60,6 +60,7 @@ def test_ops_that_cannot_stop(line: str) -> None:
         ("aten.index_put.default(%x, (%b,), %x)", "positions out of range"),
         ("aten.masked_scatter.default(%x, %b, %x)", "refuses some values"),
         ("aten.mul.Tensor(%s, %t)", "symbolic dims"),
+        ("aten.select.int(%s, 0, 99)", "too short for its position"),
     ],
 )
 def test_ops_that_may_stop(line: str, reason: str) -> None:

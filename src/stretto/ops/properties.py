@@ -18,6 +18,7 @@ import torch
 from stretto.ir.core import Op
 from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp, argument_values
+from stretto.ir.size_bounds import at_most
 from stretto.ir.types import DType, TensorType
 from stretto.ops import table
 from stretto.ops.arguments import arguments
@@ -173,6 +174,8 @@ def stop_reason(op: TensorOp) -> str | None:
     types = _tensor_types(op)
     if any(not type.is_static for type in types) and relations(op):
         return "whether the symbolic dims of its operands agree is known only at run time"
+    if op.target == "aten.select.int" and not _is_inside(types[0], op.args[1], op.args[2]):
+        return "the symbolic dim may be too short for its position"
     match known.fails:
         case Fails.DIVISOR if any(type.dtype.is_integer for type in types):
             return known.fails.value
@@ -182,6 +185,12 @@ def stop_reason(op: TensorOp) -> str | None:
             return f"`{op.target}`: {known.fails.value}"
         case _:
             return None
+
+
+def _is_inside(type: TensorType, dim: Any, position: Any) -> bool:
+    """Whether a dim is surely long enough for a position that is a number."""
+    size = type.shape[dim]
+    return at_most(position + 1 if position >= 0 else -position, size)
 
 
 def stay_reason(op: TensorOp) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
-from stretto.frontends.python.calls import generated, iterating, matching, recurrent
+from stretto.frontends.python.calls import generated, iterating, matching, raising, recurrent
 from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
     call,
@@ -641,8 +641,8 @@ __all__ = [
     "bound_values", "call", "chain", "contains", "defined", "delattr",
     "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
     "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo", "not_",
-    "not_equal", "or_", "plain", "setattr", "setitem", "slice", "text", "while_", "wrote_outer",
-    "yielded",
+    "not_equal", "or_", "plain", "raising", "setattr", "setitem", "slice", "text", "while_",
+    "wrote_outer", "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

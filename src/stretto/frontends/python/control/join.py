@@ -47,6 +47,8 @@ from stretto.frontends.python.values.state import (
 )
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import IfOp
+from stretto.ir.sizes import Size
+from stretto.ir.symbols import dims_of
 from stretto.ir.types import Dim, ListType
 from stretto.ops.effects import may_have_effect
 from stretto.ops.positions import may_be_out_of_range
@@ -253,8 +255,13 @@ class Joiner:
         return self.value(value, value, "an item")
 
     def _outlives(self, value: TracedTensor | TracedList) -> bool:
-        """Whether a tensor or list existed before the branch, so that it is the same behind it."""
+        """Whether a tensor or list existed before the branch, so that it is the same behind it. A
+        row of a tensor that is perhaps shorter does so in the arm that knows that it is longer."""
         steps = value.steps if isinstance(value, TracedTensor) else ()
+        rows = any(step.target == "aten.select.int" and not step.values for step in steps)
+        sizes = dims_of(tracer().type_in(value.memory.state))
+        if rows and any(isinstance(size, Size) for size in sizes):
+            return False
         values = [item for step in steps for item in step.values]
         return value.memory.scope.open and all(map(tracer().is_known, values))
 

@@ -19,7 +19,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.frontends.python.source import comprehensions, generators, liveness
+from stretto.frontends.python.source import comprehensions, exceptions, generators, liveness
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
 from stretto.frontends.python.source.liveness import NameSet
 from stretto.frontends.python.source.matches import MatchLowering
@@ -225,6 +225,14 @@ class ExpressionLowering(ast.NodeTransformer):
         operands = [self._operand(operand) for operand in node.comparators]
         return staged(node, "chain", operators, node.left, *operands)
 
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        """What a `try` has noted and does not handle is raised behind it."""
+        self.generic_visit(node)
+        if not isinstance(node.exc, ast.Name) or not node.exc.id.startswith(exceptions.ERROR):
+            return node
+        throw = ast.Attribute(staging("raising"), "throw", ast.Load())
+        return at(node, ast.Expr(ast.Call(throw, [node.exc], [])))
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         if node.value is None:
             return at(node, ast.Pass())
@@ -380,11 +388,15 @@ class StatementLowering:
         return [body, at(statement, ast.Expr(call))]
 
     def _try(self, statement: ast.Try, after: NameSet) -> ast.stmt:
-        statement.body = self.block(statement.body, after)
+        behind, always = after, self.always
+        after = liveness.live_before(statement.finalbody, after)
+        self.always = always | after | liveness.live_in_handlers(statement, after)
+        statement.body = self.block(statement.body, liveness.live_before(statement.orelse, after))
+        self.always = always
         for handler in statement.handlers:
             handler.body = self.block(handler.body, after)
         statement.orelse = self.block(statement.orelse, after)
-        statement.finalbody = self.block(statement.finalbody, after)
+        statement.finalbody = self.block(statement.finalbody, behind)
         if statement.handlers:
             every = [handler.type or name("BaseException") for handler in statement.handlers]
             handled = thunk(at(statement, ast.Tuple(every, ast.Load())))

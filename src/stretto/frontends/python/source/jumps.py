@@ -17,7 +17,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stretto.frontends.python.source.syntax import assign, at, name
+from stretto.frontends.python.source import exceptions
+from stretto.frontends.python.source.syntax import assign, at, constant, name
 
 VALUE = "__stretto_value"
 RETURNED = "__stretto_returned"
@@ -45,6 +46,8 @@ class JumpLowering:
     def __init__(self) -> None:
         self.count = 0
         self.loops = list[_LoopFlags]()
+        self.tries = list[int]()
+        """The `try` statements around, of which what they raise becomes a flag."""
         self.guards_return = False
 
     def function(self, body: Sequence[ast.stmt], like: ast.AST) -> list[ast.stmt]:
@@ -84,6 +87,12 @@ class JumpLowering:
                 flag = loop.stop if isinstance(statement, ast.Break) else loop.skip
                 loop.used.add(flag)
                 return JumpFree([_flagged(flag, True, statement)], frozenset({flag}), True)
+            case ast.Raise() if self.tries and exceptions.is_new(statement):
+                number = self.tries[-1]
+                noted = exceptions.noted(statement, number)
+                return JumpFree(noted, frozenset({f"{exceptions.RAISED}{number}"}), True)
+            case ast.Assert() if self.tries and __debug__:
+                return self.block([exceptions.failed(statement)])
             case ast.Raise():
                 return JumpFree([statement], frozenset(), True)
             case ast.While() | ast.For():
@@ -129,7 +138,8 @@ class JumpLowering:
         returns = RETURNED in body.flags
         self.guards_return |= returns
         breaks = flags.stop in flags.used
-        stops = ([flags.stop] if breaks else []) + ([RETURNED] if returns else [])
+        raised = sorted(flag for flag in body.flags if flag.startswith(exceptions.RAISED))
+        stops = ([flags.stop] if breaks else []) + ([RETURNED] if returns else []) + raised
         statement.body = body.statements or [at(statement, ast.Pass())]
         if flags.skip in flags.used:
             statement.body = [_flagged(flags.skip, False, statement), *statement.body]
@@ -151,8 +161,31 @@ class JumpLowering:
         return JumpFree(out, escaping, endless)
 
     def _try(self, statement: ast.Try) -> JumpFree:
+        if not exceptions.prepared(statement):
+            return self._plain_try(statement)
+        number = self.count
+        self.count += 1
+        flag, error = f"{exceptions.RAISED}{number}", f"{exceptions.ERROR}{number}"
+        handling = exceptions.handled(statement.handlers, number)
+        final, statement.finalbody = statement.finalbody, []
+        self.tries.append(number)
+        statement.body = (body := self.block(statement.body)).statements
+        self.tries.pop()
+        inner = self._plain_try(statement, body)
+        after = self.block([at(statement, ast.If(name(flag), handling, []))])
+        first = [_flagged(flag, False, statement), at(statement, assign(error, constant(None)))]
+        made = [*first, *inner.statements, *after.statements]
+        flags = (inner.flags | after.flags) - {flag}
+        if not final:
+            return JumpFree(made, flags, False)
+        last = self.block(final)
+        outer = at(statement, ast.Try(made, [], [], last.statements))
+        return JumpFree([outer], flags | last.flags, False)
+
+    def _plain_try(self, statement: ast.Try, body: JumpFree | None = None) -> JumpFree:
+        """body: its body, if it has no jumps any more."""
         flags = frozenset[str]()
-        body = self.block(statement.body)
+        body = body or self.block(statement.body)
         statement.body, flags = body.statements, flags | body.flags
         for handler in statement.handlers:
             lowered = self.block(handler.body)

@@ -99,7 +99,9 @@ def live_before_one(statement: ast.stmt, after: NameSet) -> NameSet:
             inside = live_before(body, after)
             return inside.union(*(loads(item) for item in items))
         case ast.Try():
-            return _live_before_try(statement, after)
+            final = live_before(statement.finalbody, after)
+            inside = live_before(statement.body, live_before(statement.orelse, final))
+            return inside | final | live_in_handlers(statement, final)
         case ast.AugAssign():
             return after | loads(statement) | stores([statement])
         case ast.Delete():
@@ -162,13 +164,10 @@ def stop_names(loop: ast.For) -> NameSet:
     return frozenset(getattr(loop, "stop_flags", ()))
 
 
-def _live_before_try(statement: ast.Try, after: NameSet) -> NameSet:
-    final = live_before(statement.finalbody, after)
-    orelse = live_before(statement.orelse, final)
+def live_in_handlers(statement: ast.Try, final: NameSet) -> NameSet:
+    """Names that the handlers may read, behind which `final` are live."""
     handlers = EMPTY
     for handler in statement.handlers:
         handlers |= live_before(handler.body, final)
         handlers |= loads(handler.type) if handler.type else EMPTY
-    inside = live_before(statement.body, orelse)
-    everything = frozenset[str]().union(*(loads(s) for s in statement.body))
-    return inside | handlers | orelse | final | everything
+    return handlers

@@ -174,6 +174,8 @@ class Tracer:
         self.chosen: dict[Value, Any] = {}
         self.slices: dict[Any, Any] = {}
         self.tries = Tries()
+        # Exceptions that the function notes, by class and arguments.
+        self.errors = dict[Any, BaseException]()
         self.has_texts = False  # whether there are texts that show sizes
         self.written = 0
         self.global_writes = 0

@@ -46,5 +46,6 @@ def caught(error: type[BaseException]) -> Abort:
     return abort(
         f"whether {error.__name__} is raised here depends on a tensor, and a try around it "
         "catches that",
-        "test the condition with if, or move the try out of the compiled function",
+        "raise it in the function that has the try, test the condition with if, or compile with "
+        "fallback=True",
     )

@@ -37,6 +37,7 @@ _FOR_THE_USER = tuple(
         "staging.py",
         "calls/builtins.py",
         "calls/call.py",
+        "calls/raising.py",
         "calls/texts.py",
         "lists/choices.py",
         "values/either.py",

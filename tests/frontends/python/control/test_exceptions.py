@@ -1,0 +1,330 @@
+"""Exceptions that the function raises in traced branches and handles itself."""
+
+# ruff: noqa: E722
+# bare handlers are what is tested
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stretto
+from tests.frontends.python.checks import assert_same, check, refused
+
+X = torch.tensor([0.5, -1.0, 2.0, 0.25])
+CASES = [(x, torch.tensor(k)) for x in (X, -X, X * 9) for k in (0, 5, -1, 2, 3)]
+
+
+class Failed(Exception):
+    pass
+
+
+class FailedBadly(Failed):
+    pass
+
+
+class WithCode(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def one_handler(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        if x.sum() > 0:
+            raise Failed("large")
+        y = x * 2
+    except Failed:
+        y = x * 3
+    return y
+
+
+def several_handlers(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        if n > 3:
+            raise Failed("a")
+        if n < 0:
+            raise KeyError("b")
+        if n == 2:
+            raise FailedBadly
+        y = x
+    except FailedBadly:
+        y = x * 5
+    except (KeyError, ValueError) as error:
+        y = x + len(error.args)
+    except Failed as error:
+        y = x * len(str(error)) + 7
+    else:
+        y = y + 1
+    finally:
+        y = y * 2 if n != 3 else x
+    return y
+
+
+def handlers_inside_of_others(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        try:
+            if n > 3:
+                raise Failed("a")
+            if n == 2:
+                raise KeyError("k")
+            y = x
+        except KeyError:
+            y = x * 2
+        y = y + 1
+    except Failed:
+        y = x * 3
+    return y
+
+
+def raised_again(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        try:
+            if n > 3:
+                raise Failed("a")
+            y = x
+        except Failed:
+            x = x + 1
+            raise
+    except Failed:
+        y = x * 3
+    return y
+
+
+def around_a_loop(x: Tensor, n: Tensor) -> int:
+    found = 0
+    try:
+        for v in x:
+            if v > 1:
+                raise Failed("x")
+            found += 1
+    except Failed:
+        found = -found - 1
+    return found
+
+
+def in_a_loop(x: Tensor, n: Tensor) -> tuple[Tensor, int]:
+    bad, total = 0, torch.zeros(())
+    for v in x:
+        try:
+            if v < 0:
+                raise ValueError("negative")
+            total = total + v
+        except ValueError:
+            bad += 1
+            continue
+        total = total * 0.5
+    return total, bad
+
+
+def out_of_an_endless_loop(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        while True:
+            x = x * 1.5
+            if x.abs().sum() > 50:
+                raise Failed
+            if n < 0:
+                raise KeyError
+            n = n - 1
+    except Failed:
+        return x
+    except KeyError:
+        return -x
+
+
+def with_data(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        if n > 3:
+            raise WithCode(3)
+        if n < 0:
+            raise WithCode(5)
+        y = x
+    except WithCode as error:
+        y = x * error.code
+    return y
+
+
+def assertions(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        assert n < 3, "too large"
+        y = x
+    except AssertionError:
+        y = x * 2
+    return y
+
+
+def returns(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        if n > 3:
+            raise Failed
+        return x
+    except Failed:
+        return x * 2
+    finally:
+        x = x + 1
+
+
+def tried_again(x: Tensor, n: Tensor) -> tuple[Tensor, int]:
+    for k in range(4):  # noqa: B007
+        try:
+            x = x * 0.5
+            if x.abs().sum() > 1:
+                raise Failed("large")
+            break
+        except Failed:
+            x = x - 0.01
+    else:
+        x = x + 100
+    return x, k
+
+
+def every_exception(x: Tensor, n: Tensor) -> Tensor:
+    try:
+        if n > 3:
+            raise Failed
+        y = x
+    except:
+        y = x * 3
+    return y
+
+
+def end_of_rows(x: Tensor, n: Tensor) -> Tensor:
+    rows, total = iter(x), torch.zeros(())
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            break
+        total = total * 0.5 + row
+        if total > 3:
+            break
+    return total
+
+
+def end_around_the_loop(x: Tensor, n: Tensor) -> Tensor:
+    rows, total = iter(x), torch.zeros(())
+    try:
+        while True:
+            first = next(rows)
+            if first < 0:
+                second = next(rows)
+                total = total + first * second
+            else:
+                total = total + first
+    except StopIteration:
+        total = total * 2
+    return total
+
+
+def end_of_a_list(x: Tensor, n: Tensor) -> Tensor:
+    items, total = iter([x[0], x[1]]), x[0] * 0
+    try:
+        for k in range(4):
+            if k < n:
+                total = total + next(items)
+    except StopIteration:
+        total = total - 100
+    return total
+
+
+def end_of_a_generator(x: Tensor, n: Tensor) -> Tensor:
+    def doubled() -> Iterator[Tensor]:
+        for row in x:
+            yield row * 2
+
+    items, total = doubled(), torch.zeros(())
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return total
+        if item > 0:
+            total = total * 0.5 + item
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        one_handler, several_handlers, handlers_inside_of_others, raised_again, around_a_loop,
+        in_a_loop, out_of_an_endless_loop, with_data, assertions, returns, tried_again,
+        every_exception, end_of_rows, end_around_the_loop, end_of_a_list, end_of_a_generator,
+    ],
+)  # fmt: skip
+def test_equals_eager(f: Callable[..., Any]) -> None:
+    check(f, *CASES)
+
+
+@pytest.mark.parametrize("f", [end_of_rows, end_around_the_loop])
+def test_the_end_of_as_many_rows_as_a_call_has(f: Callable[..., Any]) -> None:
+    compiled = stretto.compile(f, backend="interpreter")
+    for size in (6, 3, 1, 9):
+        x = torch.linspace(-1, 2, size)
+        assert_same(compiled(x, CASES[0][1]), f(x, CASES[0][1]))
+
+
+def test_an_exception_without_a_handler() -> None:
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        try:
+            if n > 3:
+                raise Failed("a")
+        except KeyError:
+            x = x * 2
+        return x
+
+    check(f, CASES[0])
+    with pytest.raises(Failed, match="a"):
+        check(f, CASES[0], CASES[1])
+
+
+def test_another_exception_from_a_handler() -> None:
+    def f(x: Tensor, n: Tensor) -> Tensor:
+        try:
+            if n > 3:
+                raise KeyError("a")
+        except KeyError as error:
+            raise Failed("converted") from error
+        return x
+
+    compiled = stretto.compile(f, backend="interpreter")
+    assert_same(compiled(*CASES[0]), X)
+    with pytest.raises(Failed, match="converted"):
+        compiled(*CASES[1])
+
+
+def test_what_a_called_function_raises_is_refused() -> None:
+    def doubled(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            raise Failed("deep")
+        return x * 2
+
+    def f(x: Tensor) -> Tensor:
+        try:
+            return doubled(x)
+        except Failed:
+            return x * 3
+
+    error = refused(f, X)
+    assert "whether Failed is raised here depends on a tensor" in str(error)
+    assert "fallback=True" in str(error)
+    compiled = stretto.compile(f, backend="interpreter", fallback=True)
+    for x in (X, -X, X):
+        assert_same(compiled(x), f(x))
+
+
+def test_variables_that_a_handler_reads_are_joined_before_what_raises() -> None:
+    def f(x: Tensor, key: str) -> Tensor:
+        y = x
+        try:
+            if x.sum() > 0:
+                y = x * 2
+            {"a": 1}[key]
+            y = x * 100
+        except KeyError:
+            y = y + 1
+        return y
+
+    check(f, (X, "b"), (-X, "b"))
