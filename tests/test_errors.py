@@ -101,3 +101,10 @@ def test_errors_can_be_sent_to_another_process(kind, send) -> None:
 def test_the_warning_is_a_user_warning_and_no_error() -> None:
     assert issubclass(StrettoWarning, UserWarning)
     assert not issubclass(StrettoWarning, StrettoError)
+
+
+def test_code_of_a_library_is_not_to_be_changed() -> None:
+    place = SourceLocation("/venv/lib/python3.12/site-packages/package/module.py", 7)
+    error = CaptureError("no", location=place, remedy="use torch.where")
+    assert "torch.where" not in str(error)
+    assert "fallback=True" in str(error)

@@ -33,6 +33,11 @@ class SourceLocation:
         place = f"{self.file}:{self.line}"
         return f"{place}, in {self.function}" if self.function else place
 
+    @property
+    def is_of_library(self) -> bool:
+        """True if the place is in an installed package, which the user does not change."""
+        return "site-packages" in self.file or "dist-packages" in self.file
+
     def source(self) -> str:
         """The source line without its newline; empty where the source cannot be read."""
         return linecache.getline(self.file, self.line).rstrip()
@@ -74,13 +79,23 @@ class StrettoError(Exception):
                 _write_labelled(lines, "op", self.op)
             if self.stage:
                 _write_labelled(lines, "stage", self.stage)
-            if self.remedy:
-                _write_labelled(lines, "remedy", self.remedy)
+            if remedy := self.advice():
+                _write_labelled(lines, "remedy", remedy)
         return lines.text().rstrip("\n")
+
+    def advice(self) -> str | None:
+        """The remedy that is shown."""
+        return self.remedy
 
 
 class CaptureError(StrettoError):
     """The user's Python cannot be turned into a Program."""
+
+    def advice(self) -> str | None:
+        """The remedy that is shown. Nobody changes the code of a library for it."""
+        if self.location is not None and self.location.is_of_library:
+            return "compile with fallback=True, which runs this line in Python"
+        return self.remedy
 
 
 class VerifyError(StrettoError):

@@ -206,6 +206,10 @@ def _stores(function: Any) -> bool:
     return is_made or name in MUTATORS or name in ("setattr", "__setattr__")
 
 
+_KEEP_THE_LIST = frozenset({"append", "appendleft", "insert", "setdefault", "__setitem__"})
+"""Methods of containers that keep a list itself, of whatever length, as an item."""
+
+
 def check_iterator(iterator: Any) -> None:
     """Fails for an iterator that existed before the call and would advance from call to call."""
     if isinstance(iterator, Iterator) and tracer().heap.knows(iterator):
@@ -341,7 +345,8 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         found = next((item for item in args if isinstance(item, Either)), None)
         if found is not None:
             return _with_options(function, args, kwargs, found)
-    args, kwargs = needs_items(function, args, kwargs)
+    if getattr(function, "__name__", "") not in _KEEP_THE_LIST or not _stores(function):
+        args, kwargs = needs_items(function, args, kwargs)
     args, kwargs = sized.with_sizes(function, args, kwargs)
     kwargs = switches.with_flags(function, kwargs)
     switch = switches.switch_of(function, kwargs)

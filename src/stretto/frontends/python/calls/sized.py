@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from stretto.frontends.python.lists import parts
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
-from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import number_kind, to_number
@@ -303,15 +303,41 @@ def select(input: Any, dim: Any, index: Any) -> Any:
     return x[(*every, index)]
 
 
+def squeeze(input: Any, dim: Any = None) -> Any:
+    """torch.squeeze of a dim whose size data decide: a branch on whether that is 1, since the
+    result has one dim less then."""
+    given = range(input.dim()) if dim is None else (dim,) if isinstance(dim, int) else dim
+    dims = [one % max(1, input.dim()) for one in given]
+    decided = next(
+        (one for one in dims if one < input.dim() and is_decided(input.shape[one])), None
+    )
+    if decided is None:
+        return NotImplemented
+    rest = [one for one in dims if one != decided]
+    lower = [one - (one > decided) for one in rest]
+    return Hooks.staging.ifexp(
+        plain(input.shape[decided]) == 1,
+        lambda: Hooks.call(torch.squeeze, input.select(decided, 0), lower),
+        lambda: Hooks.call(torch.squeeze, input, rest),
+    )
+
+
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {
     torch.arange: arange,
     torch.narrow: narrow,
     torch.select: select,
+    torch.squeeze: squeeze,
     torch.topk: topk,
     torch.split: split,
     F.pad: pad,
     torch.Size: size,
 }
-METHODS: dict[str, Rule] = {"narrow": narrow, "select": select, "topk": topk, "split": split}
+METHODS: dict[str, Rule] = {
+    "narrow": narrow,
+    "select": select,
+    "squeeze": squeeze,
+    "topk": topk,
+    "split": split,
+}
 """Methods of tensors, which take the tensor first."""

@@ -35,8 +35,9 @@ def is_plain(node: Comprehension) -> bool:
 
 
 def has_control_flow(node: Comprehension) -> bool:
-    """Whether it has conditions, or more than one loop."""
-    return len(node.generators) > 1 or bool(node.generators[0].ifs)
+    """Whether it has conditions, or more than one loop; or one inside of it has."""
+    inside = [item for item in ast.walk(node) if isinstance(item, Comprehension)]
+    return any(len(item.generators) > 1 or bool(item.generators[0].ifs) for item in inside)
 
 
 def listing(node: ast.ListComp, identifier: str) -> ast.FunctionDef:
