@@ -25,17 +25,17 @@ FULLY_OPTIMISED = ("bench", "extending", "kernels", "machines", "runtime", "tuni
 """Folders with tests of kernels, or of the compiler's flags. What other tests are about, the
 meaning of programs, is the same without optimisation, and g++ takes less than half as long."""
 
-_flags = compiler.build_flags
+optimised_flags = compiler.build_flags
 
 
 def _quick_flags(*, trace: bool) -> tuple[str, ...]:
-    return tuple("-O0" if flag == "-O3" else flag for flag in _flags(trace=trace))
+    return tuple("-O0" if flag == "-O3" else flag for flag in optimised_flags(trace=trace))
 
 
 @pytest.hookimpl(tryfirst=True)  # fixtures build, too
 def pytest_runtest_setup(item: pytest.Item) -> None:
     folder = item.nodeid.split("/")[1]
-    compiler.build_flags = _flags if folder in FULLY_OPTIMISED else _quick_flags
+    compiler.build_flags = optimised_flags if folder in FULLY_OPTIMISED else _quick_flags
 
 
 @pytest.fixture(scope="session")

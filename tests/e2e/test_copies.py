@@ -20,8 +20,9 @@ from torch import Tensor, nn
 import stretto
 from stretto.machines.cpu import pool
 from stretto.options import Options
-from stretto.runtime import memory_watch, probes
+from stretto.runtime import compiler, memory_watch, probes
 from tests.frontends.python.checks import assert_same
+from tests.native import optimised_flags
 
 A = torch.tensor([1.0, 2.0, 3.0])
 OPTIONS = Options(threads=1, unroll=2)
@@ -212,7 +213,8 @@ def test_a_compiled_module_with_compiled_children() -> None:
 
 
 @pytest.mark.whole
-def test_compiled_again_in_another_process(tmp_path: Path) -> None:
+def test_compiled_again_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "build_flags", optimised_flags)  # as the other process does
     options = Options(threads=1, cache_dir=tmp_path / "cache")
     compiled = stretto.compile(Block().eval(), backend="cpu", options=options)
     wanted = compiled(A)

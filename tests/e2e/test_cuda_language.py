@@ -16,16 +16,13 @@ from tests.e2e.test_semantics import A, B, Counter, countdown, in_threads, struc
 from tests.frontends.python.checks import assert_same
 from tests.sampling import every, sampled
 
-WITH_LIBRARY = {"built_in_functions_on_numbers"}
-"""Functions whose program calls ATen."""
-
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", every(2, list(FUNCTIONS)))
 def test_language(name: str) -> None:
     function, found = FUNCTIONS[name]
     program = on_cuda(check(function, *found, backend=CUDA, units=5))
-    assert program.is_single == (name not in WITH_LIBRARY)
+    assert program.is_single
 
 
 @pytest.mark.whole

@@ -354,7 +354,8 @@ def padded(x: Tensor, n: Tensor) -> Any:
     return (
         F.pad(x, (0, k)),
         F.pad(x, (k, 1), value=3),
-        F.pad(x, (-k, 2 * k + 1, k, -k), value=-1.5),
+        F.pad(x, (-k, 2 * k + 1), value=-1.5),
+        F.pad(x, (0, 0, k, -k)),
         F.pad(x[x[:, 0] > 0], (1, 0, 3 + k, 0)),
         F.pad(n.long().repeat(3), (k + 2, k), "constant", 2),
     )

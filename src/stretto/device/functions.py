@@ -112,6 +112,7 @@ _ALL: list[ScalarFunction] = [
         round=torch.round,  # half to even
         trunc=torch.trunc,
     ),
+    *_binary(Result.FLOAT, copysign=torch.copysign),
     *_unary(Result.TEST, isnan=torch.isnan, isinf=torch.isinf),
     *_unary(Result.LOGICAL, not_=torch.logical_not),
     *_unary(Result.BITS, bitwise_not=torch.bitwise_not),

@@ -29,6 +29,7 @@ from stretto.batching.apart import Touched, why_not_loop
 from stretto.batching.passes.effects import Effects
 from stretto.batching.passes.exposed import exposed
 from stretto.batching.passes.uses import (
+    ends,
     leaves,
     renamed,
 )
@@ -82,6 +83,8 @@ class _Split:
         statements = tuple(part.statement for part in self.parts)
         if any(isinstance(item, Return) for item in walk(statements)):
             return "a `return` is in it"
+        if ends(statements):
+            return "no iteration comes to its end"
         if any(part.effects.phases for part in self.parts):
             return "a phase begins in it"
         head = self._head()

@@ -131,6 +131,7 @@ _named(
     "minimum fmax fmin atan2"
 )
 _named("max=maximum min=minimum", "other")
+_named("copysign", "Tensor Scalar")
 _named("eq ne lt le gt ge", "Tensor Scalar", compared)
 _named("logical_and=and logical_or=or logical_xor=xor logical_not=not", operand=as_flag)
 _named("bitwise_and bitwise_or bitwise_xor", "Tensor Scalar Scalar_Tensor")

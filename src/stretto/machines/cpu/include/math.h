@@ -335,6 +335,8 @@ template <class T> STRETTO_INLINE T round(T x) {  // half to even, as torch
 }
 template <class T> STRETTO_INLINE T fmod(T a, T b) { return libm::fmod(a, b); }
 template <class T> STRETTO_INLINE T atan2(T y, T x) { return libm::atan2(y, x); }
+STRETTO_INLINE float copysign(float x, float sign) { return __builtin_copysignf(x, sign); }
+STRETTO_INLINE double copysign(double x, double sign) { return __builtin_copysign(x, sign); }
 STRETTO_INLINE double sigmoid(double x) { return 1.0 / (1.0 + libm::exp(-x)); }
 STRETTO_INLINE double gelu(double x) { return x * 0.5 * (1.0 + libm::erf(x * 0.70710678118654752440)); }
 STRETTO_INLINE double gelu_tanh(double x) {

@@ -87,6 +87,7 @@ _CALLS = {
     "fmax": "stretto::fmax_any",
     "fmin": "stretto::fmin_any",
     "atan2": "stretto::atan2",
+    "copysign": "stretto::copysign",
     "isnan": "stretto::is_nan",
     "isinf": "stretto::is_inf",
     "reciprocal": "stretto::reciprocal",
