@@ -14,7 +14,7 @@ import torch
 
 from tests.sampling import chosen
 
-pytest_plugins = ("tests.native",)
+pytest_plugins = ("tests.native", "tests.compile_times")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
