@@ -177,7 +177,7 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (changes_an_array, "a ndarray that outlives the call is changed", "in a tensor"),
     (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
     (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
-    (set_in_a_loop, "a set has more or fewer items after a branch or loop", "local list"),
+    (set_in_a_loop, "a set has more or fewer items after a branch or loop", "a local list"),
     (branch_in_try, "whether ValueError is raised here depends on a tensor", "test the condition"),
     (loop_in_try, "whether ValueError is raised here depends on", "test the condition"),
     (numpy_array, "a NumPy array is needed here", "torch operators"),

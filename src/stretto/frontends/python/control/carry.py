@@ -598,7 +598,7 @@ class Carry:
                 f"a list grows or shrinks in {where} whose items are not tensors or numbers of one "
                 f"shape and dtype, but {describe(item)}",
                 "append tensors of one shape and dtype; for items of several parts, keep one list "
-                "for each part",
+                "for each part; or compile with fallback=True",
             )
         )
 

@@ -143,7 +143,11 @@ class Joiner:
             if isinstance(box, list):
                 check_growth(box)
                 tracer().replaced_lists[id(box)] = box
-                return box, first if not tracer().heap.owns(box) else self.base.boxes[id(box)][1]
+                if not tracer().heap.owns(box):
+                    return box, first
+                if isinstance(self.value(box, box, "of the arguments"), Poison):
+                    fail_growth(box)  # perhaps nobody reads it before the call ends
+                return box, self.base.boxes[id(box)][1]
             if isinstance(box, set | deque):
                 fail_growth(box)
             _check_order(first, second)

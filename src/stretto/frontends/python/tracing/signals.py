@@ -114,7 +114,8 @@ def growth(box: object) -> Abort:
     return abort(
         f"a {type(box).__name__} has more or fewer items after a branch or loop on a tensor, and "
         "it outlives the call, or is not a list",
-        "change it outside of the branch or loop, or collect the items in a local list",
+        "change it outside of the branch or loop, collect tensors of one shape in a local list, or "
+        "compile with fallback=True",
     )
 
 
