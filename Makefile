@@ -19,9 +19,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --e
 INSTALLED := .venv/.installed
 INSTALLED_BENCH := .venv/.installed-bench
 INSTALLED_RAY := .venv/.installed-ray
+INSTALLED_OUTSIDE := .venv-outside/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo near test whole ray lint type golden fuzz bench gpu lease docs
+.PHONY: help setup demo near test whole outside ray lint type golden fuzz bench gpu lease docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ test: setup lint type ## lint, check types, run a fixed sample of all tests
 
 whole: setup ## run every test and case
 	$(BIN)/pytest -n $(JOBS) --whole $(ARGS)
+
+outside: $(INSTALLED_OUTSIDE) ## run programs of outside packages (installs them first), write their table in docs/models.md
+	.venv-outside/bin/python -W ignore -m tests.outside.run $(ARGS)
 
 ray: setup $(INSTALLED_RAY) ## run the tests of batchers on many machines, on a local cluster of Ray (installs it first)
 	$(BIN)/pytest tests/batching/serving/test_many_machines.py $(ARGS)
@@ -79,4 +83,11 @@ $(INSTALLED_BENCH): $(INSTALLED)
 
 $(INSTALLED_RAY): $(INSTALLED)
 	$(INSTALL) '.[dev,models,ray]'
+	@touch $@
+
+# The operators of torchaudio's wheel are built for CUDA: the package does without them, unless they are there and do not load.
+$(INSTALLED_OUTSIDE): pyproject.toml constraints.txt
+	[ -x .venv-outside/bin/pip ] || $(PYTHON) -m venv .venv-outside
+	.venv-outside/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,models,outside]'
+	find .venv-outside -path '*/torchaudio/lib/*.so' -delete
 	@touch $@

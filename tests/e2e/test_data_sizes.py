@@ -147,6 +147,12 @@ def created(n: Tensor) -> Any:
     )
 
 
+@case(count)
+def ranges_to_a_float(n: Tensor) -> Any:
+    end = (n / 2 + 0.3).item()
+    return torch.arange(0, end), torch.arange(1, end + 3, 0.5), torch.arange(end, -1, -0.25).sum()
+
+
 @case(rows, count)
 def pieces(x: Tensor, n: Tensor) -> Any:
     k = (n % 9).item()

@@ -90,14 +90,14 @@ TORCHVISION: dict[str, tuple[Callable[[Any], nn.Module], int]] = {
 
 
 def transformers() -> Any:
-    _prepare_torchvision()
+    prepare_torchvision()
     package = pytest.importorskip("transformers", reason="transformers is not installed")
     package.logging.set_verbosity_error()
     return package
 
 
 def torchvision() -> Any:
-    _prepare_torchvision()
+    prepare_torchvision()
     pytest.importorskip("torchvision", reason="torchvision is not installed")
     return pytest.importorskip("torchvision.models")
 
@@ -105,7 +105,7 @@ def torchvision() -> Any:
 _library: list[torch.library.Library] = []
 
 
-def _prepare_torchvision() -> None:
+def prepare_torchvision() -> None:
     """A torchvision that was built for another torch lacks operators, which its import names."""
     if _library:
         return

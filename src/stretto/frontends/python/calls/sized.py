@@ -16,7 +16,7 @@ from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
-from stretto.frontends.python.values.scalars import number_kind, to_number
+from stretto.frontends.python.values.scalars import cast_number, number_kind, to_number
 from stretto.frontends.python.values.sizes import bounded_dim, dim_of, is_decided, is_integer, plain
 
 _MADE = [
@@ -37,6 +37,7 @@ _PIECES = ["split", "split_with_sizes"]
 
 _NEGATIVE = "Trying to create tensor with negative dimension {}"
 _INFERRED = "a size that is known in the run is {}; -1 has a meaning only where the code says it"
+_STEP_SIGN = "upper bound and lower bound inconsistent with step sign"
 _PIECE = "split_with_sizes expects split_sizes have only non-negative entries, but got {}"
 
 _MESSAGES = {
@@ -137,23 +138,36 @@ def arange(*args: Any, **kwargs: Any) -> Any:
     options = {key: kwargs.pop(key) for key in ("dtype", "device", "layout") if key in kwargs}
     bounds = [*args, *(kwargs.pop(key) for key in ("start", "end", "step") if key in kwargs)]
     kinds = {number_kind(bound) for bound in bounds}
-    if kinds != {int} or kwargs:
+    if not kinds <= {int, float} or kwargs:
         return NotImplemented
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor) or step == 0:
         return NotImplemented
+    if float in kinds:
+        if not (options.get("dtype") or torch.float32).is_floating_point:
+            return NotImplemented
+        return _range_of_floats(start, stop, step, options)
     if isinstance(start, int) and start == 0 and step > 0:
         distance = stop
     else:
         distance = (stop - start) if step > 0 else (start - stop)
-    message = "upper bound and lower bound inconsistent with step sign"
-    check(distance >= 0, "RuntimeError", message)
+    check(distance >= 0, "RuntimeError", _STEP_SIGN)
     length: Any = distance if abs(step) == 1 else (distance + (abs(step) - 1)) // abs(step)
     count: Any = bounded_dim(length)
     counted: Any = torch.arange(count, device=options.get("device"))
     counted = counted if step == 1 else counted * step
     counted = counted if isinstance(start, int) and start == 0 else counted + start
     return counted.to(options["dtype"]) if options.get("dtype") is not None else counted
+
+
+def _range_of_floats(start: Any, stop: Any, step: Any, options: dict[str, Any]) -> Any:
+    """torch.arange where a bound is a float: as in torch, of double precision until the end."""
+    distance = to_number((stop - start) / step)
+    check(torch.isfinite(distance), "RuntimeError", "unsupported range")
+    check(distance >= 0, "RuntimeError", _STEP_SIGN)
+    count: Any = bounded_dim(cast_number(torch.ceil(distance), int))
+    counted = torch.arange(count, device=options.get("device")).to(torch.float64) * step + start
+    return counted.to(options.get("dtype") or torch.get_default_dtype())
 
 
 def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:

@@ -1,0 +1,34 @@
+"""Fast programs of packages that the normal installation has; `make outside` runs all."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.outside.judge import judged
+from tests.outside.registry import programs
+from tests.outside.run import BEGIN, END, Row, table, write
+from tests.sampling import sampled
+
+FAST = [name for name, program in programs().items() if program.fast]
+
+
+@pytest.mark.parametrize("name", sampled(FAST, FAST[:2]))
+def test_fast_programs(name: str) -> None:
+    program = programs()[name]
+    pytest.importorskip(program.package)
+    row = judged(program, "interpreter", fallback=False)
+    assert row.verdict == "right", row.reason
+
+
+def test_the_table_of_the_page(tmp_path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    name = FAST[0]
+    known = programs()
+    row = Row(name, "right", "", 1.5)
+    write(page, table(known, [row]))
+    assert page.read_text() == (
+        f"before\n{BEGIN}\n1 programs: 1 right.\n\n| program | package | verdict | why | "
+        "first call, s |\n|---|---|---|---|---|\n"
+        f"| {name} | {known[name].package} | right |  | 1.5 |\n{END}\nafter\n"
+    )
