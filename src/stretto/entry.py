@@ -113,8 +113,8 @@ class Entry:
         for source in self.captured.constants:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
-        says = self.captured.journal is not None
-        self.may_end_in_python = says or any(map(raises_in_python, self.captured.program.walk()))
+        differs = self.captured.journal is not None or self.captured.replaces
+        self.may_end_in_python = differs or any(map(raises_in_python, self.captured.program.walk()))
         output = self.captured.output
         self.single = output == ResultLeaf(0)
 
@@ -172,8 +172,9 @@ class Entry:
 
     def _ends_in_python(self, error: Exception) -> bool:
         """Whether a call starts again in Python after its run has raised an error, since the error
-        shows values, or the function prints or logs before."""
-        if self.captured.journal is None or isinstance(error, OtherProgram):
+        shows values, or the function prints or logs before, or has handlers that raise another."""
+        says = self.captured.journal is not None
+        if not (says or self.captured.replaces) or isinstance(error, OtherProgram):
             return False
         return getattr(error, "location", None) not in self.captured.windows
 

@@ -431,6 +431,50 @@ def test_an_index_error_that_would_be_caught_is_refused() -> None:
             stretto.compile(function)(*args)
 
 
+def test_a_handler_that_raises_in_any_case_raises_in_python() -> None:
+    def explained(x: Tensor, index: Tensor) -> Tensor:
+        try:
+            y = x.index_select(0, index)
+        except (IndexError, RuntimeError) as error:
+            if int(index.max()) >= len(x):
+                raise ValueError(f"{int(index.max())} is too large") from error
+            raise error
+        return y * 2
+
+    def chained(x: Tensor, index: Tensor) -> Tensor:
+        try:
+            try:
+                return x[index].sum()
+            except IndexError as error:
+                raise KeyError("none") from error
+        except KeyError:
+            return x.sum() - 1
+
+    def in_an_arm(x: Tensor, index: Tensor) -> Tensor:
+        try:
+            if x.sum() > 0:
+                raise OSError("positive")
+            return x[index]
+        except OSError as error:
+            raise KeyError("a positive sum") from error
+
+    below, above = torch.arange(3.0) - 5, torch.arange(3.0)
+    calls = [(x, torch.tensor(index)) for x in (below, above) for index in ([1, 2], [1, 3])]
+    for function in (explained, chained, in_an_arm):
+        fast = stretto.compile(function, backend="interpreter")
+        for args in calls:
+            wanted = outcome_of(function, args)
+            assert outcome_of(fast, args) == wanted
+
+
+def outcome_of(function: Callable[..., Tensor], args: tuple[Any, ...]) -> Any:
+    """The numbers that a call gives, or its exception."""
+    try:
+        return function(*args).tolist()
+    except (KeyError, ValueError, IndexError) as error:
+        return type(error), error.args, type(error.__cause__)
+
+
 def test_an_index_of_an_unrolled_loop_may_be_caught() -> None:
     def padded(x: Tensor) -> Tensor:
         total = x

@@ -155,6 +155,11 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             remedy="pass what changes as tensors, and return it, or keep it in buffers of a module",
         )
     journal = captured.journal
+    if captured.replaces:
+        raise SaveError(
+            "the function has handlers that raise another exception for one that a run comes to",
+            remedy="let the function raise the first one, and handle it outside",
+        )
     if any(map(raises_in_python, captured.program.walk())) or (journal and journal.is_of_user):
         raise SaveError(
             "the function raises an exception that shows values of the run, or prints or logs",

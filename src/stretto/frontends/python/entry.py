@@ -427,6 +427,7 @@ def _finish(
         frozenset(tracer.windows),
         journal,
         Differentiable.of(tracer.gradients),
+        tracer.tries.replaces,
     )
 
 

@@ -260,10 +260,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def enter_try(handled: Callable[[], Any]) -> None:
-    """Start of a try block whose handlers catch the classes that `handled` gives."""
+def enter_try(handled: Callable[[], Any], replaced: Callable[[], Any]) -> None:
+    """Start of a try block whose handlers catch the classes that `handled` gives, and those that
+    `replaced` gives, for which they raise in any case."""
     if active() is not None:
         tracer().tries.handled.append(_classes(handled()))
+        tracer().tries.replaced.append(_classes(replaced()))
 
 
 def _classes(handled: Any) -> tuple[type[BaseException], ...]:
@@ -275,6 +277,7 @@ def _classes(handled: Any) -> tuple[type[BaseException], ...]:
 def leave_try() -> None:
     if active() is not None:
         tracer().tries.handled.pop()
+        tracer().tries.replaced.pop()
 
 
 def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:

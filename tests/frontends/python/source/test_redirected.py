@@ -9,15 +9,24 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import mpmath
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 
 import stretto
 from stretto.frontends.python.source.redirected import Redirected, code_of, redirected
+from stretto.frontends.python.tracing.locations import is_user_file
 from tests.frontends.python.checks import assert_same
 
 X = torch.tensor([1.0, 2.0, 3.0])
+
+
+def test_what_torch_computes_sizes_with_is_not_traced() -> None:
+    """The tracer itself calls it: a shape that an object keeps would make it trace itself."""
+    for function in (sympy.Symbol.__eq__, sympy.Expr.is_number.fget, mpmath.mp.quad):
+        assert not is_user_file(function.__code__.co_filename)
 
 
 def signed(x: Tensor) -> Tensor:

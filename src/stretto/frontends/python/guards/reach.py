@@ -57,7 +57,9 @@ _RUNNERS = {
 """Packages that run or watch programs and are no part of them. pytest gives every function with an
 `assert` a name through which everything in the test session can be reached."""
 
-_FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, "torch", "numpy", "stretto"} - {"__main__"}
+_TOOLS = {"torch", "sympy", "mpmath", "numpy", "stretto"}
+
+_FOREIGN = {*sys.stdlib_module_names, *_RUNNERS, *_TOOLS} - {"__main__"}
 
 _UNSEEN = frozenset(
     (

@@ -37,7 +37,7 @@ import torch
 from stretto.frontends.python.guards.reach import ATOMS
 from stretto.frontends.python.tracing.signals import abort
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.state import CONTAINERS, TracedList, is_box
+from stretto.frontends.python.values.state import CONTAINERS, TracedList, is_box, stored_items
 
 _IMMUTABLE = (
     *ATOMS, enum.Enum, BaseException, type, types.ModuleType, types.FunctionType,
@@ -179,8 +179,7 @@ def note_use(iterable: Any) -> None:
 def note_made(made: Any, function: Any, args: Iterable[Any]) -> None:
     """Notes the foreign objects that a native call has returned. They may refer to its
     arguments."""
-    found = made if isinstance(made, tuple | list) else (made,)
-    for item in found:  # pyright: ignore[reportUnknownVariableType]
+    for item in stored_items(made) if isinstance(made, tuple | list) else (made,):
         if is_foreign(item):
             sources = [
                 x for x in _flat((getattr(function, "__self__", None), *args)) if is_foreign(x)
@@ -192,7 +191,7 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
     """Values, and those in tuples and lists."""
     for value in values:
         if isinstance(value, tuple | list):
-            yield from _flat(value)  # pyright: ignore[reportUnknownArgumentType]
+            yield from _flat(stored_items(value))
         else:
             yield value
 

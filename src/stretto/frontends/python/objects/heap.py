@@ -37,7 +37,7 @@ from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import is_user_file, user_location
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.state import contents, is_box, is_same, refill
+from stretto.frontends.python.values.state import contents, is_box, is_same, refill, stored_items
 from stretto.frontends.python.values.stores import (
     CellVariable,
     ClassAttributes,
@@ -117,7 +117,7 @@ class Heap:
                     self.arguments.add(id(value))
                     pending += contents(value).values()
             elif isinstance(value, tuple):
-                pending += value
+                pending += stored_items(value)
         self.add((arguments,))
         return twice
 
@@ -181,8 +181,10 @@ class Heap:
             case np.ndarray() | bytearray() | array():
                 self.arrays.append((value, copy.copy(value)))  # pyright: ignore[reportUnknownArgumentType]
                 return ()
-            case tuple() | frozenset():
-                return value  # pyright: ignore[reportUnknownVariableType]
+            case tuple():
+                return stored_items(value)
+            case frozenset():
+                return list(frozenset.__iter__(value))
             case MethodType():
                 return (value.__self__, value.__func__)
             case types.BuiltinMethodType():

@@ -309,7 +309,8 @@ class Captured:
     which views are copies. `identical`: inputs that the function also reaches in another way.
     `objects`: the objects of the user that it reads and changes, if it changes any. `sizes`: which
     sizes of the arguments it takes, where some of them are symbols. `windows`: slices that are
-    taken to lie inside of their dim. `journal`: what a run does to the world outside.
+    taken to lie inside of their dim. `journal`: what a run does to the world outside. `replaces`:
+    handlers of the function raise other exceptions in place of those that a run comes to.
     """
 
     program: Program
@@ -326,3 +327,4 @@ class Captured:
     windows: frozenset[SourceLocation] = frozenset()
     journal: JournalSpec | None = None
     differentiable: Differentiable = Differentiable()
+    replaces: bool = False

@@ -118,7 +118,7 @@ def traced_arguments(
             return next(supply)
         if type(value) is int:
             return next(numbers)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple) and not tree_flatten(value)[1].is_leaf():
             items: list[Any] = [swapped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
             return rebuild_tuple(value, items)
         if type(value) in _FILLED:

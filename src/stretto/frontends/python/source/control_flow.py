@@ -17,6 +17,8 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any
 
 from stretto.frontends.python.source import comprehensions, exceptions, generators, liveness
@@ -388,6 +390,7 @@ class StatementLowering:
         return [body, at(statement, ast.Expr(call))]
 
     def _try(self, statement: ast.Try, after: NameSet) -> ast.stmt:
+        raising = [_always_raises(handler.body) for handler in statement.handlers]
         behind, always = after, self.always
         after = liveness.live_before(statement.finalbody, after)
         self.always = always | after | liveness.live_in_handlers(statement, after)
@@ -399,8 +402,11 @@ class StatementLowering:
         statement.finalbody = self.block(statement.finalbody, behind)
         if statement.handlers:
             every = [handler.type or name("BaseException") for handler in statement.handlers]
-            handled = thunk(at(statement, ast.Tuple(every, ast.Load())))
-            entered = ast.Expr(staged(statement, "enter_try", copy.deepcopy(handled)))
+            kinds = [
+                thunk(at(statement, ast.Tuple([*compress(every, chosen)], ast.Load())))
+                for chosen in (map(not_, raising), raising)
+            ]
+            entered = ast.Expr(staged(statement, "enter_try", *copy.deepcopy(kinds)))
             left = ast.Expr(staged(statement, "leave_try"))
             inner = ast.Try(statement.body, [], [], [left])
             statement.body = [at(statement, entered), at(statement, inner)]
@@ -431,6 +437,20 @@ class StatementLowering:
 
     def _live(self, after: NameSet) -> ast.expr:
         return constant(tuple(sorted((after | self.always) & self.shared)))
+
+
+def _always_raises(body: Sequence[ast.stmt]) -> bool:
+    """True if statements end by raising, whichever way they go."""
+    jumps = (ast.Return, ast.Break, ast.Continue)
+    if any(isinstance(node, jumps) for statement in body for node in ast.walk(statement)):
+        return False
+    match body[-1] if body else None:
+        case ast.Raise():
+            return True
+        case ast.If(body=then, orelse=orelse):
+            return _always_raises(then) and _always_raises(orelse)
+        case _:
+            return False
 
 
 def _is_number(node: ast.expr) -> bool:

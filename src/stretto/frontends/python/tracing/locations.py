@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
+import mpmath
+import sympy
 import torch
 import torch.fx
 
@@ -29,6 +31,8 @@ _PROGRAMS = (
 )
 """What the package has of programs that it compiles itself."""
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_SIZES = tuple(str(Path(str(package.__file__)).parent) + os.sep for package in (sympy, mpmath))
+"""What torch computes sizes with that are not known yet: the tracer itself calls it."""
 _DISTRIBUTIONS = _TORCH + "distributions" + os.sep
 _STDLIB = sysconfig.get_path("stdlib")
 _SITE = ("site-packages", "dist-packages")
@@ -36,11 +40,12 @@ _SITE = ("site-packages", "dist-packages")
 
 @cache
 def is_user_file(filename: str) -> bool:
-    """Whether code of this file is the user's (not torch, stretto or the standard library).
+    """Whether code of this file is the user's (not torch, what torch computes sizes
+    with, stretto or the standard library).
     torch.distributions counts as the user's: it branches on the values of tensors."""
     if filename.startswith(("<frozen", "<string>", "<attrs")):
         return False
-    if filename.startswith((_STRETTO, _TORCH)):
+    if filename.startswith((_STRETTO, _TORCH, *_SIZES)):
         return filename.startswith((*_PROGRAMS, _DISTRIBUTIONS))
     in_stdlib = filename.startswith(_STDLIB)
     return not in_stdlib or any(part in filename for part in _SITE)

@@ -277,6 +277,7 @@ class Tracer:
         try:
             yield region
         finally:
+            tries.replaces |= self.tries.replaces
             self.tries = tries
             del self.frames[depth:]
             region.undo()

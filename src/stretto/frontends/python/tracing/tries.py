@@ -1,7 +1,8 @@
 """The user's `try` blocks that are open, and what their handlers catch.
 
 A compiled program cannot run a handler in its midst. So whatever may raise depending on the run is
-refused where a handler would catch it.
+refused where a handler would catch it and go on. Where a handler raises in any case, so does the
+call: a run that comes to the exception starts again in Python, which raises that of the handler.
 """
 
 from __future__ import annotations
@@ -18,9 +19,15 @@ ErrorClasses = tuple[type[BaseException], ...]
 
 @dataclass(slots=True, eq=False)
 class Tries:
-    """The classes that the handlers of each open `try` catch, the innermost one last."""
+    """The classes that the handlers of each open `try` catch, the innermost one last.
+
+    handled: by those that may go on. replaced: by those that raise in any case. replaces: something
+    in the program may raise what these catch.
+    """
 
     handled: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
+    replaced: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
+    replaces: bool = False
 
     def catch(self, error: type[BaseException]) -> bool:
         return any(issubclass(error, classes) for classes in self.handled)
@@ -29,10 +36,11 @@ class Tries:
         """Stop capturing where a handler would catch `error`."""
         if self.catch(error):
             raise caught(error)
+        self.replaces |= any(issubclass(error, classes) for classes in self.replaced)
 
     def refuse_caught_by(self, op: Op) -> None:
         """Does the same for all that the op may raise."""
-        if not self.handled:
+        if not any(self.handled) and not any(self.replaced):
             return
         if isinstance(op, TensorOp):
             errors = eager_errors(op)

@@ -208,8 +208,8 @@ def stored_keys(value: dict[Any, Any]) -> list[Any]:
 
 
 def stored_items(value: Any) -> list[Any]:
-    """The items of a container; of a dict, the values."""
-    kind: Any = container_of(value)
+    """The items of a container or tuple; of a dict, the values."""
+    kind: Any = tuple if isinstance(value, tuple) else container_of(value)
     return [*(kind.values(value) if issubclass(kind, dict) else kind.__iter__(value))]
 
 
@@ -280,21 +280,24 @@ def parts_of(value: Any) -> Sequence[Any] | None:
     if isinstance(value, Either):
         pairs = zip(value.stretto_flags, value.stretto_options, strict=True)
         return [part for pair in pairs for part in pair]
-    return value if isinstance(value, tuple) else None  # pyright: ignore[reportUnknownVariableType]
+    return stored_items(value) if isinstance(value, tuple) else None
 
 
 def rebuild_tuple(old: Any, items: list[Any]) -> Any:
-    """A composite of the same class (also named tuples) with other parts."""
+    """A composite of the same class with other parts. Of a class of the user nothing is called."""
     if is_text(old):
         return TracedText(old.stretto_pieces, items)
     if isinstance(old, Either):
         return Either(items[::2], items[1::2])
-    if hasattr(old, "_fields"):
-        return type(old)(*items)
+    kind = type(old)
     try:
-        return type(old)(items)
-    except TypeError:
-        return tuple(items)
+        made = tuple.__new__(kind, items)
+    except TypeError:  # a class of torch: of what an operator returns, or of sizes
+        is_known = kind is not torch.Size or all(isinstance(n, int | torch.SymInt) for n in items)
+        return kind(items) if is_known else tuple(items)
+    if hasattr(old, "__dict__"):
+        vars(made).update(vars(old))
+    return made
 
 
 def with_part(whole: Any, path: Sequence[Any], part: Any, *, in_boxes: bool = False) -> Any:
