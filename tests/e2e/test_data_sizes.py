@@ -221,6 +221,17 @@ def made_of_a_size(x: Tensor) -> Any:
 
 
 @case(rows)
+def items_of_what_is_long_enough(x: Tensor) -> Any:
+    few = x[x > 1.5]
+    second = few[1] if len(few) > 1 else few.sum()
+    if len(few) > 0:
+        first, last = few[0], few[-1].item()
+    else:
+        first, last = x[0, 0], 0.5
+    return second, first, last
+
+
+@case(rows)
 def two_sizes(x: Tensor) -> Any:
     a = x[x[:, 0] > 0]
     b = x[x[:, 1] > 0]

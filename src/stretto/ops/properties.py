@@ -30,6 +30,7 @@ from stretto.ops.table import (
     ElementByElement,
     Fails,
     PositionArgument,
+    Reach,
     entry,
 )
 
@@ -171,6 +172,8 @@ def stop_reason(op: TensorOp) -> str | None:
         return known.fails.value
     if (reason := _run_time_number(op)) is not None:
         return reason
+    if (reason := _known_position(op)) is not None:
+        return reason
     types = _tensor_types(op)
     if any(not type.is_static for type in types) and relations(op):
         return "whether the symbolic dims of its operands agree is known only at run time"
@@ -202,7 +205,8 @@ def eager_errors(op: TensorOp) -> tuple[type[Exception], ...]:
     """The classes of what the op may raise for the values of its operands, as code that catches
     them sees it: positions out of range, integers divided by 0, matrices without a solution."""
     known = properties(op.target)
-    if _run_time_number(op) is not None or (known.reads_positions and _has_positions(op)):
+    reads = known.reads_positions and _has_positions(op)
+    if reads or _run_time_number(op) is not None or _known_position(op) is not None:
         return (IndexError, RuntimeError)
     if known.fails is Fails.DIVISOR and not any(one.dtype.is_float for one in _tensor_types(op)):
         return (ZeroDivisionError, RuntimeError)
@@ -226,6 +230,23 @@ def _run_time_number(op: TensorOp) -> str | None:
         if not item.is_tensor and not item.is_scalar and argument_values(value):
             return f"its argument `{item.name}` is a run-time number that may be out of range"
     return None
+
+
+def _known_position(op: TensorOp) -> str | None:
+    """A known position in a dim of a size that may be too small: a branch around the op may have
+    asked for the size."""
+    positions = properties(op.target).positions
+    if positions is None or positions.reach is not Reach.DIM:
+        return None
+    given = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
+    position, dim = given.get(positions.name), given.get("dim")
+    if not isinstance(position, int) or not isinstance(dim, int):
+        return None
+    size = given["self"].tensor.shape[dim]
+    least = position + 1 if position >= 0 else -position
+    if at_most(least, size):
+        return None
+    return f"its argument `{positions.name}` may be out of range for the size {size}"
 
 
 def _tensor_types(op: TensorOp) -> list[TensorType]:
