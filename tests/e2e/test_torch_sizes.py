@@ -47,6 +47,23 @@ def test_sizes(number: int) -> None:
         assert_same(fast(x), CALLS[number](x))
 
 
+RANGES: list[Callable[[Tensor], Tensor]] = [
+    lambda x: torch.linspace(0, x.shape[0] - 1, x.shape[0], dtype=x.dtype),
+    lambda x: torch.linspace(2, -3.5, steps=2 * x.shape[0] + 1),
+    lambda x: torch.linspace(0, 1, x.shape[0] - 1, dtype=torch.float64),
+    lambda x: torch.logspace(-1, 2, x.shape[0], 2.0),
+    lambda x: torch.signal.windows.hann(x.shape[0]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(RANGES)))
+def test_ranges_of_as_many_numbers_as_a_size(number: int) -> None:
+    fast = stretto.compile(RANGES[number], backend="interpreter")
+    for size in (4, 6, 7, 2, 33):
+        x = torch.zeros(size)
+        torch.testing.assert_close(fast(x), RANGES[number](x))
+
+
 def test_only_tuples_are_added() -> None:
     with pytest.raises(TypeError, match=r"can only concatenate tuple \(not list\)"):
         stretto.compile(lambda x: x.new_zeros(x.size() + [1]), backend="interpreter")(torch.ones(2))

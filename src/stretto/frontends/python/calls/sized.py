@@ -170,6 +170,32 @@ def _range_of_floats(start: Any, stop: Any, step: Any, options: dict[str, Any]) 
     return counted.to(options.get("dtype") or torch.get_default_dtype())
 
 
+def linspace(start: Any, end: Any, steps: Any, **options: Any) -> Any:
+    """torch.linspace of as many numbers as a size of the call, which the operator does not take."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    numbers = all(isinstance(number, int | float | torch.SymInt) for number in (start, end))
+    known = options.keys() <= {"dtype", "device"} and dtype.is_floating_point
+    if not (isinstance(steps, torch.SymInt) and numbers and known) or is_decided(steps):
+        return NotImplemented
+    return _numbers_between(start, end, steps, options)
+
+
+def _numbers_between(start: Any, end: Any, steps: Any, options: dict[str, Any]) -> Any:
+    first, last = (torch.full((), number, **options) for number in (start, end))
+    if steps == 1:
+        return first.reshape(1)
+    step = (last - first) / (steps - 1)
+    places: Any = torch.arange(steps, device=options.get("device"))
+    rising, falling = first + step * places, last - step * (steps - 1 - places)
+    return torch.where(places < steps // 2, rising, falling)
+
+
+def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> Any:
+    """torch.logspace of as many numbers as a size of the call."""
+    powers = linspace(start, end, steps, **options)
+    return powers if powers is NotImplemented else torch.pow(base, powers)
+
+
 def narrow(input: Any, dim: int, start: Any, length: Any) -> Any:
     """Tensor.narrow: the part must lie inside of the tensor."""
     if not is_integer(length) and not is_decided(length):
@@ -339,6 +365,8 @@ def squeeze(input: Any, dim: Any = None) -> Any:
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {
     torch.arange: arange,
+    torch.linspace: linspace,
+    torch.logspace: logspace,
     torch.narrow: narrow,
     torch.select: select,
     torch.squeeze: squeeze,

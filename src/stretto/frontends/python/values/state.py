@@ -209,7 +209,9 @@ def stored_keys(value: dict[Any, Any]) -> list[Any]:
 
 def stored_items(value: Any) -> list[Any]:
     """The items of a container or tuple; of a dict, the values."""
-    kind: Any = tuple if isinstance(value, tuple) else container_of(value)
+    if isinstance(value, tuple):
+        return list(tuple.__iter__(value))
+    kind: Any = container_of(value)
     return [*(kind.values(value) if issubclass(kind, dict) else kind.__iter__(value))]
 
 
