@@ -142,3 +142,14 @@ def test_a_part_of_a_sequential_is_refused() -> None:
         return layers[: int(n)](x)
 
     assert "a Sequential is sliced" in str(refused(f, *CASES[0]))
+
+
+def test_a_long_slice_of_a_list_that_grew_in_a_loop_is_a_loop() -> None:
+    def f(x: Tensor) -> tuple[Tensor, list[Tensor], int]:
+        rows = []
+        for i in range(x.shape[0]):
+            rows.append(x[i] * i)
+        return torch.stack(rows[::2]).sum(0), rows[-2:2:-3], len(rows[5:-3])
+
+    captured = check(f, (torch.randn(300, 2),))
+    assert len(str(captured.program)) < 10_000

@@ -158,10 +158,16 @@ def _taken(items: TracedList, item: Any) -> Any:
     return item
 
 
+_MOST_ITEMS = 64
+"""The most items of a slice that are taken one by one, and not in a loop."""
+
+
 def _slice(items: TracedList, index: slice) -> Any:
     static, parts = _length(items).static, (index.start, index.stop, index.step)
     if static is not None and not any(isinstance(part, TracedTensor) for part in parts):
-        return [get_item(items, position) for position in range(static)[index]]
+        places = range(static)[index]
+        if len(places) <= _MOST_ITEMS:
+            return [get_item(items, position) for position in places]
     step = 1 if index.step is None else index.step
     if not isinstance(step, int):
         fail("the step of a slice is a traced value", "use a Python int as step")
