@@ -15,7 +15,7 @@ from rich.progress import Progress
 from stretto.tools.names import require_known
 
 PART_NAMES = (
-    *("functions", "operators", "special", "sizes", "instances", "operator-sizes"),
+    *("functions", "python", "operators", "special", "sizes", "instances", "operator-sizes"),
     *("operator-instances", "modules", "module-instances", "exportdb", "sanitizers", "mutants"),
     "schedules",
 )

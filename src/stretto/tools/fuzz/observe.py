@@ -6,12 +6,21 @@ An observation is plain data that shares no memory with the program: tensors are
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
 import types
-from collections.abc import Mapping
+import warnings
+from array import array
+from collections import deque
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+
+from stretto.errors import StrettoWarning
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -26,7 +35,8 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: what it returned, or the exception, and the arguments and globals afterwards."""
+    """One call: what it returned, or the exception, and the state afterwards: arguments, globals,
+    the generators of random numbers, and the lines that were printed and warned."""
 
     result: Any
     error: BaseException | None
@@ -40,6 +50,8 @@ def observe(value: Any, seen: frozenset[int] = frozenset()) -> Any:
             return Thing(type(value).__name__, ())  # such as one that capture has left behind
         if value.layout is not torch.strided:
             return observe(value.detach().to_dense(), seen)
+        if value.requires_grad and torch.is_grad_enabled():
+            return Thing("tensor that requires grad", (("value", value.detach().clone()),))
         return value.detach().clone()
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
@@ -60,6 +72,15 @@ def observe(value: Any, seen: frozenset[int] = frozenset()) -> Any:
         return Thing(type(value).__name__, parts)
     if isinstance(value, set | frozenset):
         return Thing(type(value).__name__, (("items", sorted(map(repr, value))),))
+    if isinstance(value, deque | np.ndarray):
+        parts = tuple((str(n), observe(item, seen)) for n, item in enumerate(value))
+        return Thing(f"{type(value).__name__} {getattr(value, 'dtype', '')}", parts)
+    if isinstance(value, bytearray | np.generic | range | array):
+        return Thing(type(value).__name__, (("value", repr(value)),))
+    if isinstance(value, io.StringIO):
+        return Thing("StringIO", (("text", value.getvalue()), ("place", value.tell())))
+    if isinstance(value, torch.Generator):
+        return Thing("Generator", (("state", value.get_state()),))
     return Thing(type(value).__name__, _attributes(value, seen))
 
 
@@ -70,6 +91,10 @@ def _attributes(value: Any, seen: frozenset[int]) -> tuple[tuple[str, Any], ...]
         found |= {name: item for name, item in vars(value).items() if not name.startswith("_")}
     else:
         found = dict(getattr(value, "__dict__", {}))
+        slots = [name for one in type(value).__mro__ for name in getattr(one, "__slots__", ())]
+        found |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        if hasattr(value, "__length_hint__"):  # an iterator of a list, a range and the like
+            found["items left"] = value.__length_hint__()
     return tuple((name, observe(item, seen)) for name, item in sorted(found.items()))
 
 
@@ -84,3 +109,21 @@ def observe_globals(namespace: Mapping[str, Any]) -> Any:
         if not name.startswith("_") and not isinstance(value, SILENT)
     }
     return observe(found)
+
+
+@contextlib.contextmanager
+def recorded(said: list[str]) -> Generator[None]:
+    """Adds to `said` what is printed inside, and the warnings of the program itself."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            said.append(printed.getvalue())
+            said += [str(w.message) for w in warned if not issubclass(w.category, StrettoWarning)]
+
+
+def observe_generators() -> Any:
+    """The state of torch's and Python's own generators of random numbers."""
+    return torch.get_rng_state(), hash(random.getstate())

@@ -25,6 +25,7 @@ from stretto.tools.fuzz.operators import (
     special_samples,
 )
 from stretto.tools.fuzz.outcome import Outcome
+from stretto.tools.fuzz.python_functions import random_python
 from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.sanitizers import sanitizers
@@ -64,6 +65,12 @@ class Settings:
 
 def functions_job(settings: Settings) -> Job[Any]:
     return random_functions(
+        settings.seed, settings.count or 20_000, settings.machines, settings.seconds
+    )
+
+
+def python_job(settings: Settings) -> Job[Any]:
+    return random_python(
         settings.seed, settings.count or 20_000, settings.machines, settings.seconds
     )
 
@@ -137,11 +144,12 @@ def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
 DATABASES = ("operators", "modules", "exportdb")
 """The parts whose refusals are listed."""
 
-WRITTEN = ("functions", "sizes", "instances")
+WRITTEN = ("functions", "python", "sizes", "instances")
 """The parts whose cases are Python text, which is cut down where it fails."""
 
 PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "functions": functions_job,
+    "python": python_job,
     "operators": operators_job,
     "special": special_job,
     "sizes": sizes_job,

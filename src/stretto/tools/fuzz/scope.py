@@ -10,7 +10,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,15 @@ def is_tensors(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(is_tensor, value))
 
 
+def is_plain(value: Any) -> bool:
+    """True for texts, flags, and lists, tuples and dicts of such and of numbers."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return all(is_plain(item) or is_tensor(item) for item in value)
+    return value is None or isinstance(value, str | bool | int | float)
+
+
 KINDS: dict[str, Test] = {
     "t": is_tensor,
     "f": is_float,
@@ -62,7 +71,19 @@ KINDS: dict[str, Test] = {
     "b": is_flags,
     "n": is_number,
     "l": is_tensors,
+    "v": is_float,
+    "p": lambda value: isinstance(value, float),
+    "s": lambda value: isinstance(value, str),
+    "o": lambda value: type(value).__name__ == "Model",
 }
+
+FIRST = {
+    "p": ("0.1", "0.5", "{f}.sum().item()", "float({f}.reshape(-1)[0])"),
+    "s": ('"1"', '"k2"', "str({n})", 'f"{{n}}"'),
+    "o": ("m",),
+    "v": ("x",),
+}
+"""Expressions of kinds that need no variable."""
 
 
 def same_type(one: Any, other: Any) -> bool:
@@ -83,9 +104,11 @@ class Scope:
     weights: tuple[str, ...] = ()
     """Expressions for constants: globals, parameters of the module."""
     locals: dict[str, Any] = field(default_factory=dict[str, Any])
+    numbers: tuple[str, ...] = templates.NUMBERS
+    tests: tuple[str, ...] = templates.TESTS
 
     def inner(self) -> Scope:
-        return Scope(self.random, self.globals, self.weights, dict(self.locals))
+        return replace(self, locals=dict(self.locals))
 
     def evaluate(self, text: str) -> Any:
         """The value of an expression. Raises whatever it raises."""
@@ -143,20 +166,8 @@ class Scope:
         return Text("torch.zeros(3)", torch.zeros(3))
 
     def filled(self, template: str, depth: int, given: dict[str, str] | None = None) -> Text | None:
-        """The template with its slots filled, tried on the samples; None where it fails. A slot
-        that occurs again is the same where its letter is `v`, `x` or `w`."""
-        chosen = dict(given or {})
-
-        def fill(match: re.Match[str]) -> str:
-            letter = match[1]
-            if letter in chosen:
-                return chosen[letter]
-            text = self.slot(letter, depth)
-            if letter in "wvl" or (letter == "t" and self.random.random() < 0.6):
-                chosen[letter] = text
-            return text
-
-        text = SLOT.sub(fill, template)
+        """The template with its slots filled, tried on the samples; None where it fails."""
+        text = self.fill(template, depth, given)
         if len(text) > 300:
             return None
         try:
@@ -171,8 +182,27 @@ class Scope:
             return None
         return Text(text, value)
 
+    def fill(self, template: str, depth: int, given: dict[str, str] | None = None) -> str:
+        """The template with its slots filled. A slot that occurs again is the same where its letter
+        is `v`, `x` or `w`."""
+        chosen = dict(given or {})
+
+        def part(match: re.Match[str]) -> str:
+            letter = match[1]
+            if letter in chosen:
+                return chosen[letter]
+            text = self.slot(letter, depth)
+            if letter in "wvl" or (letter == "t" and self.random.random() < 0.6):
+                chosen[letter] = text
+            return text
+
+        return SLOT.sub(part, template)
+
     def slot(self, letter: str, depth: int) -> str:
         draw = self.random
+        if letter in FIRST:
+            names = self.names(KINDS[letter])
+            return draw.choice(names) if names and draw.random() < 0.8 else self.first(letter)
         if letter == "c":
             return draw.choice(templates.RARE_FLOATS if draw.random() < 0.05 else templates.FLOATS)
         if letter == "k":
@@ -188,13 +218,16 @@ class Scope:
             return self.in_brackets(self.expression(test, depth))
         return self.leaf(test).text
 
+    def first(self, letter: str) -> str:
+        return self.fill(self.random.choice(FIRST[letter]), 0)
+
     def in_brackets(self, text: Text) -> str:
         simple = re.fullmatch(r"[\w.]+(\([^()]*\))?(\[[^\[\]]*\])?", text.text)
         return text.text if simple else f"({text.text})"
 
     def number(self, depth: int = 0) -> str:
         if depth > 0 and self.random.random() < 0.3:
-            found = self.filled(self.random.choice(templates.NUMBERS), depth - 1)
+            found = self.filled(self.random.choice(self.numbers), depth - 1)
             if found is not None and is_number(found.value):
                 return f"({found.text})"
         names = self.names(lambda value: isinstance(value, int) and not isinstance(value, bool))
@@ -215,7 +248,7 @@ class Scope:
     def test(self, depth: int = 1) -> str:
         """A condition."""
         for _ in range(6):
-            found = self.filled(self.random.choice(templates.TESTS), depth)
+            found = self.filled(self.random.choice(self.tests), depth)
             if found is None:
                 continue
             if depth and self.random.random() < 0.2:
@@ -226,7 +259,7 @@ class Scope:
 
     def number_expression(self) -> Text:
         for _ in range(6):
-            found = self.filled(self.random.choice(templates.NUMBERS), 1)
+            found = self.filled(self.random.choice(self.numbers), 1)
             if found is not None and is_number(found.value):
                 return found
         return Text("1", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 import torch
 
 from stretto.tools.fuzz.machines import STANDARD
-from stretto.tools.fuzz.trial import Made, Program
+from stretto.tools.fuzz.trial import CASE, Made, Program
 
 _numbers = itertools.count()
 
@@ -41,13 +42,14 @@ class Source:
 
 def load(text: str, folder: Path) -> ModuleType:
     """The text as a module of its own, whose source can be found."""
-    name = f"case_{next(_numbers)}"
+    name = f"{CASE}{next(_numbers)}"
     path = folder / f"{name}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     torch.manual_seed(0)
+    random.seed(0)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from stretto.tools.fuzz import templates
-from stretto.tools.fuzz.scope import Scope, Text, is_float, is_number, is_tensor, is_tensors
+from stretto.tools.fuzz.scope import (
+    Scope,
+    Text,
+    is_float,
+    is_number,
+    is_plain,
+    is_tensor,
+    is_tensors,
+)
 
 INDENT = "    "
 
@@ -27,6 +35,12 @@ class Setting:
     """Calls of other functions as templates."""
     objects: tuple[str, ...] = ()
     """Statements that change Python objects, as templates."""
+    constructs: tuple[str, ...] = ()
+    """Statements of families of constructs, as templates (`constructs.py`)."""
+    start: tuple[str, ...] = ()
+    """The first lines of the function."""
+    most_lines: int = 45
+    """Longer functions get no further branches and loops."""
 
 
 @dataclass
@@ -82,7 +96,7 @@ class FunctionWriter:
         choices: list[Any] = [*[self.assign] * 5, *[self.change] * 3, *[self.fresh_value] * 3]
         choices += [self.view_of, self.view_of, self.write_in_place, self.write_in_place]
         choices += [self.number, self.list_statement, self.list_statement, self.tuple_statement]
-        if setting.depth < 3 and len(self.lines) < 45:
+        if setting.depth < 3 and len(self.lines) < setting.most_lines:
             choices += [*[self.branch] * 6, *[self.loop] * 6]
         if setting.in_loop:
             choices += [self.jump, self.jump]
@@ -94,6 +108,8 @@ class FunctionWriter:
             choices += [self.object_statement, self.object_statement]
         if setting.attributes:
             choices += [self.attribute, self.attribute]
+        if setting.constructs:
+            choices += [self.construct] * (2 * len(choices))
         self.random.choice(choices)()
 
     # ---- values ----------------------------------------------------------------------------------
@@ -366,9 +382,20 @@ class FunctionWriter:
         if self.scope.execute(text):
             self.write(text)
 
+    def construct(self) -> None:
+        """A statement of one of the families. Its names are known behind it."""
+        for _ in range(4):
+            template = self.random.choice(self.setting.constructs)
+            text = self.scope.fill(template, 1, {"u": self.fresh("u")})
+            if self.scope.execute(text):
+                for line in text.splitlines():
+                    self.write(line)
+                return
+
 
 def returned(scope: Scope, count: int, fixed: Sequence[str] = ()) -> str:
     """A tuple of names for the return of a function."""
-    names = [n for n, v in scope.locals.items() if is_tensor(v) or is_number(v) or is_tensors(v)]
+    kinds = (is_tensor, is_number, is_tensors, is_plain)
+    names = [name for name, value in scope.locals.items() if any(kind(value) for kind in kinds)]
     chosen = [*fixed, *(scope.random.choice(names[-2 * count :]) for _ in range(count))]
     return ", ".join(dict.fromkeys(name for name in chosen if name != "self"))
