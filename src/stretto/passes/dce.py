@@ -114,7 +114,8 @@ def _decides(op: Op, binders: Binders) -> tuple[Value, ...]:
         case WhileOp():
             return op.condition.yields
         case _:
-            return op.operands
+            named = (v for one in symbols_of_op(op) for v in binders.get(one, ()))
+            return (*op.operands, *named)
 
 
 def _sources(body: Block) -> dict[Value, tuple[Value, ...]]:
