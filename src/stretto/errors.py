@@ -141,8 +141,8 @@ class NotLowered(CaptureError, CodegenError):
 
 
 class RaisesInPython(RunError):
-    """A run comes to an exception that shows values of the run. A compiled function then runs in
-    Python, from the start of the call, and raises it there."""
+    """A run comes to an exception that shows values of the run, or to what only Python can do. A
+    compiled function then runs in Python, from the start of the call."""
 
 
 class LibraryLayoutError(NotLowered):

@@ -331,7 +331,7 @@ def matching(family: Key, sizes: CallSizes) -> Callable[[Key], bool] | None:
         conditions.lines.append("  if key[0] is not mode: return False")
         conditions.lines.append("  key = key[1]")
         family = family[1]
-    if not all(type(part) is tuple and len(part) == 3 for part in family):
+    if not all(type(part) is tuple and len(part) == 3 and type(part[0]) is int for part in family):
         return None
     conditions.lines.append(f"  if len(key) != {len(family)}: return False")
     for number, ((rank, dtype, device), shape) in enumerate(zip(family, sizes.shapes, strict=True)):

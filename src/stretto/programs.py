@@ -187,10 +187,9 @@ class Programs:
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        call = call._replace(tensors=entry.with_ints(tensors, form.ints))
-        entry, reading = self._varying(entry, key, call, form)
-        self.last = entry
-        return entry, call.tensors, reading
+        found = self._varying(entry, key, call, form)
+        self.last = found[0]
+        return found
 
     def _found(self, key: Key, call: Call) -> Found:
         """The entry of a key."""
@@ -208,13 +207,14 @@ class Programs:
         wanted = entry.differentiated(tensors)
         if wanted is not None:
             key, entry = self._in_grad_mode(wanted, key, entry, call)
-        if form is not None and entry.takes_ints:
-            tensors = entry.with_ints(tensors, form.ints)
-        reading = None
         if entry.varies:
-            entry, reading = self._varying(entry, key, call._replace(tensors=tensors), form)
+            found = self._varying(entry, key, call, form)
+            self.last = found[0]
+            return found
+        if form is not None:
+            tensors = entry.with_ints(tensors, form.ints)
         self.last = entry
-        return entry, tensors, reading
+        return entry, tensors, None
 
     def _in_grad_mode(
         self, wanted: torch.Tensor, key: Key, entry: Entry, call: Call
@@ -237,9 +237,7 @@ class Programs:
         mode = self._module is not None and is_training(self._module)
         return self._structures.key(call.args, call.kwargs, mode)
 
-    def _varying(
-        self, found: Entry | None, key: Key, call: Call, form: CallForm | None
-    ) -> tuple[Entry, Reading | None]:
+    def _varying(self, found: Entry | None, key: Key, call: Call, form: CallForm | None) -> Found:
         """The entry for what objects hold, and for the inputs that share memory; what they hold.
 
         Entries for other contents and other shared memory are found by longer keys; `found` is that
@@ -261,7 +259,8 @@ class Programs:
             ):
                 key = ("sizes", key)
                 continue
-            reading = entry.read(call.tensors, call.args, call.kwargs)
+            tensors = call.tensors if form is None else entry.with_ints(call.tensors, form.ints)
+            reading = entry.read(tensors, call.args, call.kwargs)
             if reading is not None and reading.is_traced:
                 with capturing():  # another thread captures
                     key = first
@@ -280,10 +279,10 @@ class Programs:
                         key, found = self._by_sizes(key, held, call)
                 continue
             if not entry.checks_inputs:
-                return entry, reading
-            variant = entry.variant(call.tensors, reading)
+                return entry, tensors, reading
+            variant = entry.variant(tensors, reading)
             if variant == entry.compiled_variant:
-                return entry, reading
+                return entry, tensors, reading
             key = (variant, key)
         raise CaptureError(
             "objects that the compiled function changes are changed by another thread",

@@ -18,13 +18,21 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
-from stretto.frontends.python.calls import generated, iterating, matching, raising, recurrent
+from stretto.frontends.python.calls import (
+    generated,
+    iterating,
+    matching,
+    ordering,
+    raising,
+    recurrent,
+)
 from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
     call,
     changes,
     check_iterator,
     check_tensor_attribute,
+    fixed_key,
 )
 from stretto.frontends.python.calls.entries import check_entries
 from stretto.frontends.python.calls.generated import Generated, generated_by
@@ -37,9 +45,11 @@ from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
+from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
+from stretto.frontends.python.tracing.tries import caught
 from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.own_methods import own_method, tested
@@ -275,9 +285,12 @@ def _classes(handled: Any) -> tuple[type[BaseException], ...]:
 
 
 def leave_try() -> None:
+    """End a try block. That a size of zero is divided by is no condition of the program."""
     if active() is not None:
         tracer().tries.handled.pop()
         tracer().tries.replaced.pop()
+        if tracer().sizes.are_symbolic and isinstance(sys.exc_info()[1], ZeroDivisionError):
+            raise caught(ZeroDivisionError)
 
 
 def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -308,6 +321,8 @@ def getitem(holder: Any, index: Any) -> Any:
     method = _own(holder, "__getitem__")
     if method is not None:
         return call(method, index)
+    if (position := _own(index, "__index__")) is not None and not isinstance(holder, dict):
+        index = call(position)
     if isinstance(holder, TracedList):
         return operations.get_item(holder, index)
     if isinstance(holder, TracedTensor | sources.Indexed):
@@ -343,6 +358,8 @@ def setitem(holder: Any, index: Any, value: Any) -> None:
         holder[index] = value
     else:
         changes(holder)
+        if isinstance(holder, dict):
+            index = fixed_key(index)
         holder[concrete(index, "int") if isinstance(index, TracedTensor) else index] = value
 
 
@@ -474,6 +491,8 @@ def contains(container: Any, item: Any) -> Any:
         isinstance(container, builtins.list | tuple | range | set)
         and any(_may_be_equal_in_some_runs(other) for other in (item, *container))
     )
+    if is_searched and isinstance(container, builtins.list | tuple):
+        ordering.check_identity(container, item)  # pyright: ignore[reportUnknownArgumentType]
     if by_number or is_searched:
         result: Any = False
         for other in container:
@@ -631,6 +650,17 @@ RULES.update({function: _augmented(name) for name, function in _INPLACE.items()}
 RULES.update({operator.getitem: getitem, operator.setitem: setitem, operator.delitem: delitem})
 
 
+def namespace(table: dict[str, Any]) -> dict[str, Any]:
+    """`globals()` of the user's code. Variables that it finds by their names are not known to be
+    read or assigned."""
+    if active() is not None and is_user_file(table.get("__file__", "")):
+        fail(
+            "globals() is called, whose entries are not followed while capturing",
+            "name the variables; to assign one, declare it with `global`",
+        )
+    return table
+
+
 def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
     """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
     state = active()
@@ -643,9 +673,9 @@ __all__ = [
     "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound",
     "bound_values", "call", "chain", "contains", "defined", "delattr",
     "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
-    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo", "not_",
-    "not_equal", "or_", "plain", "raising", "setattr", "setitem", "slice", "text", "while_",
-    "wrote_outer", "yielded",
+    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo",
+    "namespace", "not_", "not_equal", "or_", "plain", "raising", "setattr", "setitem", "slice",
+    "text", "while_", "wrote_outer", "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)

@@ -51,7 +51,7 @@ FLOATS = Family(
         "{u} = {f}.double() * {p}", "{u} = {p} + {f}.double()", "{u} = torch.tensor([{p}, {n}])",
         "{u} = {p} * 0.1 + {p}", "{u} = [{p}, {n}, {p} > {n}]", "{u} = divmod({n}, 3)",
         "{u} = divmod({p}, 0.3)", "{u} = {p} if {p} > 0.1 else {n}", "{u} = torch.clamp({f}, {p})",
-        "{u} = {f} > {p}", "{u} = {i} == {p}", "{u} = {b} * {p}", "{u} = {i} // {n}",
+        "{u} = {f} > {p}", "{u} = {i} == {p}", "{u} = {b} * {p}",
         "{u} = {f} ** {n}", "{u} = {n} - {i}", "{u} = torch.add({f}, {f}, alpha={p})",
         "{u} = complex({p}, 1)", "{u} = {f}.to(torch.bfloat16) * {p}", "{u} = ({p}).hex()",
         "{u} = ({p}).as_integer_ratio()", "{u} = math.modf({p})", "{u} = math.frexp({p})",

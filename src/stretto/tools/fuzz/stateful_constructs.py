@@ -338,7 +338,7 @@ COUNTING = itertools.count(1)
 RANDOM = Family(
     module="GENERATOR = torch.Generator().manual_seed(3)\n",
     start=(
-        "state, g = torch.get_rng_state(), torch.Generator().manual_seed(1)",
+        "g = torch.Generator().manual_seed(1)",
     ),
     statements=(
         "torch.manual_seed({k} % 3)", "{u} = torch.rand(3)", "{u} = torch.randn(2)",
@@ -346,7 +346,7 @@ RANDOM = Family(
         "{u} = torch.randn(3, generator=g)", "{v} = {v} + torch.rand(())",
         "with torch.random.fork_rng():\n    {u} = torch.rand(2)",
         "with torch.random.fork_rng():\n    torch.manual_seed({k} % 3)\n    {u} = torch.randn(2)",
-        "state = torch.get_rng_state()", "torch.set_rng_state(state)",
+        "state = torch.get_rng_state()\n{u} = torch.rand(2)\ntorch.set_rng_state(state)",
         "{u} = torch.randint(0, 5, (2,))", "{u} = F.dropout({f}, 0.5)",
         "{u} = torch.bernoulli(torch.full((3,), 0.5))", "{u} = torch.randperm(4)",
         "{u} = torch.rand_like({f})", "{u} = torch.initial_seed()",

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ from stretto.frontends.python.values.scalars import (
     is_number,
     known_value,
     number_kind,
+    number_of,
 )
 from stretto.frontends.python.values.sizes import is_size_number
 from stretto.frontends.python.values.state import TracedList
@@ -77,7 +79,8 @@ def _len(value: Any) -> Any:
     if isinstance(value, TracedList):
         return operations.traced_length(value)
     if isinstance(value, sources.Indexed):
-        return value.length
+        length: Any = value.length
+        return number_of(length.clamp(min=0)) if _traced(length) else length
     if isinstance(value, torch.Tensor) and value.dim():
         size: Any = value.shape[0]
         known = isinstance(size, int) or is_size_number(size)
@@ -268,16 +271,27 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     """any and all."""
 
     def rule(items: Any) -> Any:
-        items = _as_list(items)
+        items = items if isinstance(items, GeneratorType) else _as_list(items)  # pyright: ignore[reportUnknownVariableType]
         if isinstance(items, TracedList):
             found = rewritten(methods.any_of)(items, not start)
             return stage_not(found) if start else found
         found: Any = start
-        for item in items:
+        for number, item in enumerate(items):  # pyright: ignore[reportUnknownArgumentType]
             found = stage(found, lambda i=item: i)
+            if not _traced(found) and bool(found) is not start:
+                break
+            if number == _MOST_ITEMS:
+                fail(
+                    f"more than {_MOST_ITEMS} items of a generator are tested, of which the run "
+                    "decides when they are enough",
+                    "test them in a loop with break",
+                )
         return cast_number(found, bool) if _traced(found) else stage_not(stage_not(found))
 
     return rule
+
+
+_MOST_ITEMS = 1000
 
 
 def _joined(operation: BuiltinRule) -> BuiltinRule:

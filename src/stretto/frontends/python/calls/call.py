@@ -110,6 +110,8 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
+    if args and isinstance(getattr(function, "__self__", None), dict | set):
+        args = (fixed_key(args[0]), *args[1:])
     acts = effects.rule_of(function)
     if acts is not None:
         return acts(*args, **kwargs)
@@ -180,6 +182,14 @@ def _is_atom(value: Any) -> bool:
 
 _CALLS_OF_MODULES: frozenset[Any] = frozenset({nn.Module.__call__, nn.Module._call_impl})  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
 """What `module.__call__` and `torch.compile` call, which call the module."""
+
+
+def fixed_key(key: Any) -> Any:
+    """A key of a dict or an item of a set, which is kept from call to call, with sizes as they are
+    in this one."""
+    if isinstance(key, torch.SymInt):
+        return int(key)
+    return tuple(map(fixed_key, key)) if type(key) is tuple else key  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _note_changes(function: Any, args: tuple[Any, ...]) -> None:

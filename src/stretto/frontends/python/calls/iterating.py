@@ -110,10 +110,24 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
 def _zip(*iterables: Any, strict: bool = False) -> Any:
     inner = _all(iterables)
     if inner is not None:
+        gone_through = [id(item) for one in inner for item in _gone_through(one)]
+        if len(set(gone_through)) < len(gone_through):
+            fail(
+                "zip takes its items in turn from one iterator",
+                "take them from the sequence by their positions",
+            )
         return _made(iterators.Zipped, iterables, inner, strict)
     if any(isinstance(item, TracedList) for item in iterables):
         return sources.zipped(*iterables, strict=strict)
     return NotImplemented
+
+
+def _gone_through(iterator: Iterating) -> Iterator[Iterating]:
+    """The iterator and those that it takes its items from."""
+    yield iterator
+    inner: Any = getattr(iterator, "inner", ())
+    for one in (inner,) if isinstance(inner, Iterating) else inner:
+        yield from _gone_through(one)
 
 
 def _map(function: Any, *iterables: Any) -> Any:
@@ -231,8 +245,30 @@ def _untouched(iterator: Iterating) -> Any:
 
 def drained(iterator: Iterating) -> Any:
     """All items that are left, for a function that uses them all."""
+    if _is_endless(iterator):
+        fail(
+            f"all items are taken of an iterator of class {iterator.kind.__name__}, which has no "
+            "end",
+            "take them in a for statement with break",
+        )
     items = loop_over(iterator)
     return rewritten(iterators.rest_of)(iterator) if items is iterator else items
+
+
+def _is_endless(iterator: Iterating) -> bool:
+    match iterator:
+        case iterators.Counted() | iterators.Cycled() | iterators.Repeated(left=None):
+            return True
+        case iterators.Zipped(inner=inner):
+            return bool(inner) and all(map(_is_endless, inner))
+        case iterators.Chained(inner=inner):
+            return any(map(_is_endless, inner))
+        case iterators.Sliced(stop=stop):
+            return stop is None and _is_endless(iterator.inner)
+        case iterators.Over():
+            return not isinstance(iterator, iterators.WhileHolds) and _is_endless(iterator.inner)
+        case _:
+            return False
 
 
 def contains(iterator: Iterating, item: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_any
 
+from stretto.errors import RaisesInPython
 from stretto.frontends.python.control.branches import stage_and, stage_ifexp, stage_or
 from stretto.frontends.python.lists import methods, operations
 from stretto.frontends.python.lists.choices import item_of_sequence
@@ -70,6 +71,7 @@ def count(items: Sequence[Any], value: Any) -> Any:
     """`items.count(value)`."""
     if not _is_searched(items, value):
         return NotImplemented
+    check_identity(items, value)
     total: Any = 0
     for item in items:
         total = total + _is_equal(item, value)
@@ -80,6 +82,7 @@ def index(items: Sequence[Any], value: Any, start: int = 0, stop: int = sys.maxs
     """`items.index(value, start, stop)`: the first place where the value is."""
     if not _is_searched(items, value):
         return NotImplemented
+    check_identity(items, value)
     places = range(*slice(start, stop).indices(len(items)))
     flags = [_is_equal(items[place], value) for place in places]
     kind = type(items).__name__
@@ -100,6 +103,13 @@ def _any_of(flags: list[Any]) -> Any:
 def _is_searched(items: Sequence[Any], value: Any) -> bool:
     """Whether the run decides which of the items the value is equal to."""
     return any(isinstance(item, TracedTensor | Either) for item in (value, *items))
+
+
+def check_identity(items: Sequence[Any], value: Any) -> None:
+    """Lets a call run in Python where NaN is looked for, which is found where it is the object."""
+    is_float = isinstance(value, TracedTensor) and value.number and value.is_floating_point()
+    if is_float and not any(item is value for item in items):
+        check(value == value, RaisesInPython.__name__, "NaN is looked for by its identity")
 
 
 def _is_equal(item: Any, value: Any) -> Any:
@@ -173,15 +183,10 @@ def _order_of_floats(numbers: Any, reverse: bool) -> Any:
 
 
 def _check_numbers(numbers: Any) -> None:
-    """Stops the run where the order depends on which items Python compares with each other."""
+    """Lets a call run in Python where the order depends on which items Python compares."""
     if numbers.is_floating_point():
-        check(torch.logical_not(numbers.isnan().any()), "RuntimeError", _WITH_NAN)
-
-
-_WITH_NAN = (
-    "NaN is among many numbers that are sorted, or in tuples: Python's order depends on which ones "
-    "it compares, which a compiled function does not know; sort numbers without NaN"
-)
+        is_known = torch.logical_not(numbers.isnan().any())
+        check(is_known, RaisesInPython.__name__, "NaN is among numbers that Python sorts")
 
 
 def _column(numbers: list[Any]) -> Any:

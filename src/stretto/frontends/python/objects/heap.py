@@ -244,7 +244,7 @@ class Heap:
             else:
                 yield read_cell(cell)
         yield from (function.__defaults__ or (), *(function.__kwdefaults__ or {}).values())
-        if function.__dict__:
+        if function.__dict__ or is_user_file(code.co_filename):
             self.owners[id(function.__dict__)] = FunctionType
             yield from self._box(function.__dict__)
         if is_user_file(code.co_filename):

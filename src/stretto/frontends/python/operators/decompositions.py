@@ -25,7 +25,9 @@ from stretto.frontends.python.operators.value_checks import check_classes
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided
+from stretto.ir.types import DType
 
 aten = torch.ops.aten
 
@@ -52,6 +54,11 @@ def _fill_(target: Any, value: Any) -> Any:
             "fill_ only supports 0-dimension value tensor but got tensor with "
             f"{value.dim()} dimensions."
         )
+    elif value.is_floating_point() and DType.from_torch(target.dtype).is_integer:
+        limits = torch.iinfo(target.dtype)
+        fits = torch.logical_and(value >= limits.min, value <= limits.max)
+        message = f"value cannot be converted to type {target.dtype} without overflow"
+        check(fits, "RuntimeError", message)
     overwrite(target, value)
     return target
 

@@ -290,7 +290,7 @@ def record(func: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(item, FakeTensor):
             return item
         value, fake = pairs[id(item)]
-        made = state.fresh(value, fake, number)
+        made = state.fresh(value, fake, None if fake.dim() else number)
         made.memory.any_layout = any_layout
         return made
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from stretto.errors import VerifyError
+from stretto.errors import RaisesInPython, VerifyError
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, dims_by_stride, known_result, remember
 from stretto.frontends.python.tracing.locations import user_location
@@ -120,15 +120,9 @@ def _reshaped(func: Any) -> ViewRule:
     return lambda x, *args: _with_shape(x, _fake_view(func, x, *args))
 
 
-_SQUEEZED_ONE = (
-    "squeeze() of a dim whose size data decide: it is 1 in this run, so the result would have one "
-    "dim less; name the dims that always have size 1"
-)
-
-
 def _squeezed(func: Any) -> ViewRule:
     """The same without dims of size 1. Which sizes are 1 is asked, for the rank follows from it; a
-    size that data decide is taken for another, and stops the run where it is 1."""
+    size that data decide is taken for another, and a call where it is 1 runs in Python."""
     reshaped = _reshaped(func)
 
     def rule(x: TracedTensor, dims: int | Sequence[int] | None = None) -> TracedTensor:
@@ -136,7 +130,7 @@ def _squeezed(func: Any) -> ViewRule:
         for dim in asked if x.dim() else ():
             size: Any = x.shape[dim]
             if is_decided(size):
-                check(plain(size != 1), "RuntimeError", _SQUEEZED_ONE)
+                check(plain(size != 1), RaisesInPython.__name__, "squeeze() drops a dim")
             else:
                 bool(size == 1)
         return reshaped(x) if dims is None else reshaped(x, dims)

@@ -136,7 +136,9 @@ class ExpressionLowering(ast.NodeTransformer):
             if not node.args and self.self_name:
                 node.args = [name("__class__"), name(self.self_name)]
             return node
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "globals", "vars"):
+        if isinstance(node.func, ast.Name) and node.func.id == "globals":
+            return staged(node, "namespace", node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "vars") and not node.args:
             return node
         call = staged(node, "call", node.func, *node.args)
         call.keywords = node.keywords

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
+from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks
 
 
@@ -62,6 +63,15 @@ class Either:
 
     def __format__(self, spec: str) -> str:
         return str(Hooks.call(format, self, spec))
+
+    def __enter__(self) -> NoReturn:
+        fail(
+            "a with statement is on an object that is one of several",
+            "write one with statement in each arm of the branch that chooses the object",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        raise AssertionError("no with statement is entered")
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
