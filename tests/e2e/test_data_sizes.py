@@ -478,3 +478,31 @@ def halves(x: Tensor, depth: int) -> Tensor:
 def test_recursion_over_sizes_is_refused() -> None:
     with pytest.raises(stretto.CaptureError, match="'halves' calls itself with tensors whose size"):
         stretto.compile(halves, backend="interpreter")(torch.randn(9), 0)
+
+
+def test_an_item_that_nobody_reads() -> None:
+    def second_positive(x: Tensor) -> Tensor:
+        x[x > 0][1]
+        return x * 2
+
+    fast = stretto.compile(second_positive, backend="interpreter")
+    x = torch.tensor([1.0, 2.0, -1.0])
+    assert torch.equal(fast(x), x * 2)
+    with pytest.raises(IndexError, match="index 1 is out of bounds for dimension 0 with size 0"):
+        fast(-x.abs())
+
+
+def test_a_missing_item_that_is_handled() -> None:
+    def second_positive(x: Tensor) -> Tensor:
+        try:
+            y = x[x > 0][1]
+        except IndexError:
+            y = x[0]
+        return y + 1
+
+    x = torch.tensor([1.0, 2.0, -1.0])
+    with pytest.raises(stretto.CaptureError, match="whether IndexError is raised here"):
+        stretto.compile(second_positive, backend="interpreter")(x)
+    fast = stretto.compile(second_positive, backend="interpreter", fallback=True)
+    for call in (x, -x, x):
+        assert torch.equal(fast(call), second_positive(call))

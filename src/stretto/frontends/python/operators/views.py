@@ -187,6 +187,8 @@ def selected(x: TracedTensor, dim: int, index: int | Value) -> TracedTensor:
     dim %= x.dim()
     if isinstance(index, Value):
         _check(index, x, dim, 1, "aten.select.int")
+    elif is_decided(x.shape[dim]):
+        _check(tracer().literal(index, DType.I64), x, dim, 1, "aten.select.int")
     if _last(x, "aten.expand.default") is not None:
         inside = _selected_before_expand(x, fake, dim, index)
         if inside is not None:
