@@ -102,10 +102,9 @@ def test_what_is_not_in_a_list() -> None:
         compiled(torch.tensor([1.0, math.nan, 3.0]))
 
 
-def test_nan_among_many_numbers_stops_the_run() -> None:
+def test_nan_among_many_numbers_is_sorted_by_python() -> None:
     compiled = stretto.compile(lambda x: sorted(x.tolist()), backend="interpreter")
     x = torch.randn(70)
     assert compiled(x) == sorted(x.tolist())
     x[3] = math.nan
-    with pytest.raises(RuntimeError, match="sort numbers without NaN"):
-        compiled(x)
+    assert repr(compiled(x)) == repr(sorted(x.tolist()))

@@ -338,6 +338,7 @@ def test_everything_that_is_captured_is_written() -> None:
     assert {item.name for item in fields(Captured)} == {
         "program", "inputs", "constants", "output", "mutations", "notes", "guards", "writes",
         "identical", "objects", "sizes", "windows", "journal", "differentiable",
+        "replaces",
     }  # fmt: skip
 
 
@@ -350,6 +351,18 @@ def test_nothing_to_save(tmp_path: Path) -> None:
 def test_a_program_that_switches_grad_mode_on_is_not_saved(tmp_path: Path) -> None:
     fast = interpreted(torch.enable_grad()(lambda x: x * 2), example_inputs=(torch.ones(2),))
     with pytest.raises(SaveError, match="switches grad mode on"):
+        fast.save(tmp_path / "file")
+
+
+def test_a_program_with_a_handler_that_raises_is_not_saved(tmp_path: Path) -> None:
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x[x.long().sum()]
+        except IndexError:
+            raise ValueError("no such item") from None
+
+    fast = interpreted(checked, example_inputs=(torch.tensor([1.0, 0.0]),))
+    with pytest.raises(SaveError, match="handlers that raise another exception"):
         fast.save(tmp_path / "file")
 
 

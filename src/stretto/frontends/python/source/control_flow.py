@@ -129,6 +129,8 @@ class ExpressionLowering(ast.NodeTransformer):
         return self.scopes > 0 and _has_walrus(nodes)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        if is_staging(node.func) and _is_globals(node.args[:1]):
+            return node  # of `_watch_outer`
         self.generic_visit(node)
         if is_staging(node.func):
             return node
@@ -136,7 +138,7 @@ class ExpressionLowering(ast.NodeTransformer):
             if not node.args and self.self_name:
                 node.args = [name("__class__"), name(self.self_name)]
             return node
-        if isinstance(node.func, ast.Name) and node.func.id == "globals":
+        if _is_globals([node]):
             return staged(node, "namespace", node)
         if isinstance(node.func, ast.Name) and node.func.id in ("locals", "vars") and not node.args:
             return node
@@ -602,6 +604,15 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def _declared(node: ast.FunctionDef, kind: type[Any]) -> NameSet:
     declarations: list[Any] = [item for item in own_statements(node) if isinstance(item, kind)]
     return frozenset(declared for item in declarations for declared in item.names)
+
+
+def _is_globals(nodes: Sequence[ast.expr]) -> bool:
+    """True for a single call of `globals`."""
+    match nodes:
+        case [ast.Call(ast.Name("globals"))]:
+            return True
+        case _:
+            return False
 
 
 class _OuterWatch(ast.NodeTransformer):
