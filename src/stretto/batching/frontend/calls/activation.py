@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable
+from functools import lru_cache
 
 from stretto.batching.frontend.calls.ownership import gone_through_once, owned_names, private_lists
 from stretto.batching.frontend.calls.sources import Source
@@ -15,9 +16,10 @@ from stretto.batching.frontend.state.values import NONE, Value
 from stretto.frontends.python.source.liveness import stores
 
 
-def _local_names(source: Source) -> frozenset[str]:
-    return stores(source.node.body) | {
-        arg.arg for arg in ast.walk(source.node.args) if isinstance(arg, ast.arg)
+@lru_cache(4096)
+def _local_names(function: ast.FunctionDef) -> frozenset[str]:
+    return stores(function.body) | {
+        arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)
     }
 
 
@@ -36,7 +38,7 @@ def new_frame(
         source.code,
         path,
         bound,
-        _local_names(source),
+        _local_names(source.node),
         caller=frame,
         owner=source.owner,
         place=source.node,

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable
+from functools import lru_cache
+
+from stretto.frontends.python.source.syntax import child_nodes, every_node
+
+_KEPT = 4096
+"""Functions whose facts are kept: each of their calls asks for them."""
 
 _CREATES = frozenset(
     (
@@ -13,16 +19,17 @@ _CREATES = frozenset(
 )  # fmt: skip
 
 
+@lru_cache(_KEPT)
 def owned_names(function: ast.FunctionDef) -> frozenset[str]:
     """Local names that are only bound to new tensors, and read only where nothing keeps them: as
     operands of operators, of functions of torch, and in `return`."""
     parents: dict[ast.AST, ast.AST] = {}
-    for node in ast.walk(function):
-        for child in ast.iter_child_nodes(node):
+    for node in every_node(function):
+        for child in child_nodes(node):
             parents[child] = node
-    refused = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)}
+    refused = {arg.arg for arg in every_node(function) if isinstance(arg, ast.arg)}
     bound: set[str] = set()
-    for node in ast.walk(function):
+    for node in every_node(function):
         if not isinstance(node, ast.Name):
             continue
         parent = parents[node]
@@ -75,20 +82,21 @@ _READS = frozenset(
 )  # fmt: skip
 
 
+@lru_cache(_KEPT)
 def private_lists(function: ast.FunctionDef) -> frozenset[str]:
     """Local names of lists that nothing else can hold: they begin as a display, and are only
     appended to, indexed, measured, combined by `torch.cat` or `torch.stack`, and returned. Such a
     list may be taken for the tuple of its items."""
     parents: dict[ast.AST, ast.AST] = {}
     inner: set[ast.AST] = set()
-    for node in ast.walk(function):
-        for child in ast.iter_child_nodes(node):
+    for node in every_node(function):
+        for child in child_nodes(node):
             parents[child] = node
         if isinstance(node, ast.FunctionDef | ast.Lambda) and node is not function:
-            inner |= set(ast.walk(node))
-    refused = {arg.arg for arg in ast.walk(function) if isinstance(arg, ast.arg)}
+            inner |= set(every_node(node))
+    refused = {arg.arg for arg in every_node(function) if isinstance(arg, ast.arg)}
     bound: set[str] = set()
-    for node in ast.walk(function):
+    for node in every_node(function):
         if isinstance(node, ast.Global | ast.Nonlocal):
             refused |= set(node.names)
         if not isinstance(node, ast.Name):
@@ -133,12 +141,13 @@ def _keeps_private(node: ast.Name, parent: ast.AST, parents: dict[ast.AST, ast.A
             return False
 
 
+@lru_cache(_KEPT)
 def gone_through_once(function: ast.FunctionDef) -> frozenset[str]:
     """Local names that are read once for each time that they are bound: an iterator that one of
     them holds is not gone through again, when it has nothing left."""
     reads: dict[str, list[Hashable]] = {}
     stores: dict[str, list[Hashable]] = {}
-    for argument in ast.walk(function.args):
+    for argument in every_node(function.args):
         if isinstance(argument, ast.arg):
             stores.setdefault(argument.arg, []).append(None)
 
@@ -152,16 +161,16 @@ def gone_through_once(function: ast.FunctionDef) -> frozenset[str]:
                 for part in (target, *body, *orelse):
                     visit(part, node)
             case ast.While() | ast.FunctionDef() | ast.Lambda() | ast.comprehension():
-                for part in ast.iter_child_nodes(node):
+                for part in child_nodes(node):
                     visit(part, node)
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
                 first = node.generators[0].iter
                 visit(first, around)
-                for part in ast.walk(node):
-                    if isinstance(part, ast.Name) and part not in list(ast.walk(first)):
+                for part in every_node(node):
+                    if isinstance(part, ast.Name) and part not in list(every_node(first)):
                         visit(part, node)
             case _:
-                for part in ast.iter_child_nodes(node):
+                for part in child_nodes(node):
                     visit(part, around)
 
     for statement in function.body:

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -15,6 +16,7 @@ from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.guards import note_cell, note_function
 from stretto.batching.frontend.state.values import Closure, Static, Value
 from stretto.frontends.python.source.rewrite import definition_of
+from stretto.frontends.python.source.syntax import every_node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +87,23 @@ def source_of_closure(frame: Frame, function: Closure) -> Source:
     )
 
 
+@lru_cache(4096)
+def _refused_parts(
+    node: ast.FunctionDef,
+) -> tuple[ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal, ...]:
+    return tuple(
+        part
+        for part in every_node(node)
+        if isinstance(part, ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal)
+    )
+
+
 def _check_kind(frame: Frame, node: ast.FunctionDef, name: str) -> None:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Yield | ast.YieldFrom | ast.Await):
-            with at(frame, part):
-                frame.refuse(f"{name} is a generator", "return a list instead")
+    for part in _refused_parts(node):
         if isinstance(part, ast.Global | ast.Nonlocal):
             frame.refuse(
                 f"{name} assigns {', '.join(part.names)}, a variable outside of it",
                 "return the value, or keep it in a list or an object",
             )
+        with at(frame, part):
+            frame.refuse(f"{name} is a generator", "return a list instead")
