@@ -237,7 +237,7 @@ def push_to_pair(s: Any, x: Tensor) -> Tensor:
 
 
 REFUSED = [
-    (mixed, "the list 'items' has other lengths in the arms of a branch on a tensor"),
+    (mixed, "a list has more or fewer items after a branch or loop on a tensor, and it outlives"),
     (set_while_it_grows, "an item is set of a list that grew in a traced branch or loop"),
 ]
 

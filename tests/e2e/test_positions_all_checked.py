@@ -26,7 +26,7 @@ SOME_ELEMENTS: dict[str, Function] = {
     "first": lambda x, i: x[i][0],
     "slice": lambda x, i: x.index_select(0, i)[:1] * 2,
     "behind arithmetic": lambda x, i: (F.embedding(i, x) + 1)[0],
-    "chosen": lambda x, i: torch.where(x[:3] > 100, x[i], 0.0),
+    "chosen": lambda x, i: torch.where(x[0] > 100, x[i], 0.0),
     "in an arm": lambda x, i: (lambda y: y.sum() if x.sum() > 1e6 else x.sum())(x[i]),
 }
 NO_ELEMENTS: dict[str, Function] = {

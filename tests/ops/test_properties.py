@@ -31,6 +31,8 @@ def op_of(line: str) -> TensorOp:
         "aten.sum.default(%m)",
         "aten.permute.default(%m, (1, 0))",
         "aten.select.int(%j, 0, 1)",
+        "aten.select.int(%s, 0, `s0 - 1`)",
+        "aten.select.int(%s, 0, -1)",
         "aten._to_copy.default(%j, dtype=torch.float32)",
         "aten.div.Tensor(%x, %x)",
         "aten.mul.Tensor(%s, %s)",
@@ -60,7 +62,8 @@ def test_ops_that_cannot_stop(line: str) -> None:
         ("aten.index_put.default(%x, (%b,), %x)", "positions out of range"),
         ("aten.masked_scatter.default(%x, %b, %x)", "refuses some values"),
         ("aten.mul.Tensor(%s, %t)", "symbolic dims"),
-        ("aten.select.int(%s, 0, 99)", "too short for its position"),
+        ("aten.select.int(%s, 0, `s1 - 1`)", "may be out of range for the size s0"),
+        ("aten.select.int(%s, 0, 99)", "may be out of range for the size s0"),
     ],
 )
 def test_ops_that_may_stop(line: str, reason: str) -> None:

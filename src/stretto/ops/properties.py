@@ -19,6 +19,7 @@ from stretto.ir.core import Op
 from stretto.ir.failure import eager_class
 from stretto.ir.ops import TensorOp, argument_values
 from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType, TensorType
 from stretto.ops import table
 from stretto.ops.arguments import arguments
@@ -177,8 +178,6 @@ def stop_reason(op: TensorOp) -> str | None:
     types = _tensor_types(op)
     if any(not type.is_static for type in types) and relations(op):
         return "whether the symbolic dims of its operands agree is known only at run time"
-    if op.target == "aten.select.int" and not _is_inside(types[0], op.args[1], op.args[2]):
-        return "the symbolic dim may be too short for its position"
     match known.fails:
         case Fails.DIVISOR if any(type.dtype.is_integer for type in types):
             return known.fails.value
@@ -188,12 +187,6 @@ def stop_reason(op: TensorOp) -> str | None:
             return f"`{op.target}`: {known.fails.value}"
         case _:
             return None
-
-
-def _is_inside(type: TensorType, dim: Any, position: Any) -> bool:
-    """Whether a dim is surely long enough for a position that is a number."""
-    size = type.shape[dim]
-    return at_most(position + 1 if position >= 0 else -position, size)
 
 
 def stay_reason(op: TensorOp) -> str | None:
@@ -233,18 +226,19 @@ def _run_time_number(op: TensorOp) -> str | None:
 
 
 def _known_position(op: TensorOp) -> str | None:
-    """A known position in a dim of a size that may be too small: a branch around the op may have
-    asked for the size."""
+    """A position that is a number or a size, in a dim that may be too short for it: a branch
+    around the op may have asked for the size."""
     positions = properties(op.target).positions
     if positions is None or positions.reach is not Reach.DIM:
         return None
     given = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
     position, dim = given.get(positions.name), given.get("dim")
-    if not isinstance(position, int) or not isinstance(dim, int):
+    if not isinstance(position, int | Size) or not isinstance(dim, int):
         return None
     size = given["self"].tensor.shape[dim]
-    least = position + 1 if position >= 0 else -position
-    if at_most(least, size):
+    if at_most(0, position) and at_most(position + 1, size):
+        return None
+    if at_most(position, -1) and at_most(-position, size):
         return None
     return f"its argument `{positions.name}` may be out of range for the size {size}"
 

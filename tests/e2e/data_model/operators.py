@@ -375,6 +375,28 @@ def truth_in_any() -> Use:
     return lambda x: x + any([Truth(x), Truth(x + 1)])
 
 
+class AskedTruth(Truth):
+    """It counts how often it is asked."""
+
+    def __init__(self, data: Tensor) -> None:
+        super().__init__(data)
+        self.times = 0
+
+    def __bool__(self) -> bool:
+        self.times += 1
+        return super().__bool__()
+
+
+@use
+def truths_asked_once() -> Use:
+    def fn(x: Tensor) -> Tensor:
+        asked = AskedTruth(x), AskedTruth(-x), AskedTruth(x + 1)
+        found = x + any(asked) + 2 * all(asked)
+        return found + sum([item.times * 10**place for place, item in enumerate(asked)])
+
+    return fn
+
+
 @use
 def truth_asserted() -> Use:
     def fn(x: Tensor) -> Tensor:

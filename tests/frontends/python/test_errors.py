@@ -174,7 +174,7 @@ CASES: list[tuple[Callable[..., Any], str, str]] = [
     (coroutine, "is an async function", "plain function"),
     (keeps_a_function, "a new object of class function, which cannot be made again", "before the"),
     (keeps_a_module, "a new object of class ReLU, which cannot be made again", "before the first"),
-    (changes_an_array, "a ndarray that outlives the call is changed", "in a tensor"),
+    (changes_an_array, "may change an object of class ndarray, which is not known", "in tensors"),
     (advances_an_iterator, "a range_iterator that outlives the call is advanced", "keep a list"),
     (marks_a_tensor, "the attribute 'mark' of a tensor is set", "an object of your own"),
     (set_in_a_loop, "a set has more or fewer items after a branch or loop", "a local list"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import stretto
 from stretto.machines.machine import Trial
-from stretto.machines.registry import default_machine, known_machines, registered
+from stretto.machines.registry import default_machine, find_machine, known_machines, registered
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.recursion_levels import RecursionLevels
@@ -71,6 +71,7 @@ def _trial_machines() -> dict[str, TrialMachine]:
 MACHINES = _trial_machines()
 STANDARD = tuple(name for name, machine in MACHINES.items() if machine.trial.every == 1)
 """Those that are fast enough for every function."""
+ORACLES = tuple(name for name in MACHINES if find_machine(MACHINES[name].backend).is_oracle)
 NATIVE = tuple(name for name in MACHINES if MACHINES[name].backend == default_machine().name)
 
 

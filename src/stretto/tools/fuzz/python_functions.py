@@ -8,6 +8,7 @@ import torch
 
 from stretto.tools.fuzz.constructs import FAMILIES, IMPORTS
 from stretto.tools.fuzz.family import Family
+from stretto.tools.fuzz.machines import ORACLES
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.scope import Scope
 from stretto.tools.fuzz.source import Source
@@ -18,7 +19,6 @@ from stretto.tools.fuzz.writer import ModuleWriter
 
 START = ("n1 = int(x.sum().nan_to_num().clamp(-9, 9)) % 4", "p1 = x.reshape(-1)[0].item()")
 """Numbers that depend on a tensor, so that most slots have one."""
-FAST = ("interpreter",)
 GRAD_MODE = "    torch.set_grad_enabled(True)\n"
 
 
@@ -102,7 +102,7 @@ def random_python(first: int, count: int, machines: tuple[str, ...], seconds: fl
 
     def run(seed: int, note: Note) -> Outcome:
         note("eager: writing")
-        source = Source(f"seed {seed}", write_python(seed), seed, machines or FAST)
+        source = Source(f"seed {seed}", write_python(seed), seed, machines or ORACLES)
         outcome = try_program(source.program(), note)
         return replace(outcome, source="" if outcome.verdict == "equal" else source.text)
 

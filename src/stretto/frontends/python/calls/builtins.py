@@ -277,8 +277,8 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
             return stage_not(found) if start else found
         found: Any = start
         for number, item in enumerate(items):  # pyright: ignore[reportUnknownArgumentType]
-            found = stage(found, lambda i=item: i)
-            if not _traced(found) and bool(found) is not start:
+            found = stage(found, lambda i=item: stage_not(stage_not(i)))
+            if found is (not start):
                 break
             if number == _MOST_ITEMS:
                 fail(
@@ -286,7 +286,7 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
                     "decides when they are enough",
                     "test them in a loop with break",
                 )
-        return cast_number(found, bool) if _traced(found) else stage_not(stage_not(found))
+        return cast_number(found, bool) if _traced(found) else found
 
     return rule
 
