@@ -392,7 +392,7 @@ def truths_asked_once() -> Use:
     def fn(x: Tensor) -> Tensor:
         asked = AskedTruth(x), AskedTruth(-x), AskedTruth(x + 1)
         found = x + any(asked) + 2 * all(asked)
-        return found + sum([item.times * 10**place for place, item in enumerate(asked)])
+        return found + sum(item.times * 10**place for place, item in enumerate(asked))
 
     return fn
 

@@ -129,6 +129,15 @@ def passed_on(x: Tensor) -> Any:
     return total(doubled(x))
 
 
+def expressions_in_an_arm(x: Tensor) -> Any:
+    weights = (1, 2, 3)
+    if x.sum() > 0:
+        total = sum(weight * 10**place for place, weight in enumerate(weights))
+        largest = max(a * b for a, b in zip(weights, reversed(weights), strict=True))
+        x = x * total + largest
+    return x
+
+
 def shared_variables(x: Tensor) -> Any:
     count = 0
 
@@ -167,7 +176,17 @@ def manager(x: Tensor) -> Any:
 
 @pytest.mark.parametrize(
     "fn",
-    [of_a_module, to_builtins, nested, conditional, returns, passed_on, shared_variables, manager],
+    [
+        of_a_module,
+        to_builtins,
+        nested,
+        conditional,
+        returns,
+        expressions_in_an_arm,
+        passed_on,
+        shared_variables,
+        manager,
+    ],
 )
 def test_generators(fn: Any) -> None:
     check(fn, *CASES)

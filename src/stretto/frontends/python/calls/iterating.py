@@ -17,6 +17,7 @@ from torch import nn
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.lists import iterators, parts, sources
 from stretto.frontends.python.lists.iterators import Iterating
+from stretto.frontends.python.objects.foreign import note_made
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
@@ -212,7 +213,10 @@ def _listed(make: Rule) -> Rule:
 def loop_over(iterable: Any) -> Any:
     """What a loop or a comprehension runs over in the place of an iterator that it alone uses."""
     if isinstance(iterable, Iterating) and iterable.touched is False and not _is_visible(iterable):
-        return _untouched(iterable)
+        found = _untouched(iterable)
+        if isinstance(found, Iterator):
+            note_made(found, loop_over, iterable.made_of)
+        return found
     return iterable
 
 
