@@ -1,6 +1,8 @@
 """`make outside`: runs every program in a process of its own, and writes the table of models.md.
 
-A program that is refused is run again with `fallback=True`.
+A program that is refused is run again with `fallback=True`. The folder keeps the last row of each
+program, as soon as it is known: a run that was interrupted goes on with `--missing`, programs that
+are run again by their names get new rows, and the table has the rows of all.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tests.outside.registry import Program, programs
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
+JOURNAL = "rows.jsonl"
 BEGIN, END = "<!-- outside: begin -->", "<!-- outside: end -->"
 
 
@@ -62,6 +65,13 @@ def table(known: dict[str, Program], rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def kept(folder: Path) -> dict[str, Row]:
+    """The last row of each program that ran with this folder."""
+    journal = folder / JOURNAL
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return {row.name: row for row in (Row(**json.loads(line)) for line in lines)}
+
+
 def write(page: Path, text: str) -> None:
     """Replaces what the page has between the two markers."""
     before, _, rest = page.read_text().partition(BEGIN)
@@ -71,26 +81,32 @@ def write(page: Path, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="programs; without any all run, for the table")
+    parser.add_argument("names", nargs="*", help="programs; without any all run")
+    parser.add_argument("--missing", action="store_true", help="only programs without a row")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--seconds", type=float, default=400, help="limit of one program")
     parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "outside")
     options = parser.parse_args()
     known = programs()
-    names = options.names or list(known)
-    options.out.mkdir(parents=True, exist_ok=True)
+    folder = options.out / options.backend
+    folder.mkdir(parents=True, exist_ok=True)
+    before = kept(folder) if options.missing else {}
+    names = [name for name in options.names or known if name not in before]
 
     def judge(name: str) -> Row:
-        row = run(name, options.backend, options.seconds, options.out)
-        print(json.dumps(asdict(row)), flush=True)
+        row = run(name, options.backend, options.seconds, folder)
+        line = json.dumps(asdict(row))
+        print(line, flush=True)
+        with open(folder / JOURNAL, "a") as journal:
+            journal.write(line + "\n")
         return row
 
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(judge, names))
-    (options.out / "rows.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
-    if not options.names and options.backend == "cpu":
-        write(PAGE, table(known, rows))
+    found = kept(folder)
+    if options.backend == "cpu" and found.keys() >= known.keys():
+        write(PAGE, table(known, [found[name] for name in known]))
     sys.exit(any(row.verdict in ("wrong", "internal error", "hang") for row in rows))
 
 

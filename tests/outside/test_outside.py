@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from tests.outside.judge import judged
 from tests.outside.registry import programs
-from tests.outside.run import BEGIN, END, Row, table, write
+from tests.outside.run import BEGIN, END, JOURNAL, Row, kept, table, write
 from tests.sampling import sampled
 
 FAST = [name for name, program in programs().items() if program.fast]
@@ -32,3 +35,11 @@ def test_the_table_of_the_page(tmp_path) -> None:
         "first call, s |\n|---|---|---|---|---|\n"
         f"| {name} | {known[name].package} | right |  | 1.5 |\n{END}\nafter\n"
     )
+
+
+def test_the_folder_keeps_the_last_row_of_each_program(tmp_path) -> None:
+    assert kept(tmp_path) == {}
+    rows = [Row("one", "refused", "why"), Row("other", "right"), Row("one", "right", "", 2.0)]
+    lines = [json.dumps(asdict(row)) + "\n" for row in rows]
+    (tmp_path / JOURNAL).write_text("".join(lines))
+    assert kept(tmp_path) == {"other": rows[1], "one": rows[2]}
