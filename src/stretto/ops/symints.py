@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
     sym_and,
 )
 from torch.torch_version import TorchVersion
+from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.numbers import int_oo
 
 from stretto.errors import VerifyError
@@ -101,7 +102,9 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
         of_torch = decomposition_table.get(overload, overload)
-        overload = overload.py_kernels.get(_KEYS.Meta, of_torch)
+        # A rule for the meta device gives what has no operands to that device.
+        has_operands = any(isinstance(arg, torch.Tensor) for arg in tree_leaves((args, kwargs)))
+        overload = overload.py_kernels.get(_KEYS.Meta, of_torch) if has_operands else of_torch
     return overload(*args, **kwargs)
 
 

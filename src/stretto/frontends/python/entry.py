@@ -381,6 +381,8 @@ def _call(region: Region, fn: Any, args: Any, kwargs: Any) -> Any:
     try:
         return staging.call(fn, *args, **kwargs)
     except Exception as error:
+        if raises(error) and tracer().hints.deny_compiling():
+            raise Replan from None
         has_checks = any(isinstance(op, CheckOp) for op in region.scope.block.walk())
         says = bool(tracer().heap.journal.sites)
         if not raises(error) or not (has_checks or says or shows_values(error)):

@@ -475,6 +475,23 @@ def test_libraries_are_told_of_the_capture() -> None:
     assert not torch.compiler.is_compiling()
 
 
+def test_libraries_that_raise_when_compiled_are_told_that_they_are_not() -> None:
+    def f(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if x.sum() < -100:
+            raise ValueError("too small")
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones(3)
+        return x * mask[None]  # pyright: ignore[reportOptionalSubscript]
+
+    fast = stretto.compile(f, backend="interpreter")
+    for x in (A, A * 2, A):
+        assert torch.equal(fast(x), f(x))
+    with pytest.raises(ValueError, match="too small"):
+        fast(A - 1000)
+    with pytest.raises(TypeError):
+        stretto.compile(lambda x: torch.compiler.is_compiling() + None)(A)
+
+
 def test_numbers_from_tensors() -> None:
     def f(x: Tensor) -> tuple[float, int, bool, Tensor, int]:
         s = x.sum().item()

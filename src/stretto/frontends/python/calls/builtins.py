@@ -495,7 +495,7 @@ RULES: dict[Any, BuiltinRule] = {
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
-    torch.compiler.is_compiling: lambda: True,
+    torch.compiler.is_compiling: lambda: tracer().hints.is_compiling(),
     torch.Generator: _generator,
     torch.manual_seed: _manual_seed,
     torch.random.manual_seed: _manual_seed,

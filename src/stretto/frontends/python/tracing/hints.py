@@ -36,6 +36,10 @@ class Hints:
     """Their arguments that are another number on each level."""
     is_varying: bool = True
     """Whether such arguments are numbers of the Program."""
+    says_compiling: bool = True
+    """The answer to `torch.compiler.is_compiling()`."""
+    was_asked: bool = False
+    """Whether the function has asked."""
     work: int = 0
     """How much has been traced in all tries."""
     restarts: int = 0
@@ -46,6 +50,18 @@ class Hints:
         found in the rest is found by the next one, so there must not be many such ends."""
         return self.restarts < _MOST_RESTARTS
 
+    def is_compiling(self) -> bool:
+        """Answers a function that asks whether it is compiled."""
+        self.was_asked = True
+        return self.says_compiling
+
+    def deny_compiling(self) -> bool:
+        """Answers otherwise from the next try on. Returns whether that makes a difference: eager
+        PyTorch does not take the way on which the function has raised an exception."""
+        makes_difference = self.was_asked and self.says_compiling
+        self.says_compiling = False
+        return makes_difference
+
     def size(self) -> int:
         found = len(self.recursive) + len(self.sized) + len(self.varying)
-        return found + self.restarts + (not self.is_varying)
+        return found + self.restarts + (not self.is_varying) + (not self.says_compiling)
