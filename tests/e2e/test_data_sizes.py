@@ -506,3 +506,29 @@ def test_a_missing_item_that_is_handled() -> None:
     fast = stretto.compile(second_positive, backend="interpreter", fallback=True)
     for call in (x, -x, x):
         assert torch.equal(fast(call), second_positive(call))
+
+
+def test_a_size_that_one_arm_needs_is_not_known_in_others() -> None:
+    """An operator of an arm wants a size to be that of another tensor, which the run checks."""
+
+    def met_in_an_arm(x: Tensor) -> Any:
+        found, out = x[x > 0], x[:2]
+        if x.sum() > 0:
+            out = out + found
+        return out, found.shape[0], found * 2
+
+    def met_by_each_arm(x: Tensor) -> Tensor:
+        found = x[x > 0]
+        if x.sum() > 0:
+            out = found + x[:2]
+        else:
+            out = found + x[:3]
+        return out.sum()
+
+    two, three = torch.tensor([1.0, 2.0, -1.0, -1.0]), torch.tensor([1.0, 2.0, 1.0, -9.0])
+    for function in (met_in_an_arm, met_by_each_arm):
+        fast = stretto.compile(function, backend="interpreter", dynamic=False)
+        for x in (two, three, two):
+            torch.testing.assert_close(fast(x), function(x))
+        with pytest.raises(RuntimeError):
+            fast(three + 10)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import sympy
 import torch
 from torch._decomp import decomposition_table
 from torch._dynamo.source import ConstantSource
@@ -23,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most, maximum, minimum, with_maximum_outside
@@ -42,6 +44,28 @@ class SizeEnv(ShapeEnv):
         self, is_debug: bool = False, framework_loc: str | None = None
     ) -> tuple[SLoc, str]:
         return SLoc(framework_loc or "", None), ""
+
+    def forget_equal(self, symbols: Mapping[Any, Symbol]) -> None:
+        """Forgets to what else sizes are equal that data decide: an operator that needs it has it
+        compared in the run. Torch would from now on write the other for the size, in arms of
+        branches too that do not come to the operator."""
+        known = [name for name in self.replacements if name in symbols]
+        for name in known:
+            symbol = symbols[name]
+            high = int_oo if symbol.high is None else symbol.high
+            self.var_to_range[name] = ValueRanges(symbol.low, high)
+            del self.replacements[name]
+        if not known:
+            return
+        for asserted in self.deferred_runtime_asserts.values():
+            asserted[:] = [
+                one
+                for one in asserted
+                if not isinstance(one.expr, sympy.Eq) or one.expr.free_symbols.isdisjoint(symbols)
+            ]
+        # From torch 2.13 on, sizes keep what they were written as until this number changes.
+        self._replacements_version_counter = getattr(self, "_replacements_version_counter", 0) + 1
+        self._update_version_counter()
 
     def _log_create_unbacked_symbol(self, *_: Any, **__: Any) -> None:
         """Nobody reads of symbols that stand for ours."""

@@ -223,21 +223,11 @@ class Tracer:
     @contextmanager
     def faking(self) -> Generator[None]:
         """Run operators on fake tensors, unrecorded."""
-        with without_modes(), self.fake_mode:
-            yield
-        if self.symbols:
-            self._forget_equal_sizes()
-
-    def _forget_equal_sizes(self) -> None:
-        """Two sizes that data decide and an operator needs equal are compared in the run, and keep
-        their names: torch would from now on write one for the other."""
-        shape_env = self.fake_mode.shape_env
-        assert shape_env is not None
-        known = [name for name in shape_env.replacements if name in self.symbols]
-        for name in known:
-            del shape_env.replacements[name]
-        if known:
-            shape_env._update_version_counter()
+        try:
+            with without_modes(), self.fake_mode:
+                yield
+        finally:
+            self.sizes.env.forget_equal(self.symbols)
 
     def native(self) -> AbstractContextManager[object]:
         """Run operators on real tensors, unrecorded."""
