@@ -140,6 +140,8 @@ class Programs:
                 try:
                     return self._found(wide, call)
                 except CaptureError:
+                    if not self._compiler.may_run_in_python:  # a segment: it is cut instead
+                        raise
                     self._structures.share(wide, can=False)
         try:
             return self._found(key, call)

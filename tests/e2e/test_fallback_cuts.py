@@ -432,6 +432,38 @@ def test_the_statements_around_a_cut_are_native() -> None:
     assert f"forward, line {line + 2} to {line + 5}: 2 signatures compiled" in text
 
 
+def test_the_statement_that_makes_a_view_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known which one that is: no segment is halved until it is found."""
+
+    def viewed(x: Tensor) -> Tensor:
+        a = x + 1
+        b = a * 2
+        c = b.t()
+        d = b.exp()
+        e = d.sum(0)
+        f = e * 3
+        g = float(x.numpy().max())
+        return (b + 1) * f + c.sum() + d + g
+
+    captures = list[str]()
+    capture = stretto.compiler.capture
+
+    def counted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        captures.append(function.__name__)
+        return capture(function, *args, **kwargs)
+
+    monkeypatch.setattr("stretto.compiler.capture", counted)
+    fast = stretto.compile(viewed, backend="interpreter", fallback=True)
+    for x in (X, X + 1, X):
+        assert_same(fast(x), viewed(x))
+    line = viewed.__code__.co_firstlineno
+    text = fast.explain()
+    assert "c = b.t()" in text and "2 statements in Python" in text
+    assert f"viewed, line {line + 1} to {line + 2}" in text
+    assert f"viewed, line {line + 4} to {line + 6}" in text
+    assert len(captures) == 7, captures
+
+
 def test_what_is_printed_is_printed_in_each_call() -> None:
     def shown(x: Tensor) -> Tensor:
         y = torch.relu(x)

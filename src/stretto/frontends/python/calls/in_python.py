@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import threading
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -31,19 +30,9 @@ from stretto.frontends.python.source.pieces import RUN_BLOCK, Block, Body, body_
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.source.syntax import STAGING
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, read_cell, write_cell
-from stretto.frontends.python.tracing.locations import definition
+from stretto.frontends.python.tracing.locations import MARK, definition
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.values.own_methods import own_method
-
-
-class _Mark(threading.local):
-    """The statement of a segment that is being captured. None: none was reached yet."""
-
-    def __init__(self) -> None:
-        self.statement: int | None = None
-
-
-MARK = _Mark()
 
 
 def mark(statement: int) -> None:

@@ -40,6 +40,7 @@ from stretto.frontends.python.results.containers import (
 from stretto.frontends.python.source.rewrite import is_rewritten
 from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.frontends.python.tracing.frames import UNDEFINED
+from stretto.frontends.python.tracing.locations import MARK
 from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import CaptureSignal, fail
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
@@ -83,8 +84,11 @@ class Flattener:
     yields: list[Value] = field(default_factory=list[Value])
     seen: dict[int, OutputSpec | None] = field(default_factory=dict[int, OutputSpec | None])
     keep: list[Any] = field(default_factory=list[Any])
-    made: list[Storage] = field(default_factory=list[Storage])
-    """The memory of the tensors and lists among the yields."""
+    made: list[tuple[Storage, int | None]] = field(
+        default_factory=list[tuple[Storage, "int | None"]]
+    )
+    """The memory of the tensors and lists among the yields, and the statement of a segment that
+    made the tensor."""
     given: dict[Storage, set[Storage]] = field(default_factory=dict[Storage, set[Storage]])
     """For the memory of a tensor that is an input in some runs, and is that input then, those."""
 
@@ -147,7 +151,7 @@ class Flattener:
     def items(self, value: TracedList) -> OutputSpec:
         """A list as a result of main."""
         self.yields.append(tracer().current(value.memory))
-        self.made.append(value.memory)
+        self.made.append((value.memory, None))
         return ResultLeaf(len(self.yields) - 1, value.numbers)
 
     def entry(self, value: Any) -> OutputSpec:
@@ -211,17 +215,21 @@ class Flattener:
 
     def check_apart(self) -> None:
         """Fails where a result shares memory with another one, with an input or a constant: each
-        is memory of its own after a run, so that a change of one would not be seen in the other."""
-        taken = {traced.memory for traced in _outer()}
-        for memory in self.made:
+        is memory of its own after a run, so that a change of one would not be seen in the other.
+        The statement that made the later one is blamed."""
+        taken: dict[Storage, int | None] = {traced.memory: None for traced in _outer()}
+        for memory, statement in self.made:
             shared = overlapping(memory) - self.given.get(memory, set())
-            if memory in taken or not taken.isdisjoint(shared):
+            others = [taken[other] for other in {memory, *shared} if other in taken]
+            if others:
+                known = [number for number in (statement, *others) if number is not None]
+                MARK.statement = max(known, default=MARK.statement)
                 fail(
                     "a tensor that may be a view of another one, or the same one, goes into code "
                     "that runs in Python",
                     "call clone(), where it is not meant to be one",
                 )
-            taken.add(memory)
+            taken[memory] = statement
 
     def _tensor(self, value: TracedTensor) -> OutputSpec:
         if id(value) in self.inputs:
@@ -234,7 +242,7 @@ class Flattener:
             return PythonLeaf(known)
         self.yields.append(tracer().read(value))
         if value.number is None:
-            self.made.append(value.memory)
+            self.made.append((value.memory, value.statement))
         order = self._order(value) if self.layouts else ()
         made = ResultLeaf(len(self.yields) - 1, value.number is not None, order)
         return self._or_source(value, made) if self.storing else made

@@ -38,6 +38,16 @@ _STDLIB = sysconfig.get_path("stdlib")
 _SITE = ("site-packages", "dist-packages")
 
 
+class _Mark(threading.local):
+    """The statement of a segment that is being captured. None: none was reached yet."""
+
+    def __init__(self) -> None:
+        self.statement: int | None = None
+
+
+MARK = _Mark()
+
+
 @cache
 def is_user_file(filename: str) -> bool:
     """Whether code of this file is the user's (not torch, what torch computes sizes

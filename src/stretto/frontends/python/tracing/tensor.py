@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from stretto.errors import SourceLocation
-from stretto.frontends.python.tracing.locations import at
+from stretto.frontends.python.tracing.locations import MARK, at
 from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.ir.core import Block, Value
@@ -348,6 +348,8 @@ class TracedTensor(torch.Tensor):
     steps: tuple[ViewStep, ...]
     number: NumberMark | None
     cached: Cached | None
+    statement: int | None
+    """The statement of a segment that made it."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -373,6 +375,7 @@ class TracedTensor(torch.Tensor):
         made.steps = steps
         made.number = number
         made.cached = None
+        made.statement = MARK.statement
         return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
