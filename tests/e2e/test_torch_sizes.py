@@ -67,3 +67,16 @@ def test_ranges_of_as_many_numbers_as_a_size(number: int) -> None:
 def test_only_tuples_are_added() -> None:
     with pytest.raises(TypeError, match=r"can only concatenate tuple \(not list\)"):
         stretto.compile(lambda x: x.new_zeros(x.size() + [1]), backend="interpreter")(torch.ones(2))
+
+
+def test_operators_made_of_others_that_have_no_operands() -> None:
+    """`affine_grid` begins with `linspace` of a size of the call."""
+
+    def warped(matrix: Tensor, image: Tensor) -> Tensor:
+        grid = torch.nn.functional.affine_grid(matrix, list(image.shape), align_corners=False)
+        return torch.nn.functional.grid_sample(image, grid, align_corners=False)
+
+    fast = stretto.compile(warped, backend="interpreter")
+    for size in ((2, 2, 4, 5), (3, 2, 6, 3), (4, 2, 5, 7)):
+        matrix, image = torch.randn(size[0], 2, 3), torch.randn(size)
+        torch.testing.assert_close(fast(matrix, image), warped(matrix, image))

@@ -15,6 +15,11 @@ from tests.sampling import sampled
 FAST = [name for name, program in programs().items() if program.fast]
 
 
+def test_ten_programs_are_fast() -> None:
+    assert len(FAST) == 10
+    assert len({programs()[name].field for name in FAST}) > 2
+
+
 @pytest.mark.parametrize("name", sampled(FAST, ["box_losses", "logits_rules"]))
 def test_fast_programs(name: str) -> None:
     program = programs()[name]

@@ -135,7 +135,7 @@ def bert_padded() -> Case:
     return Case(classified, (_ids(2, 6), mask), (_ids(3, 8), torch.ones(3, 8).long()), model)
 
 
-@program("transformers")
+@program("transformers", fast=True)
 def longformer() -> Case:
     model = _model("Longformer", "LongformerModel", {**SIZES, "attention_window": [4]})
 

@@ -125,7 +125,7 @@ def _boxes(count: int) -> Tensor:
     return torch.cat([corners, corners + 1 + torch.rand(count, 2) * 15], 1)
 
 
-@program("torchvision")
+@program("torchvision", fast=True)
 def batched_nms() -> Case:
     _detection()
     from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
