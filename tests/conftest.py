@@ -2,6 +2,7 @@
 
 import difflib
 import gc
+import logging
 import os
 import random
 import signal
@@ -42,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # the same cores, does not survive the fork that some tests make, and changes sums.
     torch.set_num_threads(1)
     _seed_only_what_is_there()
+    # pytest gives its handlers to each logger that does not propagate, and for a handler of this
+    # one torch reads and formats the stack several times in each capture.
+    logging.getLogger("torch.__trace").propagate = True
     cache = getattr(config, "cache", None)  # there is none with `-p no:cacheprovider`
     if cache is not None:  # leave the cache of the user who runs the tests alone
         os.environ["STRETTO_CACHE"] = str(cache.mkdir("stretto"))

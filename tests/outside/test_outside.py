@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from dataclasses import asdict
 
 import pytest
+import torch
 
 from tests.outside.judge import judged
 from tests.outside.registry import programs
@@ -18,6 +20,14 @@ FAST = [name for name, program in programs().items() if program.fast]
 def test_ten_programs_are_fast() -> None:
     assert len(FAST) == 10
     assert len({programs()[name].field for name in FAST}) > 2
+
+
+@pytest.fixture(autouse=True)
+def _dynamo_is_left_alone() -> Generator[None]:
+    """The programs of torchvision turn it off."""
+    before = torch._dynamo.config.disable
+    yield
+    torch._dynamo.config.disable = before
 
 
 @pytest.mark.parametrize("name", sampled(FAST, ["box_losses", "logits_rules"]))

@@ -39,7 +39,7 @@ def test_so_does_one_of_many_units(program: Program, how: Combination) -> None:
 
 @pytest.mark.parametrize("first", sampled(range(10), []))
 def test_so_do_many(first: int) -> None:
-    check_drawn(first, 100)
+    check_drawn(first, 20)
 
 
 NESTED = """

@@ -276,6 +276,10 @@ def _shown_by_torch(message: Any) -> None:
 
 # ---- logs ------------------------------------------------------------------------------------
 
+_TRACE = "torch.__trace"
+"""What torch writes to the file that TORCH_TRACE names. Its handler removes itself when the first
+record comes and there is no such file; until then torch reads the stack for each record."""
+
 _handle, _is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
 LOG_METHODS = frozenset(
     ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
@@ -312,7 +316,7 @@ def _logged(function: Any, *args: Any, stacklevel: int = 1, **kwargs: Any) -> No
 
 def _handled(logger: logging.Logger, log: logging.LogRecord) -> None:
     """`Logger.handle`."""
-    if active() is None or log.name.split(".")[0] == "stretto":
+    if active() is None or log.name == _TRACE or log.name.split(".")[0] == "stretto":
         _handle(logger, log)
         return
     if log.exc_info and log.exc_info[0] is not None:
@@ -343,8 +347,9 @@ def _logged_again(
 def _enabled(logger: logging.Logger, level: int) -> bool:
     """`Logger.isEnabledFor`: the program is right as long as it says the same."""
     state, found = active(), _is_enabled(logger, level)
-    if state is not None and is_by_user() is not None:
-        state.asked[id(logger), level] = _Level(logger, level), found
+    key = (id(logger), level)
+    if state is not None and key not in state.asked and is_by_user() is not None:
+        state.asked[key] = _Level(logger, level), found
     return found
 
 

@@ -6,6 +6,8 @@ import logging
 import sys
 import warnings
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -71,21 +73,43 @@ def place_at(level: int) -> Place:
     return Place(level=left)
 
 
+class _Speaker(Enum):
+    """Whose code a file is."""
+
+    IMPORT = auto()
+    TRACER = auto()
+    USER = auto()
+    LOGGING = auto()
+    LIBRARY = auto()
+
+
+@cache
+def _speaker(file: str) -> _Speaker:
+    if file.startswith("<frozen importlib"):
+        return _Speaker.IMPORT
+    if file.startswith(_STRETTO):
+        return _Speaker.TRACER
+    if is_user_file(file):
+        return _Speaker.USER
+    return _Speaker.LOGGING if file in (_LOGGING, warnings.__file__) else _Speaker.LIBRARY
+
+
 def is_by_user() -> bool | None:
     """Whether the user's code says something, or a function of a library that it calls. None: the
     tracer does, or what it uses, as eager PyTorch would not."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     by_library = False
     while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith("<frozen importlib"):
-            return None
-        if file.startswith(_STRETTO):
-            if by_library:
+        match _speaker(frame.f_code.co_filename):
+            case _Speaker.USER:
+                return True
+            case _Speaker.IMPORT:
+                return None
+            case _Speaker.TRACER if by_library:
                 return False if frame.f_code.co_name == "_native" else None
-        elif is_user_file(file):
-            return True
-        elif file not in (_LOGGING, warnings.__file__):
-            by_library = True
+            case _Speaker.LIBRARY:
+                by_library = True
+            case _:
+                pass
         frame = frame.f_back
     return None
