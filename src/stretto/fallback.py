@@ -96,10 +96,10 @@ class Pieces:
             compiled = self.segments[key] = self.compiler(make(), segment=True)
         if len(compiled.signatures) >= MOST_SIGNATURES:
             reason = f"compiled {MOST_SIGNATURES} times, as its arguments always differ"
-            raise Refused(CaptureError(reason), None, always=True)
+            raise Refused(CaptureError(reason), (), always=True)
         if active_transformation() is not None:
             raise NotNative
-        MARK.statement = None
+        MARK.clear()
         drawn = states_of((None,))
         try:
             return compiled.run_segment(args)
@@ -108,8 +108,8 @@ class Pieces:
                 raise
             restore(drawn)
             warn_of_defect(error)
-            at = MARK.statement if error.stage is None else None
-            raise Refused(error, at) from None
+            at = MARK.blamed or {MARK.statement}
+            raise Refused(error, at if error.stage is None else ()) from None
         except NotNative as error:
             LOG.info("statements run in Python once: %s", error)
             restore(drawn)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import stretto
 from stretto.frontends.python import PythonLeaf, capture
 from stretto.options import Options
 from tests.frontends.python.checks import assert_same, check, run_captured, structure
@@ -298,3 +299,30 @@ def test_exceptions_of_the_function_are_unchanged() -> None:
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         capture(lambda x: x @ x, (X,), {}, Options())
+
+
+class Metric(nn.Module):
+    """A hash of its own, as modules of torchmetrics have, and an attribute set in a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(())
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, id(self), self.total))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.total = self.total + x.sum()
+        return self.total * 2
+
+
+def test_the_tracer_looks_modules_up_without_calling_their_hashes() -> None:
+    eager, traced = Metric(), Metric()
+    fast = stretto.compile(traced, backend="interpreter")
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        assert torch.equal(fast(x), eager(x))
+        assert torch.equal(traced.total, eager.total)

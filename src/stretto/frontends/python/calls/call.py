@@ -383,7 +383,9 @@ def _held(args: tuple[Any, ...]) -> list[tuple[Any, dict[Any, Any]]]:
     found = list[Any]()
     for item in args:
         if isinstance(item, nn.Module) and state.heap.knows(item):
-            found += [box for module in item.modules() for box in state.heap.boxes_of(module)]
+            with state.running_natively():  # they may have hashes of their own
+                modules = list(item.modules())
+            found += [box for module in modules for box in state.heap.boxes_of(module)]
         elif is_box(item):
             found += state.heap.boxes_of(item)
     return [(box, contents(box)) for box in found]

@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,14 +37,16 @@ from stretto.frontends.python.values.own_methods import own_method
 
 def mark(statement: int) -> None:
     """Called before each statement of a segment while it is captured, and behind the last one."""
-    MARK.statement = statement
+    MARK.statement, MARK.blamed = statement, frozenset()
 
 
 class Refused(Exception):
-    """A segment cannot be compiled: `error` at its statement number `at`. None: at none of them, or
-    behind the last one. always: none of them can be, in calls such as this one."""
+    """A segment cannot be compiled: `error` at its statements of the numbers `at`, or behind the
+    last one. always: none of them can be, in calls such as this one."""
 
-    def __init__(self, error: StrettoError, at: int | None, always: bool = False) -> None:
+    def __init__(
+        self, error: StrettoError, at: Collection[int | None], always: bool = False
+    ) -> None:
         super().__init__(str(error))
         self.error, self.at, self.always = error, at, always
 
@@ -228,17 +230,15 @@ class _Activation:
         return end
 
     def _refuse(self, block: Block, start: int, end: int, refused: Refused) -> None:
-        """Cuts out the statement that cannot be captured. Where it is not known which one it is,
-        the segment is halved."""
-        at, reason = refused.at, refused.error.message
-        if refused.always:
-            for index in range(start, end):
-                self.host.cut(block.statements[index], self._place(block, index), reason)
-        elif at is not None and at < end - start:
-            self.host.cut(block.statements[start + at], self._place(block, start + at), reason)
-        elif end - start == 1:
-            self.host.cut(block.statements[start], self._place(block, start), reason)
-        else:
+        """Cuts out the statements that cannot be captured. Where it is not known which ones these
+        are, the segment is halved."""
+        known = [start + at for at in refused.at if at is not None and at < end - start]
+        if refused.always or end - start == 1:
+            known = range(start, end)
+        for index in known:
+            place = self._place(block, index)
+            self.host.cut(block.statements[index], place, refused.error.message)
+        if not known:
             self.host.end_before(block.statements[(start + end) // 2])
 
     # ---- statements ----------------------------------------------------------------------------

@@ -216,20 +216,23 @@ class Flattener:
     def check_apart(self) -> None:
         """Fails where a result shares memory with another one, with an input or a constant: each
         is memory of its own after a run, so that a change of one would not be seen in the other.
-        The statement that made the later one is blamed."""
+        The statements that made the later ones are blamed."""
         taken: dict[Storage, int | None] = {traced.memory: None for traced in _outer()}
+        blamed = list[int | None]()
         for memory, statement in self.made:
             shared = overlapping(memory) - self.given.get(memory, set())
             others = [taken[other] for other in {memory, *shared} if other in taken]
             if others:
                 known = [number for number in (statement, *others) if number is not None]
-                MARK.statement = max(known, default=MARK.statement)
-                fail(
-                    "a tensor that may be a view of another one, or the same one, goes into code "
-                    "that runs in Python",
-                    "call clone(), where it is not meant to be one",
-                )
+                blamed.append(max(known, default=None))
             taken[memory] = statement
+        if blamed:
+            MARK.blamed = frozenset(number for number in blamed if number is not None)
+            fail(
+                "a tensor that may be a view of another one, or the same one, goes into code that "
+                "runs in Python",
+                "call clone(), where it is not meant to be one",
+            )
 
     def _tensor(self, value: TracedTensor) -> OutputSpec:
         if id(value) in self.inputs:

@@ -39,10 +39,15 @@ _SITE = ("site-packages", "dist-packages")
 
 
 class _Mark(threading.local):
-    """The statement of a segment that is being captured. None: none was reached yet."""
+    """The statement of a segment that is being captured. None: none was reached yet. blamed: those
+    that made what cannot leave the segment."""
 
     def __init__(self) -> None:
         self.statement: int | None = None
+        self.blamed: frozenset[int] = frozenset()
+
+    def clear(self) -> None:
+        self.statement, self.blamed = None, frozenset()
 
 
 MARK = _Mark()
