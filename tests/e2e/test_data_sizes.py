@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stretto
+from stretto.errors import NotCaptured
 from tests.sampling import sampled
 
 Make = Callable[[int], Tensor]
@@ -532,3 +533,50 @@ def test_a_size_that_one_arm_needs_is_not_known_in_others() -> None:
             torch.testing.assert_close(fast(x), function(x))
         with pytest.raises(RuntimeError):
             fast(three + 10)
+
+
+def test_out_of_a_size_that_data_decide() -> None:
+    """Eager PyTorch resizes an `out` of another size, which a program cannot."""
+
+    def sums_behind_a_zero(x: Tensor) -> Tensor:
+        found = x[x > 0]
+        out = found.new_empty((found.size(0) + 1,))
+        out.narrow(0, 0, 1).zero_()
+        torch.cumsum(found, 0, out=out.narrow(0, 1, found.size(0)))
+        return out
+
+    def sums_of_two(x: Tensor) -> Tensor:
+        out = torch.zeros(2)
+        torch.cumsum(x[x > 0], 0, out=out)
+        return out
+
+    two, three = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([1.0, 2.0, 3.0])
+    for function in (sums_behind_a_zero, sums_of_two):
+        fast = stretto.compile(function, backend="interpreter", fallback=True)
+        for x in (two, three, two):
+            assert torch.equal(fast(x), function(x))
+    assert torch.equal(
+        stretto.compile(sums_behind_a_zero, backend="emulator")(three), sums_behind_a_zero(three)
+    )
+    fast = stretto.compile(sums_of_two, backend="interpreter")
+    assert torch.equal(fast(two), sums_of_two(two))
+    with pytest.raises(NotCaptured, match="gives a tensor of size 3"):
+        fast(three)
+
+
+def test_an_assertion_on_a_size_that_data_decide() -> None:
+    def last_three(x: Tensor, most: int) -> Tensor:
+        found = x[x > 0][-3:]
+        count = found.shape[0]
+        assert count <= most, f"{count} are too many"
+        return found * count
+
+    two, three = torch.tensor([1.0, 2.0, -1.0, 0.0]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    for most in (2, 3):
+        fast = stretto.compile(last_three, backend="interpreter", dynamic=False)
+        assert torch.equal(fast(two, most), last_three(two, most))
+        if most == 3:
+            assert torch.equal(fast(three, most), last_three(three, most))
+        else:
+            with pytest.raises(AssertionError, match="3 are too many"):
+                fast(three, most)

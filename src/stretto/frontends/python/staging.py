@@ -634,11 +634,7 @@ def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[]
     def fails() -> None:
         raise AssertionError(message()) if has_message() else AssertionError()
 
-    condition = tested(condition)
-    if active() is not None and branches.is_traced(condition):
-        branches.branch(condition, lambda: None, fails)
-    elif not branches.truth(condition):
-        fails()
+    branches.stage_ifexp(condition, lambda: None, fails)
 
 
 def _augmented(operation: str) -> Callable[[Any, Any], Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stretto.errors import NotCaptured
 from stretto.frontends.python.operators.eager import eager_error
 from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.tracing.signals import fail
@@ -38,6 +39,9 @@ def apply_functionally(func: Any, args: Any, kwargs: Any) -> Any:
     outcome = pure(*args, **kwargs)
     outcomes = outcome if isinstance(outcome, tuple | list) else (outcome,)
     for target, new in zip(targets, outcomes, strict=False):
+        if by_out and target.dim() == new.dim():
+            what = f"{func} gives a tensor of size {{}} for an `out` of another one: it is resized"
+            new = _with_sizes_of(new, target, NotCaptured.__name__, what)
         if by_out and tuple(target.shape) != tuple(new.shape):
             fail(
                 f"{func} gives a tensor of shape {list(new.shape)} for `out`, whose shape is "
@@ -61,7 +65,8 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     traced = target if isinstance(target, TracedTensor) else state.promote(target)
     if source.dtype != traced.dtype:
         source = aten._to_copy.default(source, dtype=traced.dtype)
-    source = _with_sizes_of(source, traced)
+    what = "the size {} of what is assigned is not that of the part it is assigned to"
+    source = _with_sizes_of(source, traced, "RuntimeError", what)
     if state.type_of(source).shape != state.type_of(traced).shape:
         source = aten.expand.default(source, list(traced.shape))
     moved = source if isinstance(source, TracedTensor) else state.promote(source)
@@ -70,9 +75,9 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     state.assign(traced, value)
 
 
-def _with_sizes_of(source: Any, target: TracedTensor) -> Any:
+def _with_sizes_of(source: Any, target: torch.Tensor, error: str, message: str) -> Any:
     """What is written, with the sizes of what it is written to: where data decide one of two that
-    differ, they are compared in the run."""
+    differ, they are compared in the run, which else raises the error. message: `{}` is the size."""
     state = tracer()
     for back in range(1, min(source.dim(), target.dim()) + 1):
         size, wanted = source.shape[-back], target.shape[-back]
@@ -83,10 +88,9 @@ def _with_sizes_of(source: Any, target: TracedTensor) -> Any:
             continue
         number: Any = plain(size)
         with state.mode:
-            message = "the size {} of what is assigned is not that of the part it is assigned to"
             shown = state.read(number) if isinstance(number, TracedTensor) else None
-            message = message if shown else message.format(number)
-            check(number == plain(wanted), "RuntimeError", message, shown)
+            said = message if shown else message.format(number)
+            check(number == plain(wanted), error, said, shown)
         moved = source if isinstance(source, TracedTensor) else state.promote(source)
         source = part_of(moved, dim, 0, wanted)
     return source
