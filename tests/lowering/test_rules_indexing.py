@@ -142,6 +142,25 @@ def test_scatter() -> None:
     check("aten.index_fill.int_Scalar", x, 1, places(2, 0), 9.0)
 
 
+def test_positions_may_be_read_from_what_is_changed() -> None:
+    """The inverse of a permutation, in memory or not computed yet."""
+
+    def inverse(order: Tensor) -> Tensor:
+        return order.scatter(0, order, torch.arange(order.shape[0]))
+
+    def of_a_result(x: Tensor) -> Tensor:
+        order = (x * 2).long()
+        return inverse(order) + order
+
+    for function, x in (
+        (inverse, torch.tensor([2, 0, 1])),
+        (of_a_result, torch.tensor([1, 0, 0.5])),
+        (lambda x: x.index_put((x,), x * 2), torch.tensor([2, 0, 1])),
+        (lambda x: x.index_copy(0, x, x - 7), torch.tensor([2, 0, 1])),
+    ):
+        assert torch.equal(stretto.compile(function, backend="emulator")(x), function(x))
+
+
 def test_regions() -> None:
     x = counted(4, 6, 2)
     check("aten.select_scatter.default", x, -counted(4, 2), 1, 3)

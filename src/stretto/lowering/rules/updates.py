@@ -25,9 +25,11 @@ def write(
     """
     base = whole_buffer(call.tensor("self"))
     positions = [load for index in selection.indices for load in index_loads(index)]
-    if any(load.access.buffer == base for load in positions):
-        raise Decline("the positions are read from what is changed")
-    buffer = call.low.updatable(call.value("self"), call.result)
+    if any(load.access.buffer == base for load in positions):  # they are read meanwhile
+        buffer = call.low.new_buffer("copy", call.dtype, call.shape)
+        call.low.store(call.tensor("self"), buffer)
+    else:
+        buffer = call.low.updatable(call.value("self"), call.result)
     if 0 not in selection.shape:
         lazy = source()
         if any(load.access.buffer == buffer for load in loads(lazy.expr)):  # it is about to change
