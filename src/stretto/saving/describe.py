@@ -172,7 +172,7 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
         )
     if captured.differentiable.inputs:
         raise SaveError(
-            "the function switches grad mode on by itself, and programs compute no gradients",
+            "the function asks for gradients by itself, and programs compute none",
             remedy="compute gradients outside of the function that is saved",
         )
     _check_buffers(captured)

@@ -50,7 +50,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.tracing.tries import caught
-from stretto.frontends.python.values import arithmetic, mixed_numbers, raises, texts
+from stretto.frontends.python.values import arithmetic, mixed_numbers, number_methods, raises, texts
 from stretto.frontends.python.values.either import Either, first_either, replaced
 from stretto.frontends.python.values.own_methods import own_method, tested
 from stretto.frontends.python.values.scalars import concrete, is_number, number_kind, to_number
@@ -313,6 +313,14 @@ def _for_each_option(operation: Callable[..., Any]) -> Callable[..., Any]:
 def _own(holder: Any, name: str) -> Any:
     """A method of the user's, which takes traced positions as they are."""
     return None if active() is None else own_method(holder, name)
+
+
+@_for_each_option
+def attribute(holder: Any, name: str) -> Any:
+    """`holder.name`, for an attribute that tensors have."""
+    if active() is None:
+        return getattr(holder, name)
+    return number_methods.tensor_attribute(holder, name)
 
 
 @_for_each_option
@@ -666,7 +674,7 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "added", "and_", "assert_", "augment", "augment_attr", "augment_item", "bound",
+    "added", "and_", "assert_", "attribute", "augment", "augment_attr", "augment_item", "bound",
     "bound_values", "call", "chain", "contains", "defined", "delattr",
     "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
     "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo",

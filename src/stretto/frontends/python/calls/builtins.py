@@ -44,7 +44,7 @@ from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.contents import readable
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either
@@ -212,6 +212,8 @@ def _getattr(holder: Any, name: str, *default: Any) -> Any:
     state.names_read.add(name)
     if is_number(holder) and not hasattr(kind_of_number(holder), name):
         return default[0] if default else number_methods.attribute(holder, name)
+    if name in OF_GRADIENTS:
+        number_methods.tensor_attribute(holder, name)
     found = getattr(holder, name, UNDEFINED)
     if isinstance(found, Either) and default:
         options = [default[0] if x is UNDEFINED else x for x in found.stretto_options]
@@ -495,6 +497,7 @@ RULES: dict[Any, BuiltinRule] = {
     sum: _sum,
     any: _folded(False, stage_or),
     all: _folded(True, stage_and),
+    torch.is_tensor: lambda value: isinstance(value, torch.Tensor) and not is_number(value),
     torch.compiler.is_compiling: lambda: tracer().hints.is_compiling(),
     torch.Generator: _generator,
     torch.manual_seed: _manual_seed,

@@ -25,6 +25,7 @@ from stretto.frontends.python.calls import (
     effects,
     entries,
     number_arguments,
+    number_types,
     recursion,
     sized,
     switches,
@@ -118,6 +119,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     check_repeatable(function)
     check_harmless(function, args, kwargs)
     function = original(function)
+    args, kwargs = number_types.with_accepted(function, args, kwargs)
     rule = _rule(function)
     if args and type(args[0]) is Generated and function in OF_GENERATORS:
         return OF_GENERATORS[function](*args)

@@ -24,17 +24,21 @@ torch/csrc/utils/python_arg_parser.cpp."""
 
 def names_of_torch(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments of a call under the names that torch has for them."""
-    if kwargs.keys().isdisjoint(OF_NUMPY) or not _is_parsed_by_torch(function):
+    if kwargs.keys().isdisjoint(OF_NUMPY) or not is_parsed_by_torch(function):
         return kwargs
     return {OF_NUMPY.get(name, name): item for name, item in kwargs.items()}
 
 
-def _is_parsed_by_torch(function: Any) -> bool:
+def is_parsed_by_torch(function: Any) -> bool:
+    """True for functions of C whose arguments torch's own parser reads."""
+    if isinstance(function, types.MethodDescriptorType):
+        return issubclass(function.__objclass__, torch._C.TensorBase)  # pyright: ignore
     if not isinstance(function, types.BuiltinFunctionType):
         return False
     functions = torch._C._VariableFunctions  # pyright: ignore
     is_function = getattr(functions, function.__name__, None) is function
-    return is_function or isinstance(function.__self__, torch.Tensor)
+    is_inner = str(function.__module__).startswith("torch._C._")
+    return is_function or is_inner or isinstance(function.__self__, torch.Tensor)
 
 
 def takes(rule: Any, kwargs: Mapping[str, Any]) -> bool:

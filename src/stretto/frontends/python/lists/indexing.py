@@ -14,7 +14,14 @@ from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.tracing.tries import caught
-from stretto.frontends.python.values.scalars import concrete, known_value, linear_of, to_number
+from stretto.frontends.python.values.number_methods import kind_of_number
+from stretto.frontends.python.values.scalars import (
+    concrete,
+    is_number,
+    known_value,
+    linear_of,
+    to_number,
+)
 from stretto.frontends.python.values.sizes import bounded_dim, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
@@ -68,6 +75,8 @@ def _plain(index: Any) -> Any:
 
 def getitem(tensor: TracedTensor, index: Any) -> Any:
     """`tensor[index]`."""
+    if is_number(tensor):
+        raise TypeError(f"'{kind_of_number(tensor).__name__}' object is not subscriptable")
     index = _plain(index)
     if _is_flag(index):
         raise data_dependent_shape()
@@ -81,6 +90,9 @@ def getitem(tensor: TracedTensor, index: Any) -> Any:
 
 def setitem(tensor: TracedTensor, index: Any, value: Any) -> None:
     """`tensor[index] = value`."""
+    if is_number(tensor):
+        kind = kind_of_number(tensor).__name__
+        raise TypeError(f"'{kind}' object does not support item assignment")
     index = _plain(index)
     if _is_flag(index):
         _set_if(tensor, index, value)

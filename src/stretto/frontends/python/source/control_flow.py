@@ -40,6 +40,7 @@ from stretto.frontends.python.source.syntax import (
     thunk,
 )
 from stretto.frontends.python.source.targets import TargetLowering
+from stretto.frontends.python.tracing.tensor import OF_TENSORS
 
 FRAME = "__stretto_frame"
 
@@ -155,6 +156,13 @@ class ExpressionLowering(ast.NodeTransformer):
                 part = ast.Tuple([part.value, constant(part.conversion), form], ast.Load())
             parts.append(at(node, part))
         return staged(node, "text", *parts)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """An attribute that tensors have and numbers lack."""
+        self.generic_visit(node)
+        if not isinstance(node.ctx, ast.Load) or node.attr not in OF_TENSORS:
+            return node
+        return staged(node, "attribute", node.value, ast.Constant(node.attr))
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)

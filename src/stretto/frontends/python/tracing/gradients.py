@@ -13,8 +13,8 @@ class Gradients:
     """The grad mode of one captured call, and the tensors that the function reads with it on.
 
     mode: the grad mode of the call. tensors: those of outside that may come to require grad, by id.
-    uses_inputs: True if the function switches grad mode on by itself and computes then, so that its
-    inputs decide also in a call without grad mode.
+    uses_inputs: True if the function switches grad mode on by itself and computes then, or asks a
+    tensor for its gradients, so that its inputs decide also in a call without grad mode.
     """
 
     def __init__(self, mode: bool) -> None:
@@ -44,6 +44,12 @@ class Gradients:
         if not self.mode and torch.is_grad_enabled():
             self.uses_inputs = True
             self._refuse()
+
+    def ask(self) -> None:
+        """The function asks whether a tensor requires grad. Raises GradientsWanted if an input
+        does."""
+        self.uses_inputs = True
+        self._refuse()
 
     def _refuse(self) -> None:
         for tensor in self._inputs:

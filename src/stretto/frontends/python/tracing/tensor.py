@@ -269,6 +269,15 @@ class Cached:
     value: Value
 
 
+OF_GRADIENTS = ("grad", "grad_fn", "is_leaf", "requires_grad")
+"""Attributes of a tensor that are about its gradients."""
+OF_TENSORS = (
+    *("T", "H", "mT", "mH", "data", "device", "dtype", "itemsize", "is_cpu", "is_cuda"),
+    *("is_meta", "is_sparse", "layout", "names", "nbytes", "ndim", "shape"),
+    *OF_GRADIENTS,
+)
+"""Attributes that tensors have, and Python's numbers lack."""
+
 Index = Any
 Hook = Callable[..., Any]
 
@@ -337,6 +346,25 @@ def _of_number(name: str) -> Callable[[Any], Any]:
         return getattr(torch.Tensor, f"__{name}__")(self)
 
     method.__name__ = f"__{name}__"
+    return method
+
+
+def _is_tensor(value: Any) -> bool:
+    """True for a tensor that is no traced number."""
+    if isinstance(value, TracedTensor):
+        return value.number is None
+    return isinstance(value, torch.Tensor)
+
+
+def _product(name: str) -> Callable[[Any, Any], Any]:
+    """A product of matrices, which numbers have none of."""
+
+    def method(self: TracedTensor, other: Any) -> Any:
+        if not (_is_tensor(self) and _is_tensor(other)):
+            raise TypeError("unsupported operand type(s) for @: a number of Python is none")
+        return getattr(torch.Tensor, name)(self, other)
+
+    method.__name__ = name
     return method
 
 
@@ -437,11 +465,15 @@ class TracedTensor(torch.Tensor):
 
     def equal(self, other: Any) -> Any:
         """The Python flag that eager gives."""
+        if not _is_tensor(other):
+            raise TypeError("equal(): argument 'other' (position 1) must be Tensor")
         if self.shape != other.shape:
             return False
         return (self == other).all().item()
 
     def allclose(self, other: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_tensor(other):
+            raise TypeError("allclose(): argument 'other' (position 1) must be Tensor")
         return torch.isclose(self, other, *args, **kwargs).all().item()
 
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> Any:
@@ -481,6 +513,8 @@ for _name in BINARY:
         setattr(TracedTensor, f"__{_name}__", _of_numbers(_name))
         setattr(TracedTensor, f"__r{_name}__", _of_numbers(_name, swapped=True))
         setattr(TracedTensor, f"__i{_name}__", _numeric(f"__{_name}__", f"__i{_name}__"))
+for _name in ("__matmul__", "__rmatmul__"):
+    setattr(TracedTensor, _name, _product(_name))
 for _name in COMPARISONS:
     setattr(TracedTensor, f"__{_name}__", _of_numbers(_name))
 for _name in UNARY:

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import (
     cast_number,
     concrete,
@@ -41,6 +42,16 @@ def check_attribute(number: TracedTensor, name: str) -> None:
     kind = kind_of_number(number)
     if not hasattr(kind, name):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+
+
+def tensor_attribute(holder: Any, name: str) -> Any:
+    """`holder.name`, for an attribute of tensors."""
+    if isinstance(holder, TracedTensor):
+        if holder.number is not None:
+            check_attribute(holder, name)
+        elif name in OF_GRADIENTS:
+            tracer().gradients.ask()
+    return getattr(holder, name)
 
 
 def kind_of_number(number: TracedTensor) -> type:
