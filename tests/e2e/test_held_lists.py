@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -217,6 +218,55 @@ def test_of_modules_globals_and_arguments() -> None:
     given = [torch.ones(3)]
     assert to_argument(given, torch.zeros(3)) is given
     assert_same(given, [torch.full((3,), float(value)) for value in (1, 1, 2)])
+
+
+NUMBERS: list[int] = []
+"""A global that functions change and read by its name."""
+
+
+def taken_in_a_test(x: Tensor) -> Any:
+    while NUMBERS.pop(0) < 3:
+        pass
+    return x * len(NUMBERS), sum(NUMBERS)
+
+
+def taken_until_a_break(x: Tensor) -> Any:
+    numbers = NUMBERS
+    while True:
+        if NUMBERS.pop(0) >= 3:
+            break
+    return x * len(numbers), NUMBERS[0]
+
+
+def added_in_a_loop(x: Tensor) -> Any:
+    while x.sum() < 5:
+        x = x + 1
+        NUMBERS.append(7)
+    return x * len(NUMBERS), NUMBERS[-1], last_of_all()
+
+
+def added_in_an_arm(x: Tensor) -> Any:
+    if x.sum() > 5:
+        NUMBERS.append(7)
+    return x * len(NUMBERS), NUMBERS[-1], last_of_all()
+
+
+def last_of_all() -> Any:
+    return NUMBERS[-1] + len(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    "fn", [taken_in_a_test, taken_until_a_break, added_in_a_loop, added_in_an_arm]
+)
+def test_a_global_list_is_read_after_its_length_changed(fn: Callable[[Tensor], Any]) -> None:
+    fast = stretto.compile(fn, backend="interpreter")
+    for numbers in ([1, 2, 3, 4], [2, 3, 5, 1], [1, 2, 3, 4]):
+        for x in (torch.zeros(3), torch.full((3,), 2.0)):
+            NUMBERS[:] = numbers
+            expected, left = fn(x), [*NUMBERS]
+            NUMBERS[:] = numbers
+            assert_same(fast(x), expected)
+            assert left == NUMBERS
 
 
 def mixed(s: Any, x: Tensor) -> Any:

@@ -63,6 +63,7 @@ def check_growth(box: Any) -> None:
         return
     if type(box) is not list or heap.is_held_by_others(box):
         fail_growth(box)
+    heap.enter_globals({id(box): box})
     missing = {id(b): b for b in (box, *heap.holders(box)) if id(b) not in state.tracked}
     if missing:
         heap.touched.update(missing)
