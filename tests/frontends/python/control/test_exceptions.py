@@ -328,3 +328,31 @@ def test_variables_that_a_handler_reads_are_joined_before_what_raises() -> None:
         return y
 
     check(f, (X, "b"), (-X, "b"))
+
+
+def second_operand_raises(x: Tensor) -> Any:
+    number, items = int(x[0]), [3]
+    one = x + 1 if number < 1 and items[number + len(items)] > 0 else x
+    other = x + 1 if number > 0 or {}["a"] > 0 else x
+    return one, other
+
+
+def of_a_loop(x: Tensor) -> Any:
+    number, count, items = int(x[0]), 0, [5]
+    while number > 0 and items.pop() > 0:
+        number, count = number - 1, count + 1
+    return x * count
+
+
+@pytest.mark.parametrize("fn", [second_operand_raises, of_a_loop])
+def test_an_operand_that_raises_wherever_it_is_reached(fn: Callable[[Tensor], Any]) -> None:
+    compiled = stretto.compile(fn, backend="interpreter")
+    for first in (1.0, 0.0, 2.0, 1.0):
+        x = torch.tensor([first, 2.0])
+        try:
+            expected = fn(x)
+        except LookupError as error:
+            with pytest.raises(type(error)):
+                compiled(x)
+        else:
+            assert_same(compiled(x), expected)

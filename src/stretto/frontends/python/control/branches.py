@@ -320,7 +320,12 @@ def _spliced(operand: Thunk) -> Value | bool | None:
     state = tracer()
     base = Snapshot.take()
     with state.region() as region:
-        result = operand()
+        try:
+            result = operand()
+        except Exception as error:
+            if not raises(error):
+                raise
+            result = None  # it raises where the operand before it says so
         is_flag = isinstance(result, bool) or (
             isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
         )
