@@ -123,6 +123,28 @@ def unique_of_nothing(i: Tensor) -> Any:
     )
 
 
+@case(rows)
+def unique_of_what_may_be_nothing(x: Tensor) -> Any:
+    chosen = x[x[:, 0] > 0].round()
+    return (
+        torch.unique(chosen, return_inverse=True, return_counts=True),
+        torch.unique(chosen, dim=0, return_inverse=True, return_counts=True),
+        torch.unique_consecutive(chosen[:, 0], return_counts=True),
+    )
+
+
+@case(rows)
+def sizes_of_one_arm(x: Tensor) -> Any:
+    rest = x[1:]
+    count = (rest > 0).nonzero().numel() if x.sum() < 3 else 7
+    is_empty, rows = False, 0
+    if x.sum() < 3:
+        is_empty, rows = (rest > 0).nonzero().numel() == 0, rest[rest > 0].shape[0] + 1
+    if x.sum() < 9 or (rest > 0).nonzero().numel() == 0:
+        rest = rest + 1
+    return count, is_empty, rows, rest
+
+
 @case(rows, repeats)
 def repeat_interleave(x: Tensor, r: Tensor) -> Any:
     return torch.repeat_interleave(x, r, dim=0), torch.repeat_interleave(r)

@@ -273,9 +273,9 @@ def stage_or(first: Any, *rest: Thunk) -> Any:
 
 
 def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
+    first = plain(first)
     if not rest:
         return first
-    first = plain(first)
     decides = tested(first)
     if decides is not first:
 
@@ -320,12 +320,12 @@ def _spliced(operand: Thunk) -> Value | bool | None:
     state = tracer()
     base = Snapshot.take()
     with state.region() as region:
+        result: Any = None
         try:
             result = operand()
-        except Exception as error:
+        except Exception as error:  # it is raised where the operand before it says so
             if not raises(error):
                 raise
-            result = None  # it raises where the operand before it says so
         is_flag = isinstance(result, bool) or (
             isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
         )

@@ -22,7 +22,7 @@ from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
-from stretto.frontends.python.values.sizes import Dim, bounded_dim, plain
+from stretto.frontends.python.values.sizes import Dim, bounded_dim, is_decided, plain
 from stretto.ir.failure import run_error
 
 aten = torch.ops.aten
@@ -308,7 +308,11 @@ def _runs(x: Any, *, with_inverse: bool, with_counts: bool) -> tuple[Any, Any, A
     differs = x[1:] != x[:-1]
     if x.dim() > 1:
         differs = differs.flatten(1).any(1)
-    begins = torch.cat((torch.ones((1,), dtype=torch.bool), differs))
+    if is_decided(x.shape[0]):
+        begins = torch.ones((x.shape[0],), dtype=torch.bool)
+        begins[1:] = differs  # there may be no row
+    else:
+        begins = torch.cat((torch.ones((1,), dtype=torch.bool), differs))
     found = chosen(begins)
     nothing = torch.empty((0,), dtype=torch.int64)
     return (

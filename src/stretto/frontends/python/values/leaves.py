@@ -25,7 +25,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either, options_of
 from stretto.frontends.python.values.magnitudes import COUNTER_BITS
 from stretto.frontends.python.values.scalars import Kind, cast_value, python_dtype, unify
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.sizes import is_decided, plain
 from stretto.frontends.python.values.state import TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
@@ -34,7 +34,8 @@ from stretto.ir.types import Dim, ListType, TensorType
 
 def kind_of(value: Any) -> Kind | None:
     """What `value` is in a Program, or None when it has no place there."""
-    value = plain(value)
+    if is_decided(value):  # the arm that it comes from may be the only place that knows it
+        return Kind(TensorType(python_dtype(value.node.pytype)), True)
     if isinstance(value, TracedTensor):
         return Kind(tracer().type_of(value), value.number is not None)
     if isinstance(value, torch.Tensor):
