@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("errors", "options"),
-    ("deadline", "dumps", "failures", "locks", "progress", "remarks"),
+    ("deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
     ("garbage",),
     ("ir",),
     ("ops",),
@@ -98,7 +98,7 @@ def allowed_imports() -> dict[str, frozenset[str]]:
     for level in LEVELS:
         allowed |= dict.fromkeys(level, below)
         below |= frozenset(level)
-    allowed["frontends"] = frozenset({"text", "errors", "options", "ir", "ops"})
+    allowed["frontends"] = frozenset({"text", "errors", "options", "stack", "ir", "ops"})
     everything = below | {"frontends"} | frozenset(TOP)
     allowed["tools"] = everything
     return allowed | dict.fromkeys(TOP, everything)

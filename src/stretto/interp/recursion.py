@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stretto.locks import ForkSafeLock
+from stretto.stack import depth_within_stack
 
 _PYTHON_CALLS_PER_CALL = 40
 """More than a call nested in several ifs and loops needs."""
@@ -32,7 +33,7 @@ def deep_recursion(depth: int) -> Generator[None]:
         if _raised.runs == 0:
             _raised.before = sys.getrecursionlimit()
         _raised.runs += 1
-        needed = _raised.before + depth * _PYTHON_CALLS_PER_CALL
+        needed = depth_within_stack(_raised.before + depth * _PYTHON_CALLS_PER_CALL)
         sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
     try:
         yield

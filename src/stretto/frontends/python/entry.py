@@ -84,6 +84,7 @@ from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
 from stretto.ops.generators import restore, states_of
 from stretto.options import Options
+from stretto.stack import depth_within_stack
 
 _PYTHON_FRAMES = 20_000
 """Recursion on Python values is traced inline; each level takes some ten Python frames."""
@@ -143,7 +144,7 @@ def capture(
     limit = sys.getrecursionlimit()
     with capturing(), silenced():
         drawn = states_of((None,))
-        sys.setrecursionlimit(max(limit, _PYTHON_FRAMES))
+        sys.setrecursionlimit(max(limit, depth_within_stack(_PYTHON_FRAMES)))
         try:
             heap, plan = Heap(), ChangePlan.of(state)
             heap.add((fn, heap.journal.order))
