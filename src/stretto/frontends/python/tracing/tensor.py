@@ -349,18 +349,18 @@ def _of_number(name: str) -> Callable[[Any], Any]:
     return method
 
 
-def _is_tensor(value: Any) -> bool:
-    """True for a tensor that is no traced number."""
+def _is_number(value: Any) -> bool:
+    """True for a number of Python, known or traced."""
     if isinstance(value, TracedTensor):
-        return value.number is None
-    return isinstance(value, torch.Tensor)
+        return value.number is not None
+    return isinstance(value, int | float | complex)
 
 
 def _product(name: str) -> Callable[[Any, Any], Any]:
     """A product of matrices, which numbers have none of."""
 
     def method(self: TracedTensor, other: Any) -> Any:
-        if not (_is_tensor(self) and _is_tensor(other)):
+        if _is_number(self) or _is_number(other):
             raise TypeError("unsupported operand type(s) for @: a number of Python is none")
         return getattr(torch.Tensor, name)(self, other)
 
@@ -465,14 +465,14 @@ class TracedTensor(torch.Tensor):
 
     def equal(self, other: Any) -> Any:
         """The Python flag that eager gives."""
-        if not _is_tensor(other):
+        if _is_number(other):
             raise TypeError("equal(): argument 'other' (position 1) must be Tensor")
         if self.shape != other.shape:
             return False
         return (self == other).all().item()
 
     def allclose(self, other: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_tensor(other):
+        if _is_number(other):
             raise TypeError("allclose(): argument 'other' (position 1) must be Tensor")
         return torch.isclose(self, other, *args, **kwargs).all().item()
 
