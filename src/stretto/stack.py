@@ -13,7 +13,8 @@ _USUAL_STACK = 8 << 20
 
 
 def depth_within_stack(wanted: int) -> int:
-    """As many calls of Python as are wanted, or fewer, where more would end the process.
+    """Returns how many calls of Python may be nested: the wanted number, or fewer, if more would
+    end the process.
 
     Python calls a function of Python without a call in C, until something sets another function
     that evaluates frames, as TorchDynamo does: then each call takes of the stack of C, and before
@@ -27,7 +28,7 @@ def depth_within_stack(wanted: int) -> int:
 
 
 def _evaluates_frames_itself() -> bool:
-    """Whether Python's own function evaluates the frames of this interpreter."""
+    """True if Python's own function evaluates the frames of this interpreter."""
     python: Any = ctypes.pythonapi
     try:
         current = python._PyInterpreterState_GetEvalFrameFunc

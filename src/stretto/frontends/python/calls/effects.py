@@ -277,8 +277,8 @@ def _shown_by_torch(message: Any) -> None:
 # ---- logs ------------------------------------------------------------------------------------
 
 _TRACE = "torch.__trace"
-"""What torch writes to the file that TORCH_TRACE names. Its handler removes itself when the first
-record comes and there is no such file; until then torch reads the stack for each record."""
+"""Torch's logger of records for the file that TORCH_TRACE names. Its handler removes itself when
+the first record comes and no file is named; until then torch reads the stack for each record."""
 
 _handle, _is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
 LOG_METHODS = frozenset(

@@ -32,7 +32,7 @@ def names_of_torch(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 def is_parsed_by_torch(function: Any) -> bool:
     """True for functions of C whose arguments torch's own parser reads."""
     if isinstance(function, types.MethodDescriptorType):
-        return issubclass(function.__objclass__, torch._C.TensorBase)  # pyright: ignore
+        return function.__objclass__ in torch.Tensor.__mro__[:-1]  # all but `object`
     if not isinstance(function, types.BuiltinFunctionType):
         return False
     functions = torch._C._VariableFunctions  # pyright: ignore

@@ -32,7 +32,7 @@ _ARITHMETIC = (
 """Functions of torch that make a tensor of two numbers."""
 _OF_A_DIM = ("max", "min")
 """Functions that take another tensor in the place of a dim."""
-_CONSTRUCTORS = type(torch.Tensor), type(torch.FloatTensor)
+_CONSTRUCTORS: tuple[Any, ...] = type(torch.Tensor), type(torch.FloatTensor)
 """The classes of torch.Tensor, and of the classes of tensors of one dtype."""
 
 
@@ -54,7 +54,7 @@ def with_accepted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         owner = getattr(function, "__self__", None)
         if function.__name__ in _ARITHMETIC and not any(map(_is_tensor, (owner, *given))):
             return tuple([Hooks.call(torch.tensor, x) if is_number(x) else x for x in args]), kwargs
-    elif isinstance(function, _CONSTRUCTORS):  # pyright: ignore
+    elif isinstance(function, _CONSTRUCTORS):
         fail(
             f"{function.__name__} is called with a number that depends on a tensor",
             "call torch.tensor with the dtype",

@@ -323,7 +323,7 @@ def _spliced(operand: Thunk) -> Value | bool | None:
         result: Any = None
         try:
             result = operand()
-        except Exception as error:  # it is raised where the operand before it says so
+        except Exception as error:  # the branch raises it, if the operand is reached
             if not raises(error):
                 raise
         is_flag = isinstance(result, bool) or (

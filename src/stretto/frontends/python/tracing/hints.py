@@ -39,7 +39,7 @@ class Hints:
     says_compiling: bool = True
     """The answer to `torch.compiler.is_compiling()`."""
     was_asked: bool = False
-    """Whether the function has asked."""
+    """True once the function has asked that."""
     work: int = 0
     """How much has been traced in all tries."""
     restarts: int = 0
