@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 
 import torch
 
 _REMEDY = "Call it under torch.no_grad() to run it compiled."
+_REMEDY_OF_MADE = "Make the tensor without requires_grad to run it compiled."
 
 
 class RunsEager(Exception):
@@ -24,13 +26,30 @@ def is_training(module: torch.nn.Module) -> bool:
 
 
 class Trained(RunsEager):
-    """A call runs eager because a tensor that it reads, `tensor`, requires grad."""
+    """A call runs eager because a tensor that it reads, `tensor`, requires grad, or one that it
+    makes (None)."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor | None) -> None:
         self.tensor = tensor
+        verb, remedy = ("makes", _REMEDY_OF_MADE) if tensor is None else ("reads", _REMEDY)
         super().__init__(
-            "a tensor that it reads requires grad and training is not supported yet", _REMEDY
+            f"a tensor that it {verb} requires grad and training is not supported yet", remedy
         )
+
+
+def while_it_holds(call: Trained) -> Callable[[], None]:
+    """Returns a function that raises Trained again while its reason holds: the tensor is alive and
+    requires grad."""
+    wanted = None if call.tensor is None else weakref.ref(call.tensor)
+
+    def check() -> None:
+        if wanted is None:
+            raise Trained(None)
+        tensor = wanted()
+        if tensor is not None:
+            check_gradients((tensor,))
+
+    return check
 
 
 def check_gradients(tensors: Iterable[torch.Tensor]) -> None:

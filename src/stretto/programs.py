@@ -10,14 +10,13 @@ have longer keys: pairs of what differs and of the key before.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from stretto.compiler import Call, Compiler
-from stretto.eager import RunsEager, Trained, check_gradients, is_training
+from stretto.eager import RunsEager, Trained, check_gradients, is_training, while_it_holds
 from stretto.entry import Entry
 from stretto.errors import (
     BuildError,
@@ -75,8 +74,9 @@ class Programs:
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
         self._structures = Structures()
-        self._trained: dict[Key, weakref.ref[torch.Tensor]] = {}
-        """For calls that run eager, by grad mode and key, a tensor that requires grad."""
+        self._trained: dict[Key, Callable[[], None]] = {}
+        """By grad mode and key, functions that raise Trained where the same call ran eager before,
+        for a reason that holds on."""
         self._quick: list[tuple[Callable[[Key], bool], Entry]] = []
         """Programs for many sizes, by functions that say whether a key of tensors is theirs."""
         self._lock = ForkSafeLock()
@@ -116,20 +116,14 @@ class Programs:
         """The entry for a call, compiled if there is none. Raises RunsEager."""
         key, tensors = self.key(args, kwargs)
         call = Call(args, kwargs, tensors)
-        if self._trained:
-            self._check_trained(key)
+        check = self._trained.get((torch.is_grad_enabled(), key)) if self._trained else None
+        if check is not None:
+            check()
         try:
             return self._find(key, call)
         except Trained as eager:
-            self._trained[torch.is_grad_enabled(), key] = weakref.ref(eager.tensor)
+            self._trained[torch.is_grad_enabled(), key] = while_it_holds(eager)
             raise
-
-    def _check_trained(self, key: Key) -> None:
-        """Raises Trained where the same call ran eager before, for a reason that holds on."""
-        wanted = self._trained.get((torch.is_grad_enabled(), key))
-        tensor = None if wanted is None else wanted()
-        if tensor is not None:
-            check_gradients((tensor,))
 
     def _find(self, key: Key, call: Call) -> Found:
         """The entry for the call of a key. Raises RunsEager."""

@@ -176,6 +176,98 @@ def test_gradients_are_those_of_eager(name: str, first: str, training: bool) -> 
     assert fast.signatures, "the program runs where no gradients are wanted"
 
 
+def made_in_a_loop(x: Tensor) -> Tensor:
+    while x.sum() < 10:
+        x = x + torch.ones(3, requires_grad=True)
+    return x
+
+
+def made_in_recursion(x: Tensor, depth: int = 2) -> Tensor:
+    if x.sum() > 100 or depth == 0:
+        return x
+    return made_in_recursion(x * nn.Parameter(torch.ones(3)), depth - 1)
+
+
+def made_and_set(x: Tensor) -> Tensor:
+    weight = torch.zeros(3)
+    weight.requires_grad = True
+    return weight * x
+
+
+def made_without_grad_mode(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        weight = torch.zeros(3, requires_grad=True)
+    return weight[0] * x
+
+
+def used_without_grad_mode(x: Tensor) -> Tensor:
+    weight = torch.zeros(3, requires_grad=True)
+    with torch.no_grad():
+        doubled = weight * 2
+    return doubled * x
+
+
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": lambda x: torch.zeros(3, requires_grad=True) + x,
+    "tensor": lambda x: torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * x,
+    "rand": lambda x: torch.rand(3, requires_grad=True) * 0 + x,
+    "eye": lambda x: torch.eye(3, requires_grad=True)[0] * x,
+    "zeros_like": lambda x: torch.zeros_like(x, requires_grad=True),
+    "new_zeros": lambda x: x.new_zeros(3, requires_grad=True),
+    "parameter": lambda x: nn.Parameter(torch.ones(3)) * x,
+    "frozen parameter": lambda x: nn.Parameter(torch.ones(3), requires_grad=False) * x,
+    "module": lambda x: nn.Linear(3, 3)(x) * 0,
+    "method": lambda x: (x + 1).requires_grad_() * 2,
+    "attribute": made_and_set,
+    "detached": lambda x: torch.zeros(3, requires_grad=True).detach() * x,
+    "concatenated": lambda x: torch.cat([x, torch.ones(3, requires_grad=True)]),
+    "arm": lambda x: torch.zeros(3, requires_grad=True) if x.sum() > 0 else x,
+    "arm, used": lambda x: (x if x.sum() > 0 else torch.zeros(3, requires_grad=True)) * 2,
+    "one of a list": lambda x: [x, torch.ones(3, requires_grad=True)][int(x[0])],
+    "loop": made_in_a_loop,
+    "recursion": made_in_recursion,
+    "no_grad inside": made_without_grad_mode,
+    "used under no_grad": used_without_grad_mode,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*requires grad")
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_that_the_function_makes_require_grad(name: str) -> None:
+    function, x = MADE[name], torch.tensor([1.0, 2.0, 3.0])
+    fast = stretto.compile(function, backend="interpreter")
+    for _ in range(2):
+        expected, found = function(x), fast(x)
+        torch.testing.assert_close(found, expected)
+        assert found.requires_grad is expected.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.*requires grad")
+@pytest.mark.parametrize("name", ["zeros", "zeros_like", "new_zeros", "parameter", "method"])
+def test_tensors_that_the_function_makes_without_grad_mode(name: str) -> None:
+    function, x = MADE[name], torch.tensor([1.0, 2.0, 3.0])
+    fast = stretto.compile(function, backend="interpreter")
+    with torch.no_grad():
+        assert fast(x).requires_grad is function(x).requires_grad
+
+
+def test_the_warning_says_that_the_function_makes_the_tensor() -> None:
+    fast = stretto.compile(MADE["zeros"], backend="interpreter")
+    with pytest.warns(stretto.StrettoWarning, match="a tensor that it makes requires grad"):
+        fast(torch.ones(3))
+
+
+@pytest.mark.filterwarnings("ignore:.*requires grad")
+@pytest.mark.parametrize("name", ["zeros", "tensor", "method", "parameter"])
+def test_tensors_that_a_function_of_instances_makes(name: str) -> None:
+    function, xs = MADE[name], [torch.ones(3), torch.tensor([1.0, 2.0, 3.0])]
+    fast = stretto.batch(function, backend="interpreter")
+    for _ in range(2):
+        found, expected = fast(xs), [function(x) for x in xs]
+        torch.testing.assert_close(list(found), expected)
+        assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
+
+
 @pytest.mark.filterwarnings("ignore:.*requires grad")
 def test_inputs_decide_where_grad_mode_is_switched_on_inside() -> None:
     def function(x: Tensor) -> Tensor:

@@ -146,10 +146,22 @@ def cache_in_a_long_loop(s: Any, x: Tensor) -> Any:
     return x
 
 
+def set_while_it_grows(s: Any, x: Tensor) -> Any:
+    s.pair[0] = push_to_pair(s, x)
+    return x
+
+
+def push_to_pair(s: Any, x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        s.pair.append(x)
+    return x
+
+
 STEPS = [
     append_in_branch, append_in_loop, append_numbers, pop_in_loop, through_another_name,
     in_a_tuple, one_of_two, chosen, returned_and_kept_again, branch_in_loop_in_branch,
     other_methods, grows_in_an_argument, in_recursion, cache_in_a_long_loop,
+    set_while_it_grows,
 ]  # fmt: skip
 
 
@@ -275,20 +287,8 @@ def mixed(s: Any, x: Tensor) -> Any:
     return x
 
 
-def set_while_it_grows(s: Any, x: Tensor) -> Any:
-    s.pair[0] = push_to_pair(s, x)
-    return x
-
-
-def push_to_pair(s: Any, x: Tensor) -> Tensor:
-    if x.sum() > 0:
-        s.pair.append(x)
-    return x
-
-
 REFUSED = [
     (mixed, "a list has more or fewer items after a branch or loop on a tensor, and it outlives"),
-    (set_while_it_grows, "an item is set of a list that grew in a traced branch or loop"),
 ]
 
 

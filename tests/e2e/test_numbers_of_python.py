@@ -83,13 +83,6 @@ def same(found: Any, wanted: Any) -> bool:
     return type(found) is type(wanted) and repr(found) == repr(wanted)
 
 
-def is_beyond(value: Any) -> bool:
-    """True of what a compiled function has no number for."""
-    if isinstance(value, tuple):
-        return any(map(is_beyond, value))
-    return isinstance(value, complex) or (isinstance(value, int) and not -(2**63) <= value < 2**63)
-
-
 def check(function: Callable[[Any, Any], Any], numbers: Any, backend: str) -> None:
     def program(x: Tensor) -> Any:
         a, b = items(x)
@@ -101,14 +94,10 @@ def check(function: Callable[[Any, Any], Any], numbers: Any, backend: str) -> No
         try:
             wanted = function(*x.tolist())
         except (ArithmeticError, ValueError) as error:
-            with pytest.raises((type(error), RuntimeError)):
+            with pytest.raises(type(error)):
                 compiled(x)
             continue
-        if is_beyond(wanted):
-            with pytest.raises((RuntimeError, OverflowError)):
-                compiled(x)
-        else:
-            assert same(compiled(x), wanted), (pair, compiled(x), wanted)
+        assert same(compiled(x), wanted), (pair, compiled(x), wanted)
 
 
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
@@ -134,7 +123,7 @@ def counted(x: Tensor) -> Any:
 def test_counters_need_no_checks_in_their_loop() -> None:
     def program(x: Tensor) -> Any:
         steps, left = 0, int(x[0])
-        while left > 0:
+        while 0 < left != 2**63 - 5:
             steps, left = steps + 1, left - 2
         return steps, left
 
@@ -144,16 +133,15 @@ def test_counters_need_no_checks_in_their_loop() -> None:
         assert compiled(x) == program(x)
     text = print_program(compiled.signatures[0].captured.program)
     assert "check" not in text[text.index("while") :]
-    with pytest.raises(RuntimeError, match="beyond 64 bits"):
-        compiled(torch.tensor([2**63 - 1]))
+    assert compiled(torch.tensor([2**63 - 1])) == (2, 2**63 - 5)
 
 
 def test_what_a_loop_multiplies_is_checked() -> None:
     compiled = stretto.compile(counted, backend="interpreter")
     for values in ([7.0, 2.0], [90.0, 3.0], [200.0, 1.0]):
         assert compiled(torch.tensor(values)) == counted(torch.tensor(values))
-    with pytest.raises(RuntimeError, match="beyond 64 bits"):
-        compiled(torch.tensor([-50.0, 5.0]))
+    x = torch.tensor([-50.0, 5.0])  # beyond 64 bits
+    assert compiled(x) == counted(x)
 
 
 def test_a_sum_of_a_list_that_grows() -> None:
@@ -169,8 +157,8 @@ def test_a_sum_of_a_list_that_grows() -> None:
     for values in ([1, 2, 3], [-1, -2, -3], [2**62, 2**61, 5]):
         x = torch.tensor(values)
         assert same(compiled(x), program(x))
-    with pytest.raises(RuntimeError, match="beyond 64 bits"):
-        compiled(torch.tensor([2**62, 2**62, 2**62]))
+    x = torch.tensor([2**62, 2**62, 2**62])
+    assert same(compiled(x), program(x))
 
 
 def test_an_int_that_is_too_large_beside_one_that_depends_on_a_tensor() -> None:

@@ -335,7 +335,7 @@ def test_positions_are_kept_until_they_have_checks() -> None:
         """
     check_pass(
         before,
-        EliminateDeadCode(keep_positions=True),
+        EliminateDeadCode(keep_stopping=True),
         """
         func @main(%x: f32[8], %k: i64[2], %c: bool[]) -> (f32[]) {
           %n = aten.sum.default(%c) : i64[]

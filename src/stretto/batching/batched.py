@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.profile import Profile, profile_of
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
-from stretto.eager import Trained, check_gradients
+from stretto.eager import Trained, while_it_holds
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
 from stretto.notices import Notices
@@ -42,17 +41,16 @@ class _Signature:
     observer: Observer = field(init=False)
     compiled: CompiledBatch | None = None
     extensions: int = 0
-    trained: weakref.ref[torch.Tensor] | None = None
-    """A tensor that the last batch ran eager for, since it required grad."""
+    trained: Callable[[], None] | None = None
+    """Raises Trained where the last batch ran eager, for a reason that holds on."""
 
     def __post_init__(self) -> None:
         self.observer = Observer(self.evaluation)
 
     def check_gradients(self) -> None:
-        """Raises Trained while the tensor requires grad that a batch ran eager for."""
-        tensor = None if self.trained is None else self.trained()
-        if tensor is not None and torch.is_grad_enabled():
-            check_gradients((tensor,))
+        """Raises Trained with grad mode on, while the reason holds that a batch ran eager for."""
+        if self.trained is not None and torch.is_grad_enabled():
+            self.trained()
 
     def types(self) -> tuple[object, ...]:
         """All that is known of the types of instances."""
@@ -132,7 +130,7 @@ class Batched(Streaming):
                 signature.check_gradients()
                 return self._batch(signature, every, None if signature.dynamic else flattened)
             except Trained as call:
-                signature.trained = weakref.ref(call.tensor)
+                signature.trained = while_it_holds(call)
                 self._notices.eager(call)
         return [
             _eager(self._function, number, items, shared)

@@ -68,6 +68,8 @@ from stretto.lowering.uses import Uses
 
 MOST_ROOM = 1 << 22
 """Elements that a tensor whose size data decide gets room for at once; a larger one grows."""
+_MOST_APPLIES = 64
+"""The most functions that the expression of a number has: what works on it is recursive."""
 
 
 LeftToTorch = tuple[str, ...] | frozenset[TensorOp]
@@ -519,7 +521,7 @@ class Lowering:
     def settle(self, value: Value, lazy: Lazy) -> Lazy:
         """Binds the result of an op: kept lazy, or stored when that pays."""
         if lazy.rank == 0 and not lazy.dtype.is_float:
-            if self.is_repeated(value, lazy):
+            if self.needs_register(value, lazy):
                 lazy = register_value(self.let(lazy.expr, value.hint))
             elif self.looks_up(value, lazy):
                 with self.extra():
@@ -539,9 +541,12 @@ class Lowering:
         is_partial = value in self.uses.partly or value in self.uses.below
         return is_partial and bool(checks(parts(lazy.expr)))
 
-    def is_repeated(self, value: Value, lazy: Lazy) -> bool:
-        """Whether a number is expensive, and read more than once."""
+    def needs_register(self, value: Value, lazy: Lazy) -> bool:
+        """Returns True if a number is expensive and read more than once, or if it is too long for
+        one expression."""
         applies = count_applies(lazy.expr)
+        if applies > _MOST_APPLIES:
+            return True
         return applies > self.costs.cheap_applies and self.uses.total.get(value, 0) > 1
 
     def looks_up(self, value: Value, lazy: Lazy) -> bool:

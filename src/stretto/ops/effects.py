@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.ir.core import Function, Op, Program
-from stretto.ir.ops import CallOp, CheckOp, TensorOp, WhileOp
+from stretto.ir.ops import CallOp, CheckOp, ListGetOp, ListPopOp, ListSetOp, TensorOp, WhileOp
 from stretto.ops.generators import States, states_of
-from stretto.ops.properties import is_random
+from stretto.ops.properties import is_random, stop_reason
 
 Predicate = Callable[[Op], bool]
 
@@ -36,6 +36,14 @@ def states_drawn_from(program: Program) -> States:
 def is_effect(op: Op) -> bool:
     """A check or a draw."""
     return is_check(op) or is_draw(op)
+
+
+def may_stop(op: Op) -> bool:
+    """An effect, or an op that eager PyTorch may refuse to run: it reads or writes at a position
+    that may be out of range, or its operands may not be of the right values or sizes."""
+    if isinstance(op, TensorOp):
+        return is_effect(op) or stop_reason(op) is not None
+    return is_effect(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
 
 
 def has_effect(op: Op) -> bool:

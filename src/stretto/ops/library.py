@@ -14,7 +14,8 @@ tensors of their own.
 
 `stretto.check_positions(positions, size, length, operator, dim, wraps)` has no result: it raises
 what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
-positions; negative ones count from the end, if it `wraps`.
+positions; negative ones count from the end, if it `wraps`. `stretto.evaluate(value)` has no result
+either: whatever computes the value runs, and may refuse its operands.
 
 `stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts what the walk of a recursion
 kept of n activations, [n, 1 + k], by their `ranks` [n], and puts rows of zeros behind them:
@@ -63,6 +64,7 @@ _library.define(
     "check_positions(Tensor positions, SymInt size, int length, str operator, int dim, bool wraps)"
     " -> ()"
 )
+_library.define("evaluate(Tensor value) -> ()")
 _library.define(
     "random_fill(str operator, SymInt[] size, SymInt[] stride, Scalar[] numbers, *, "
     "ScalarType dtype, Generator? generator=None) -> Tensor",
@@ -276,6 +278,8 @@ _library.impl("byte_mm", _byte_mm, "CompositeExplicitAutograd")
 _library.impl("byte_mm", _byte_mm_shape, "Meta")
 _library.impl("check_positions", _check_positions, "CompositeExplicitAutograd")
 _library.impl("check_positions", lambda *_: None, "Meta")
+_library.impl("evaluate", lambda *_: None, "CompositeExplicitAutograd")
+_library.impl("evaluate", lambda *_: None, "Meta")
 _library.impl("random_fill", _random_fill, "CompositeExplicitAutograd")
 _library.impl("manual_seed", _manual_seed, "CompositeExplicitAutograd")
 

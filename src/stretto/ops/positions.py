@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.ir.core import Op, Value
-from stretto.ir.ops import ListGetOp, ListPopOp, ListSetOp, TensorOp
+from stretto.ir.core import Value
+from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim
-from stretto.ops.effects import is_effect
 from stretto.ops.infer import named_arguments
 from stretto.ops.table import PositionArgument, Reach, entry
 
@@ -57,13 +56,6 @@ def positions_of(op: TensorOp) -> Iterator[Positions]:
     for values, size, length, dim in _ranges(known, named):
         if isinstance(values, Value) and values.tensor.dtype.is_integer:
             yield Positions(values, size, length, op.target, dim, known.wraps)
-
-
-def may_be_out_of_range(op: Op) -> bool:
-    """Whether the op checks something, or reads or writes where eager would check a position."""
-    if isinstance(op, TensorOp):
-        return is_effect(op) or any(True for _ in positions_of(op))
-    return is_effect(op) or isinstance(op, ListGetOp | ListSetOp | ListPopOp)
 
 
 Range = tuple[Any, Any, int, int]

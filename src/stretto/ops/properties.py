@@ -23,7 +23,7 @@ from stretto.ir.sizes import Size
 from stretto.ir.types import DType, TensorType
 from stretto.ops import table
 from stretto.ops.arguments import arguments
-from stretto.ops.infer import named_arguments, parameters, relations, resolve
+from stretto.ops.infer import Relation, named_arguments, parameters, relations, resolve
 from stretto.ops.table import (
     Aliases,
     Batching,
@@ -175,18 +175,42 @@ def stop_reason(op: TensorOp) -> str | None:
         return reason
     if (reason := _known_position(op)) is not None:
         return reason
-    types = _tensor_types(op)
-    if any(not type.is_static for type in types) and relations(op):
+    if relations_of_sizes(op):
         return "whether the symbolic dims of its operands agree is known only at run time"
+    if known.fails is Fails.POSITIONS and _has_positions(op):
+        return known.fails.value
+    return refusal_of_values(op)
+
+
+def relations_of_sizes(op: TensorOp) -> tuple[Relation, ...]:
+    """The comparisons of sizes that the operands have to pass, and that only the run can make."""
+    is_static = all(type.is_static for type in _tensor_types(op))
+    return () if is_static else relations(op)
+
+
+def refusal_of_values(op: TensorOp) -> str | None:
+    """Why the op may refuse values of its operands that are no positions, or None."""
+    known = properties(op.target)
     match known.fails:
-        case Fails.DIVISOR if any(type.dtype.is_integer for type in types):
-            return known.fails.value
-        case Fails.POSITIONS if _has_positions(op):
-            return known.fails.value
+        case Fails.DIVISOR if not _divides_by_number(op):
+            is_integer = any(type.dtype.is_integer for type in _tensor_types(op))
+            return known.fails.value if is_integer else None
         case Fails.UNKNOWN | Fails.VALUES:
             return f"`{op.target}`: {known.fails.value}"
         case _:
             return None
+
+
+def _divides_by_number(op: TensorOp) -> bool:
+    """True if the divisor is a number other than 0, or the exponent one that is not negative."""
+    given = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
+    match given:
+        case {"exponent": int() as exponent}:
+            return exponent >= 0
+        case {"other": int() as divisor}:
+            return divisor != 0
+        case _:
+            return False
 
 
 def stay_reason(op: TensorOp) -> str | None:

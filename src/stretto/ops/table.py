@@ -203,6 +203,7 @@ describe(
     raises=("LinAlgError",),
 )
 describe("check_positions", "stretto", raises=("IndexError", "RuntimeError"))
+describe("evaluate", "stretto", raises=("RuntimeError",))
 
 # ---- positions -------------------------------------------------------------------------------
 

@@ -1,18 +1,21 @@
-"""Checks the positions of reads and writes whose result is not used.
+"""Checks what ops would check whose results are not used.
 
-Eager PyTorch raises for `x[i]` out of range, also where the result is not used. Capture emits a
-check of each position that is known at run time only. This pass drops the checks of positions that
-are checked anyway, by a live op of the same block or of one around it, and of positions that are
-the index of a loop with known bounds. Dead ops with positions, and dead pops from lists, get a
-check, because `dce` would drop them without one. Needs a Program in which what is used has been
-simplified, since an op that becomes dead later gets no check, and in which `dce` has kept all
-positions. It runs before the passes that replace ops by others, which leave the first ones dead.
-Guarantees that each check that is left is needed.
+Eager PyTorch raises for `x[i]` out of range and for `n // 0`, also where the result is not used.
+Capture emits a check of each position that is known at run time only. This pass drops the checks of
+positions that are checked anyway, by a live op of the same block or of one around it, and of
+positions that are the index of a loop with known bounds. Dead ops with positions, and dead pops
+from lists, get a check, and dead ops that may refuse the values or the sizes of their operands are
+evaluated, because `dce` would drop all of them. Needs a Program in which what is used has been
+simplified, since an op that becomes dead later gets no check, and in which `dce` has kept all ops
+that may stop the run. It runs before the passes that replace ops by others, which leave the first
+ones dead. Guarantees that each check that is left is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
-    %a = aten.select.int(%x, 0, %i)         ->    stretto.check_positions(%k, 5)
-    %b = aten.take.default(%y, %k)                %b = aten.take.default(%y, %k)
-    return %a                                     return %a
+    %a = aten.select.int(%x, 0, %i)               stretto.check_positions(%k, 5)
+    %b = aten.take.default(%y, %k)        ->      %b = aten.take.default(%y, %k)
+    %c = aten.floor_divide.default(%i, %n)        %c = aten.floor_divide.default(%i, %n)
+    return %a                                     stretto.evaluate(%c)
+                                                  return %a
 """
 
 from __future__ import annotations
@@ -34,9 +37,13 @@ from stretto.ir.ops import (
     TensorOp,
 )
 from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Symbol, symbols_in
+from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import FLAG, INDEX, Dim, TensorType
-from stretto.ops.effects import checking_functions, effectful
+from stretto.ops.effects import checking_functions, effectful, is_effect
+from stretto.ops.infer import Relation, size_op
 from stretto.ops.positions import CHECK, Positions, positions_of
+from stretto.ops.properties import properties, refusal_of_values, relations_of_sizes
 from stretto.passes.dce import live_values
 
 Key = tuple[Value, Dim, int, bool]
@@ -51,8 +58,15 @@ class CheckUnused:
     def apply(self, program: Program) -> bool:
         changed = False
         for name, live in _live_by_function(program).items():
-            changed |= _visit(program.functions[name].body, live, frozenset(), {})
+            visit = _Visit(live, _compared(program))
+            changed |= visit.block(program.functions[name].body, frozenset(), {})
         return changed
+
+
+def _compared(program: Program) -> frozenset[Symbol]:
+    """The symbols between which guards have compared what eager compares."""
+    params = program.main.params if program.is_guarded else ()
+    return frozenset(symbols_of_types(value.type for value in params))
 
 
 def _live_by_function(program: Program) -> dict[str, set[Value]]:
@@ -72,24 +86,64 @@ def _live_by_function(program: Program) -> dict[str, set[Value]]:
         unused |= found
 
 
-def _visit(block: Block, live: set[Value], around: frozenset[Key], bounds: Bounds) -> bool:
-    """`around`: positions that are checked before control comes to the block."""
-    known = {*around}
-    for op in block.ops:
-        if isinstance(op, TensorOp) and not live.isdisjoint(op.results):
-            known.update(one.key for one in positions_of(op))
-    changed = False
-    ops: list[Op] = []
-    for op in block.ops:
-        is_check = isinstance(op, TensorOp) and op.target == CHECK
-        checks = _checks_for(op, known, bounds) if live.isdisjoint(op.results) else []
-        changed |= bool(checks) != is_check
-        ops.extend(checks if is_check else [*checks, op])
-        inside = _bounds_inside(op, bounds)
-        for nested in op.blocks:
-            changed |= _visit(nested, live, frozenset(known), inside)
-    block.ops = ops
-    return changed
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """The walk over one function. `live`: the values that are used."""
+
+    live: set[Value]
+    compared: frozenset[Symbol]
+
+    def block(self, block: Block, around: frozenset[Key], bounds: Bounds) -> bool:
+        """`around`: positions that are checked before control comes to the block."""
+        known = {*around}
+        for op in block.ops:
+            if isinstance(op, TensorOp) and not self.live.isdisjoint(op.results):
+                known.update(one.key for one in positions_of(op))
+        changed = False
+        ops: list[Op] = []
+        for op in block.ops:
+            is_check = isinstance(op, TensorOp) and op.target == CHECK
+            is_dead = self.live.isdisjoint(op.results)
+            checks = _checks_for(op, known, bounds) if is_dead else []
+            ops.extend(checks if is_check else [*checks, op])
+            evaluations = self.evaluations(op) if is_dead else []
+            ops.extend(evaluations)
+            changed |= bool(checks) != is_check or bool(evaluations)
+            inside = _bounds_inside(op, bounds)
+            for nested in op.blocks:
+                changed |= self.block(nested, frozenset(known), inside)
+        block.ops = ops
+        return changed
+
+    def evaluations(self, op: Op) -> list[Op]:
+        """The ops that raise what a dead op would raise: checks of the sizes of its operands where
+        it does nothing but broadcast them, else one that evaluates it."""
+        if not isinstance(op, TensorOp) or not op.results or is_effect(op):
+            return []
+        unknown = [
+            relation
+            for relation in relations_of_sizes(op)
+            if not self.compared.issuperset(symbols_in((relation.left, relation.right)))
+        ]
+        if refusal_of_values(op) is None:
+            if not unknown:
+                return []
+            if properties(op.target).elementwise:
+                checks = (new for relation in unknown for new in _check_of_sizes(relation))
+                return [_placed(new, op) for new in checks]
+        return [_placed(TensorOp("stretto.evaluate.default", (op.results[0],)), op)]
+
+
+def _check_of_sizes(relation: Relation) -> list[Op]:
+    """Ops that check that both sizes are equal, or that one of them is 1 and so is broadcast."""
+    left, right = size_op(relation.left), size_op(relation.right)
+    equal = _result(FLAG, "aten.eq.Tensor", left.result, right.result)
+    tests = [equal]
+    for size in (left, right):
+        is_one = _result(FLAG, "aten.eq.Scalar", size.result, 1)
+        tests += [is_one, _result(FLAG, "aten.logical_or.default", tests[-1].result, is_one.result)]
+    message = f"the sizes {relation.left} and {relation.right} are neither equal nor 1"
+    return [left, right, *tests, CheckOp(tests[-1].result, Failure("RuntimeError", message))]
 
 
 def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:

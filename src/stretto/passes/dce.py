@@ -6,9 +6,8 @@ are the calls, loops and branches that these run in, with what decides whether t
 an `if` and carried values of a loop are judged one by one: a carried value that only feeds itself
 goes, and all that computes it too, and so does a list that is pushed to but never read. Functions
 that are not called and constants that are not named go too; parameters of functions stay. Any other
-dead op is dropped, even if it would stop the run, as a recursion without end does. With
-`keep_positions` an op that reads or writes at a position known at run time only counts as a check:
-so it is until `check_unused` has put a check in its place.
+dead op is dropped, even a call whose recursion does not end. With `keep_stopping` an op that may
+stop the run counts as a check: so it is until `check_unused` has put a check in its place.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
@@ -30,18 +29,17 @@ from stretto.ir.ops import CallOp, ConstantOp, ForOp, IfOp, ListStackOp, SizeOp,
 from stretto.ir.rewrite import all_blocks, narrow
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.symbols import symbols_bound_by, symbols_of_op, symbols_of_types
-from stretto.ops.effects import checking_functions, effectful, is_effect
-from stretto.ops.positions import may_be_out_of_range
+from stretto.ops.effects import checking_functions, effectful, is_effect, may_stop
 
 
 @dataclass(frozen=True, slots=True)
 class EliminateDeadCode:
-    keep_positions: bool = False
+    keep_stopping: bool = False
     name: ClassVar[str] = "dce"
 
     def apply(self, program: Program) -> bool:
         changed = False
-        checks = may_be_out_of_range if self.keep_positions else is_effect
+        checks = may_stop if self.keep_stopping else is_effect
         checking = checking_functions(program, checks)
         for function in program.functions.values():
             effects = effectful(function, checking, checks)

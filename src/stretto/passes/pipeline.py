@@ -51,7 +51,7 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
     branches = (MergeBranches(), ShareArms(), IfConvert(target))
     steps = (
         InlineFunctions(),
-        Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
+        Repeat((*tidy, EliminateDeadCode(keep_stopping=True))),
         CheckUnused(),
         Repeat((*tidy, *branches, EliminateDeadCode())),
         RecursionLevels(target),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +125,23 @@ def refused(fn: Callable[..., Any], *args: Any, options: Options | None = None) 
     with pytest.raises(CaptureError) as caught:
         capture(fn, args, {}, options or Options(unroll=2))
     return caught.value
+
+
+def defined(source: str, names: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a module of this text defines, beside the names that it is given. It is in a file, so
+    that its functions have a source."""
+    path = folder / "program.py"
+    path.write_text(source)
+    space = dict(names)
+    exec(compile(source, str(path), "exec"), space)
+    return space
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> Any:
+    """The result, or the class of Python's that the exception is of. A refusal is raised."""
+    try:
+        return function(*args)
+    except CaptureError:
+        raise
+    except Exception as error:
+        return next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")

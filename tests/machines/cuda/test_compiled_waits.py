@@ -26,6 +26,7 @@ from stretto.machines.cuda.toolchain import SUPPORTED
 from stretto.options import Options
 from stretto.tools.models import find_model
 from stretto.tools.targets import compile_model, target_machine
+from tests.e2e.test_cuda_compiled import require_good
 from tests.machines.cuda.triton_text import CONTROL, PRELUDE, number, pointer, program
 from tests.sampling import sampled
 
@@ -210,7 +211,8 @@ CASES = [(name, "small") for name in SMALL] + [(name, "full") for name in FULL]
 def test_zoo(name: str, size: str, assemblies: list[Assembly], options: Options) -> None:
     model = find_model(name, small=size == "small")
     _, stages = compile_model(model, target_machine("sm_90"), options)
-    assert [one.resources.spill_bytes for one in gpu_program(stages).compiled] == [0]
+    (kernel,) = gpu_program(stages).compiled
+    require_good(kernel)
     assert assemblies
     for one in assemblies:
         in_ptx = ptx_text.functions(one.ptx)

@@ -143,7 +143,7 @@ def _passes() -> tuple[Any, ...]:
     return (
         InlineFunctions(),
         FilledLists(),
-        Repeat((*tidy, EliminateDeadCode(keep_positions=True))),
+        Repeat((*tidy, EliminateDeadCode(keep_stopping=True))),
         CheckUnused(),
         Repeat((*tidy, EliminateDeadCode())),
     )

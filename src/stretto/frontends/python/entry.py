@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Generator
@@ -244,8 +245,8 @@ def _try(
         error = signal.abort.error
     except GuardOnDataDependentSymNode as problem:
         error = _needs_a_number(problem)
-    except AttributeError as problem:
-        error = _lacks_attribute(problem) or problem
+    except (AttributeError, TypeError) as problem:
+        error = _of_stand_in(problem) or problem
     except Exception as problem:
         error = problem
     finally:
@@ -270,9 +271,18 @@ def _needs_a_number(problem: Exception) -> CaptureError:
     )
 
 
-def _lacks_attribute(problem: AttributeError) -> CaptureError | None:
+def _of_stand_in(problem: AttributeError | TypeError) -> CaptureError | None:
     """The error for an attribute that an object of Python has, and what the capture has in its
-    place lacks; None where eager PyTorch raises the same."""
+    place lacks, or for a function that takes no such object; None where eager PyTorch raises the
+    same."""
+    if _STAND_INS.search(str(problem)):
+        return CaptureError(
+            f"what is used here only the run knows ({problem})",
+            location=place_of(problem),
+            remedy="compute it outside of the compiled function, or compile with fallback=True",
+        )
+    if isinstance(problem, TypeError):
+        return None
     holder, name = problem.obj, problem.name
     kind = next((kind for ours, kind in _PLACES.items() if isinstance(holder, ours)), None)
     if kind is None or name is None or not hasattr(kind, name):
@@ -284,6 +294,10 @@ def _lacks_attribute(problem: AttributeError) -> CaptureError | None:
     )
 
 
+_STAND_INS = re.compile(
+    r"""["'](Either|TracedList|TracedText|Indexed|Iterated|Range|Generated|Parts)["']"""
+)
+"""Classes of the capture, as Python's own functions name them in messages."""
 _PLACES: dict[type, type] = {
     torch.SymInt: int,
     torch.SymFloat: float,

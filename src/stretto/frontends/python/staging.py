@@ -22,6 +22,7 @@ from stretto.frontends.python.calls import (
     generated,
     iterating,
     matching,
+    number_types,
     ordering,
     raising,
     recurrent,
@@ -30,38 +31,50 @@ from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
     call,
     changes,
+    changes_attribute,
     check_iterator,
     check_tensor_attribute,
     fixed_key,
 )
-from stretto.frontends.python.calls.entries import check_entries
+from stretto.frontends.python.calls.contexts import context
 from stretto.frontends.python.calls.generated import Generated, generated_by
 from stretto.frontends.python.calls.in_python import mark
 from stretto.frontends.python.calls.texts import percent
-from stretto.frontends.python.control import branches, loops
+from stretto.frontends.python.control import branches, loops, size_branches
 from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
+from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.redirected import mark as local
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
 from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tensor import OF_CODE, OF_ERRORS, Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.tracing.tries import caught
 from stretto.frontends.python.values import arithmetic, mixed_numbers, number_methods, raises, texts
-from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.either import (
+    Either,
+    check_compared,
+    check_entries,
+    first_either,
+    may_be_missing,
+    replaced,
+)
 from stretto.frontends.python.values.own_methods import own_method, tested
 from stretto.frontends.python.values.scalars import concrete, is_number, number_kind, to_number
-from stretto.frontends.python.values.state import TracedList
+from stretto.frontends.python.values.state import TracedList, is_same
 
 slice = builtins.slice
 if_ = branches.stage_if
 ifexp = branches.stage_ifexp
 and_ = branches.stage_and
 or_ = branches.stage_or
+value_of_and_ = branches.value_of_and
+value_of_or_ = branches.value_of_or
 not_ = branches.stage_not
+as_flag = size_branches.as_flag
 hand_over = generated.hand_over
 
 
@@ -160,7 +173,8 @@ def generator(lowered: FunctionType) -> Callable[..., Any]:
         inspect.signature(lowered).bind(*args, **kwargs)  # raises what the call raises
         return generated_by(lowered, lambda: lowered(*args, **kwargs), args, kwargs)
 
-    start.__name__, start.__qualname__ = lowered.__name__, lowered.__qualname__
+    for name in ("__name__", "__qualname__", "__doc__", "__annotations__"):
+        builtins.setattr(start, name, getattr(lowered, name))
     return local(start)
 
 
@@ -317,10 +331,34 @@ def _own(holder: Any, name: str) -> Any:
 
 @_for_each_option
 def attribute(holder: Any, name: str) -> Any:
-    """`holder.name`, for an attribute that tensors have."""
+    """`holder.name`, for an attribute that tensors have, or that rewriting changes."""
     if active() is None:
         return getattr(holder, name)
+    if name in OF_CODE:
+        return _of_code(holder, name)
+    if name == "__class__":
+        is_traced = isinstance(holder, TracedTensor | TracedList | sources.Indexed)
+        is_traced |= texts.is_text(holder) or isinstance(holder, Either)
+        return call(type, holder) if is_traced else holder.__class__
+    if name in OF_ERRORS and isinstance(holder, BaseException) and tracer().tries.notes:
+        fail(
+            f"'{name}' of an exception is read, which is not known where the function raises and "
+            "catches exceptions",
+            "keep what is needed in an attribute of the exception, or compile with fallback=True",
+        )
     return number_methods.tensor_attribute(holder, name)
+
+
+def _of_code(holder: Any, name: str) -> Any:
+    """`__code__` or `__closure__` of a function."""
+    if isinstance(holder, FunctionType) and is_rewritten(holder):
+        fail(
+            f"'{name}' is read of '{holder.__name__}', a function made while capturing, whose code "
+            "is rewritten",
+            "define the function outside of the compiled one, or compile with fallback=True",
+        )
+    is_code = name == "__code__" and isinstance(holder, FunctionType)
+    return code_of(holder) if is_code else getattr(holder, name)
 
 
 @_for_each_option
@@ -381,13 +419,15 @@ def delitem(holder: Any, index: Any) -> None:
         operations.delete_item(holder, index)
     else:
         changes(holder)
+        if isinstance(holder, dict) and may_be_missing(holder.get(index)):
+            check_entries(holder)
         del holder[concrete(index, "int") if isinstance(index, TracedTensor) else index]
 
 
 @_for_each_option
 def delattr(holder: Any, name: str) -> None:
     """`del holder.name`."""
-    changes(holder)
+    changes_attribute(holder, name)
     builtins.delattr(holder, name)
 
 
@@ -396,8 +436,35 @@ def setattr(holder: Any, name: str, value: Any) -> None:
     """`holder.name = value`."""
     if isinstance(holder, torch.Tensor) and active() is not None:
         check_tensor_attribute(holder, name)
-    changes(holder)
-    builtins.setattr(holder, name, value)
+    changes_attribute(holder, name)
+    _note_restored(holder, name, value)
+    try:
+        builtins.setattr(holder, name, value)
+    except Exception as error:  # whatever a descriptor raises
+        number_types.check_error(error, builtins.setattr, (holder, name, value), {})
+        raise
+
+
+def _note_restored(holder: Any, name: str, value: Any) -> None:
+    """Counts a store of the value that the attribute had before the call as a read of it: a guard
+    then sees to it that the program, which has no such store, runs only where nothing changes."""
+    state = active()
+    if state is None:
+        return
+    for box in state.heap.boxes_of(holder):
+        before = state.heap.before_of(box)
+        if name in before and is_same({name: before[name]}, {name: value}):
+            state.names_read.add(name)
+
+
+def store_item(value: Any, holder: Any, index: Any) -> None:
+    """`holder[index] = value`, with the arguments in the order in which Python evaluates them."""
+    setitem(holder, index, value)
+
+
+def store(value: Any, holder: Any, name: str) -> None:
+    """`holder.name = value`, with the arguments in the order in which Python evaluates them."""
+    setattr(holder, name, value)
 
 
 def added(first: Any, second: Any) -> Any:
@@ -441,18 +508,25 @@ _INPLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @_for_each_option
-def augment_item(holder: Any, index: Any, operation: str, value: Any) -> None:
-    """`holder[index] op= value`."""
-    setitem(holder, index, augment(operation, getitem(holder, index), value))
+def augment_item(
+    holder: Any, index: Any, operation: str, value: Any, is_late: bool = False
+) -> None:
+    """`holder[index] op= value`. is_late: `value` is a function that gives it."""
+    before = getitem(holder, index)
+    setitem(holder, index, augment(operation, before, value() if is_late else value))
 
 
 @_for_each_option
-def augment_attr(holder: Any, name: str, operation: str, value: Any) -> None:
-    """`holder.name op= value`."""
+def augment_attr(holder: Any, name: str, operation: str, value: Any, is_late: bool = False) -> None:
+    """`holder.name op= value`. is_late: `value` is a function that gives it."""
     before = builtins.getattr(holder, name)
-    after = augment(operation, before, value)
+    after = augment(operation, before, value() if is_late else value)
     is_same = after is before or (isinstance(before, torch.Tensor) and _is_of(before, after))
-    if not is_same or _is_set_by_method(holder, name):
+    if (
+        not is_same
+        or _is_set_by_method(holder, name)
+        or (is_late and builtins.getattr(holder, name) is not before)  # the value has set it itself
+    ):
         setattr(holder, name, after)
 
 
@@ -478,6 +552,9 @@ def contains(container: Any, item: Any) -> Any:
         return branches.use(
             found, lambda option: contains(*replaced((container, item), found, option))
         )
+    if is_number(container):
+        kind = number_methods.kind_of_number(container).__name__
+        raise TypeError(f"argument of type '{kind}' is not iterable")
     method = own_method(container, "__contains__")
     if method is not None:
         return not_(not_(call(method, item)))
@@ -486,6 +563,7 @@ def contains(container: Any, item: Any) -> Any:
     if isinstance(container, Iterating):
         return iterating.contains(container, item)
     note_use(container)
+    check_compared(item, *(container if isinstance(container, builtins.list | tuple) else ()))
     by_number = is_number(item) and isinstance(container, Set | dict)  # whatever hash it has
     if isinstance(container, dict) and not by_number and not texts.is_text(item):
         entry = container.get(item, UNDEFINED)
@@ -504,10 +582,15 @@ def contains(container: Any, item: Any) -> Any:
     if by_number or is_searched:
         result: Any = False
         for other in container:
-            result = branches.stage_or(
-                branches.stage_or(is_found(item, other), lambda other=other: item == other),
-                lambda before=result: before,
+            by_identity = isinstance(container, Set) and any(
+                isinstance(one, torch.Tensor) and not is_number(one) for one in (item, other)
             )
+            found = (
+                is_(item, other)
+                if by_identity
+                else branches.stage_or(is_found(item, other), lambda other=other: item == other)
+            )
+            result = branches.stage_or(found, lambda before=result: before)
         return result
     if isinstance(container, torch.Tensor) and isinstance(item, torch.Tensor | Number):
         if not any(isinstance(value, TracedTensor) for value in (item, container)):
@@ -522,10 +605,24 @@ def _may_be_equal_in_some_runs(item: Any) -> bool:
     return known or own_method(item, "__eq__") is not None
 
 
+def whole(value: Any) -> Any:
+    """Returns `value`, of which a display, a call, a comprehension or an assignment takes all
+    items. Fails for a dict that lacks some of them in some runs."""
+    check_entries(value)
+    return value
+
+
+def equal(first: Any, second: Any) -> Any:
+    """`first == second`."""
+    check_compared(first, second)
+    return first == second
+
+
 def not_equal(first: Any, second: Any) -> Any:
     """`first != second`. What object has for it is the negation of the user's `__eq__`."""
     if active() is None:
         return first != second
+    check_compared(first, second)
     kinds = (type(first), type(second))
     is_swapped = kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
     for one, other in ((second, first), (first, second)) if is_swapped else ((first, second),):
@@ -618,7 +715,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "LtE": operator.le,
     "Gt": operator.gt,
     "GtE": operator.ge,
-    "Eq": operator.eq,
+    "Eq": equal,
     "NotEq": not_equal,
     "Is": is_,
     "IsNot": lambda first, second: not_(is_(first, second)),
@@ -627,13 +724,20 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def chain(operators: tuple[str, ...], first: Any, *operands: Callable[[], Any]) -> Any:
-    """`first op operand op operand ...`, each operand evaluated at most once."""
-    second = operands[0]()
-    outcome = _COMPARE[operators[0]](first, second)
-    if len(operands) == 1:
-        return outcome
-    return and_(outcome, lambda: chain(operators[1:], second, *operands[1:]))
+def _chained(both: Callable[..., Any]) -> Callable[..., Any]:
+    def chain(operators: tuple[str, ...], first: Any, *operands: Callable[[], Any]) -> Any:
+        """`first op operand op operand ...`, each operand evaluated at most once."""
+        second = operands[0]()
+        outcome = _COMPARE[operators[0]](first, second)
+        if len(operands) == 1:
+            return outcome
+        return both(outcome, lambda: chain(operators[1:], second, *operands[1:]))
+
+    return chain
+
+
+chain = _chained(and_)
+value_of_chain = _chained(value_of_and_)
 
 
 def assert_(condition: Any, message: Callable[[], Any], has_message: Callable[[], bool]) -> None:
@@ -665,6 +769,17 @@ def namespace(table: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
+def variables(found: Any) -> Any:
+    """`locals()`, `vars()` and `dir()` of the user's code. Parts of it are functions of their own,
+    with other variables."""
+    if active() is not None:
+        fail(
+            "the variables of the function are asked for, which are others while capturing",
+            "name the variables, or compile with fallback=True",
+        )
+    return found
+
+
 def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
     """After `name`, declared global (in `place`, a namespace) or nonlocal, was assigned."""
     state = active()
@@ -674,15 +789,17 @@ def wrote_outer(place: dict[str, Any] | CallFrame, name: str) -> None:
 
 
 __all__ = [
-    "added", "and_", "assert_", "attribute", "augment", "augment_attr", "augment_item", "bound",
-    "bound_values", "call", "chain", "contains", "defined", "delattr",
-    "delitem", "enter", "enter_try", "for_", "generator", "getitem", "hand_over", "if_",
+    "added", "and_", "as_flag", "assert_", "attribute", "augment", "augment_attr", "augment_item",
+    "bound", "bound_values", "call", "chain", "contains", "context", "defined", "delattr",
+    "delitem", "enter", "enter_try", "equal", "for_", "generator", "getitem", "hand_over", "if_",
     "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo",
-    "namespace", "not_", "not_equal", "or_", "plain", "raising", "setattr", "setitem", "slice",
-    "text", "while_", "wrote_outer", "yielded",
+    "namespace", "not_", "not_equal", "or_", "plain", "raising", "slice", "store", "store_item",
+    "text", "value_of_and_", "value_of_chain", "value_of_or_", "variables", "while_", "whole",
+    "wrote_outer", "yielded",
 ]  # fmt: skip
 
 decompositions.RULES.update(recurrent.RULES)
+RULES[operator.is_], RULES[operator.is_not] = is_, _COMPARE["IsNot"]
 
 Hooks.staging = sys.modules[__name__]
 Hooks.getitem = indexing.getitem

@@ -72,6 +72,13 @@ def _check_positions(call: Call) -> tuple[Lazy, ...]:
     return ()
 
 
+@rule("stretto.evaluate.default")
+def _evaluate(call: Call) -> tuple[Lazy, ...]:
+    """The value is stored, though nothing reads it, so that a kernel computes it."""
+    call.low.materialised(call.arguments["value"])
+    return ()
+
+
 def as_index(lazy: Lazy, *indices: Index) -> Index:
     """Element of a lazy tensor of positions, as an index."""
     return dynamic_index(lazy.at(*indices))

@@ -16,8 +16,8 @@ from stretto.tools.names import require_known
 
 PART_NAMES = (
     *("functions", "python", "operators", "special", "sizes", "instances", "operator-sizes"),
-    *("operator-instances", "modules", "module-instances", "exportdb", "sanitizers", "mutants"),
-    "schedules",
+    *("operator-instances", "modules", "module-instances", "exportdb", "python-tests"),
+    *("sanitizers", "mutants", "schedules"),
 )
 """The keys of `parts.PARTS`, which a look at `--help` does not import."""
 

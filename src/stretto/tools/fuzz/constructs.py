@@ -98,7 +98,9 @@ SCALE = torch.ones(3, requires_grad=True)
         "{u} = [p.mean() for p in FROZEN.parameters()]", "{u} = {f}.requires_grad",
         "{u} = torch.is_grad_enabled()", "with torch.enable_grad():\n    {u} = FROZEN(rows3)",
         "{u} = SCALE.sum().item()", "{u} = getattr(BACKBONE, 'weight').sum()",
-        "{u} = rows3 * SCALE.detach()",
+        "{u} = rows3 * SCALE.detach()", "{u} = nn.Parameter(torch.ones(3)) * {p}",
+        "{u} = torch.zeros(3, requires_grad=True)", "{u} = ({f} * 2).requires_grad_()",
+        "{u} = torch.ones(3, requires_grad=True) * rows3",
     ),
     numbers=(
         "SCALE.sum().item()", "float({f}.detach().sum())",
@@ -302,7 +304,8 @@ BAG = {1, 2}
         "{u} = slice({n} % 3, None)", "{u} = range(5)[{n} % 5]", "{u} = range({n} % 4)",
         "{u} = list(range(0, {n} % 6, 2))", "{u} = collections.namedtuple('P', 'a b')({n}, {f})",
         "{u} = items.index(max(items))", "{u} = d.setdefault('k', {n})", "{u} = not items",
-        "items.extend(range({n} % 3))",
+        "items.extend(range({n} % 3))", "{u} = [*d]", "{u} = d == {'a': 1}", "{u} = [k for k in d]",
+        "{u} = [d, 1] == [{'a': {n}}, 1]", "{u} = not d", "del d['b']",
     ),
     numbers=(
         "d['a']", "len(d)", "len(items)", "sum(ITEMS)", "len(BOX)", "len(bag)",
@@ -316,11 +319,43 @@ BAG = {1, 2}
     ),
 )  # fmt: skip
 
+SIZES = Family(
+    start=("m1, m2 = x.shape[-1], len(x) - 2",),
+    statements=(
+        "{u} = (m1 > 3) + {n}", "{u} = [m1 > 3, m2 == 1, not m2, bool(m2)]", "{u} = m1 > {n}",
+        "{u} = (m1 > 3) is True", "{u} = type(m1 > 3)", "{u} = {True: 1, False: 2}[m1 > 3]",
+        "{u} = m1 * 1.5 % 2", "{u} = m1 / 2 - m1 / 2", "{u} = divmod(m1, m2)",
+        "{u} = m1 % (m2 - 3)", "{u} = {n} / (m2 - 3)", "{u} = m1 // (m1 - 5)",
+        "{u} = {p} % (m1 / 2)", "{u} = round(m1 / 2)", "{u} = math.sqrt(4 - m1)",
+        "{u} = math.floor(m1 * 0.7)", "{u} = range(m2 - 3)", "{u} = max(m1, {n})",
+        "{u} = min(m1, 3.5)", "{u} = str(m1 > 3)", "{u} = m1 ** m2", "{u} = 2.5 ** m2",
+        "{u} = m1 == True", "{u} = [m2, m1] == [True, 3]", "{u} = m2 in (True,)",
+        "{u} = {'k': m1} == {'k': {n}}", "{u} = m1 * {p}", "{u} = m2 << 1",
+        "{u} = (m1 > 3) & (m2 > 1)", "{u} = ~m2", "{u} = -m1 // 2", "{u} = {f} * (m1 - 2)",
+        "{u} = {f} / m1", "{u} = {v}[: m1 // 2]", "{u} = {f} if m1 > 3 else -{f}",
+        "{u} = (m1 > 3) and {n}", "{u} = m2 or {p}", "{u} = 1 < m1 < {n}",
+        "{u} = [k for k in range(m1)]", "m1 += 1", "m2 = m1 - m2", "m1 = m1 * 1.0",
+        "m2 = m1 > 3", "{u} = m1.bit_length()", "{u} = float(m1)", "{u} = int(m2)",
+        "{u} = np.array(m1)", "{u} = torch.tensor(m1 > 3)", "{u} = isinstance(m2, int)",
+        "{u} = f'{m1} {m2 > 1}'", "{u} = sum([m1, m2, {n}])", "{u} = sorted([m1, {n}, m2])",
+        "def inner(k=m1):\n    return k > 3\n{u} = inner()",
+    ),
+    numbers=(
+        "m1 - 3", "m2 * 2", "m1 // 2", "m2 - m1", "m1 % 3", "int(m1 > 3)", "x.shape[-1] * {n}",
+    ),
+    tests=(
+        "m1 > 3", "m2 == True", "(m1 > 3) is True", "bool(m2)", "not m2", "m1 in (3, True)",
+        "m1 > {n}", "m2 != {n}", "isinstance(m1 > 3, bool)", "m1 % 2 == 1 and {n}", "m1 / 2 > 1.5",
+        "m1 is None", "{n} < m2 or m1 > 3",
+    ),
+)  # fmt: skip
+
 FAMILIES: dict[str, Family] = {
     "texts": TEXTS, "floats": FLOATS, "nested": NESTED, "decided": DECIDED, "sorted": SORTED,
     "effects": EFFECTS, "errors": ERRORS, "containers": CONTAINERS, "identity": IDENTITY,
     "model": MODEL, "counters": COUNTERS, "foreign": FOREIGN, "iterators": ITERATORS,
     "random": RANDOM, "read back": READ_BACK, "generators": GENERATORS, "gradients": GRADIENTS,
+    "sizes": SIZES,
 }  # fmt: skip
 
 IMPORTS = """\

@@ -8,7 +8,7 @@ from stretto.tools.fuzz.machines import MACHINES
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
-from stretto.tools.fuzz.workers import Job
+from stretto.tools.fuzz.workers import WRITING, Job
 from stretto.tools.fuzz.writer import write_source
 
 
@@ -21,7 +21,7 @@ def random_functions(first: int, count: int, machines: tuple[str, ...], seconds:
     """Functions of the seeds from `first` on."""
 
     def run(seed: int, note: Note) -> Outcome:
-        note("eager: writing")
+        note(WRITING)
         source = Source(f"seed {seed}", write_source(seed), seed, machines_of(seed, machines))
         outcome = try_program(source.program(), note)
         return replace(outcome, source="" if outcome.verdict == "equal" else source.text)

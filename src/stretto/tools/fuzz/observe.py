@@ -55,8 +55,10 @@ def observe(value: Any, seen: frozenset[int] = frozenset()) -> Any:
         return value.detach().clone()
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
-    if isinstance(value, torch.dtype | torch.device | torch.Size | type | slice):
+    if isinstance(value, torch.dtype | torch.device | torch.Size | slice):
         return repr(value)
+    if isinstance(value, type):
+        return f"class {value.__qualname__}"  # the module of a program has another name in each run
     if isinstance(value, Thing):
         return value
     if id(value) in seen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from stretto.tools.fuzz.exportdb import database, exportdb
 from stretto.tools.fuzz.functions import random_functions
@@ -16,7 +16,6 @@ from stretto.tools.fuzz.machines import NATIVE, STANDARD
 from stretto.tools.fuzz.mutants import mutants
 from stretto.tools.fuzz.operators import (
     ABSENT,
-    Sample,
     module_samples,
     modules,
     operator_samples,
@@ -26,6 +25,7 @@ from stretto.tools.fuzz.operators import (
 )
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.python_functions import random_python
+from stretto.tools.fuzz.python_tests import python_test_cases, python_tests
 from stretto.tools.fuzz.reduce import reduce_source
 from stretto.tools.fuzz.report import PartReport
 from stretto.tools.fuzz.sanitizers import sanitizers
@@ -46,6 +46,8 @@ SLOWER = 15
 
 MOST_REDUCED = 10
 """Failures with different reasons whose sources are cut down."""
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 
@@ -121,6 +123,10 @@ def exportdb_job(settings: Settings) -> Job[Any]:
     return exportdb(list(database()), settings.machines or STANDARD, settings.seconds)
 
 
+def python_tests_job(settings: Settings) -> Job[Any]:
+    return python_tests(sampled(python_test_cases(), settings), settings.machines, settings.seconds)
+
+
 def sanitizers_job(settings: Settings) -> Job[Any]:
     return sanitizers(settings.seed, settings.count // 10, SLOWER * settings.seconds)
 
@@ -133,7 +139,7 @@ def schedules_job(settings: Settings) -> Job[Any]:
     return schedules(settings.seed, settings.count or 10_000, settings.seconds)
 
 
-def sampled(samples: list[Sample], settings: Settings) -> list[Sample]:
+def sampled(samples: list[T], settings: Settings) -> list[T]:
     """As many of them as `count` says, drawn by the seed, in their order."""
     if not settings.count or settings.count >= len(samples):
         return samples
@@ -159,6 +165,7 @@ PARTS: dict[str, Callable[[Settings], Job[Any]]] = {
     "modules": modules_job,
     "module-instances": module_instances_job,
     "exportdb": exportdb_job,
+    "python-tests": python_tests_job,
     "sanitizers": sanitizers_job,
     "mutants": mutants_job,
     "schedules": schedules_job,

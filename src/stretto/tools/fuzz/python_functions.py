@@ -14,7 +14,7 @@ from stretto.tools.fuzz.scope import Scope
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.statements import FunctionWriter, Setting, returned
 from stretto.tools.fuzz.trial import Note, try_program
-from stretto.tools.fuzz.workers import Job
+from stretto.tools.fuzz.workers import WRITING, Job
 from stretto.tools.fuzz.writer import ModuleWriter
 
 START = ("n1 = int(x.sum().nan_to_num().clamp(-9, 9)) % 4", "p1 = x.reshape(-1)[0].item()")
@@ -101,7 +101,7 @@ def random_python(first: int, count: int, machines: tuple[str, ...], seconds: fl
     """Functions of the seeds from `first` on."""
 
     def run(seed: int, note: Note) -> Outcome:
-        note("eager: writing")
+        note(WRITING)
         source = Source(f"seed {seed}", write_python(seed), seed, machines or ORACLES)
         outcome = try_program(source.program(), note)
         return replace(outcome, source="" if outcome.verdict == "equal" else source.text)

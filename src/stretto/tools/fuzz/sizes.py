@@ -20,7 +20,7 @@ from stretto.tools.fuzz.reference import Counting, EndlessError
 from stretto.tools.fuzz.scope import is_float, is_number, is_tensor, is_tensors
 from stretto.tools.fuzz.source import Source
 from stretto.tools.fuzz.trial import Note, try_program
-from stretto.tools.fuzz.workers import Job
+from stretto.tools.fuzz.workers import WRITING, Job
 from stretto.tools.fuzz.worlds import SLOT, Fitting, Worlds, same_types
 from stretto.tools.fuzz.writer import HEADER
 
@@ -283,7 +283,7 @@ def random_sizes(first: int, count: int, machines: tuple[str, ...], seconds: flo
     symbols that have been seen to differ."""
 
     def run(seed: int, note: Note) -> Outcome:
-        note("eager: writing")
+        note(WRITING)
         source = sized_source(seed, machines_of(seed, machines))
         outcome = try_program(source.program(), note)
         return replace(outcome, source="" if outcome.verdict == "equal" else source.text)

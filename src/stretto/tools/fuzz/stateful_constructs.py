@@ -25,7 +25,11 @@ HOLD.at, HOLD.seen = LEFT, None
         "{u} = node.w * {f}", "{u} = {f} if node is LEFT else -{f}", "{u} = {f} is {f}",
         "node = LEFT if {n} > 1 else RIGHT", "{u} = {v}", "{u} = {n} is None",
         "{u} = node is HOLD.at", "HOLD.at = node", "{u} = [LEFT, RIGHT].index(node)",
-        "{u} = {v} if {v} is not None else {f}",
+        "{u} = {v} if {v} is not None else {f}", "{u} = {b}.any() and {f}",
+        "{u} = {b}.all() or {f}", "{u} = {f}.sum() > 0 and {n}", "{u} = 0 < {f}.sum() < 2",
+        "{u} = {b}.any() and {b}.all()", "{u} = {n} and {b}.any()", "{u} = {p} > 0 or {f}",
+        "{u} = {n} > 1 and {f}.sum() > 0 and {p}", "{u} = {f}.sum() or None",
+        "{u} = [{n} < {p} < 2, not {b}.any()]",
     ),
     numbers=(
         "int(HOLD.at is LEFT)", "int(node is RIGHT)", "int(HOLD.seen is not None)",
@@ -414,9 +418,10 @@ def ramp(v, n):
 
 
 def until(v, limit):
-    while v.sum() < limit:
+    rounds = 0
+    while v.sum() < limit and rounds < 9:
         yield v
-        v = v + 1.0
+        v, rounds = v + 1.0, rounds + 1
     return 5
 
 

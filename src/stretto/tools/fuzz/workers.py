@@ -27,6 +27,9 @@ import torch
 from stretto.tools.fuzz.outcome import Outcome
 from stretto.tools.fuzz.trial import Note
 
+WRITING = "eager: writing"
+"""A worker says this while it writes the source of a case."""
+
 CASES_PER_WORKER = 200
 """After so many a worker is replaced, for the memory of what it has loaded."""
 MOST_BYTES = 8 << 30
@@ -155,9 +158,9 @@ def _died(job: Job[Any], case: Any, worker: _Worker) -> Outcome:
 def _lost(job: Job[Any], case: Any, worker: _Worker, verdict: Any, reason: str) -> Outcome:
     worker.is_busy = False
     seconds = time.monotonic() - worker.since
-    return Outcome(
-        job.name(case), verdict, worker.doing, reason, seconds=seconds, source=job.source(case)
-    )
+    is_written = worker.doing != WRITING  # else it would not end here, either
+    source = job.source(case) if is_written else ""
+    return Outcome(job.name(case), verdict, worker.doing, reason, seconds=seconds, source=source)
 
 
 def _kill(worker: _Worker) -> None:

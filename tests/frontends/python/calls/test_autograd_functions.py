@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 import stretto
 from tests.frontends.python.checks import assert_same
@@ -126,7 +127,6 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "branch": lambda x: Branching.apply(x),
     "alias of apply": lambda x: APPLY(x),
     "loop, new style": lambda x: Looping.apply(x),
-    "loop, keyword": lambda x: Looping.apply(x, steps=2),
     "dirty": changed_argument,
     "an argument that is returned": alias,
     "several results": lambda x: Same.apply(x * 1, x),
@@ -136,6 +136,8 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "in a loop": in_a_loop,
     "forward itself": lambda x: Looping.forward(x),
 }
+if TorchVersion(torch.__version__) >= "2.12":  # before, `apply` takes no keywords
+    PROGRAMS["loop, keyword"] = lambda x: Looping.apply(x, steps=2)
 
 
 @pytest.mark.parametrize("fallback", [False, True])

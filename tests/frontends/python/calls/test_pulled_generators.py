@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -295,3 +295,23 @@ def test_a_generator_from_outside_a_traced_loop_is_not_advanced_inside() -> None
 
     assert "advanced in a traced branch or loop" in refused(advanced, X + 1).message
     assert "advanced in a traced branch or loop" in refused(in_an_arm, X + 1).message
+
+
+@pytest.mark.parametrize("wrap", [lambda it: map(lambda k: k + 0, it), enumerate, iter])
+def test_an_iterator_that_a_loop_wraps_again(wrap: Callable[[Any], Any]) -> None:
+    """Each round makes another structure: right, or refused."""
+
+    def function(x: Tensor) -> Tensor:
+        it = iter([1, 2, 3, 4])
+        while x.mean() < 1.0:
+            it = itertools.chain(wrap(it), [7])
+            x = x + 0.5
+        return x
+
+    fast = stretto.compile(function, backend="interpreter")
+    try:
+        found = fast(torch.zeros(3))
+    except stretto.CaptureError as error:
+        assert "'it'" in str(error)
+    else:
+        assert_same(found, function(torch.zeros(3)))

@@ -325,3 +325,25 @@ def test_attributes_among_targets() -> None:
         x = torch.full((3,), value)
         assert_same(fast(compiled, x), state_in_tuple_targets(eager, x))
         assert_same(vars(compiled), vars(eager))
+
+
+def sliced_by_float(x: Tensor, n: int) -> Any:
+    return list(range(int(x[0])))[: x[1].item()]
+
+
+def sliced_by_int(x: Tensor, n: int) -> Any:
+    return list(range(n))[n - 1 :], [1, 2, 3][:n], list(range(n > 2))[:n]
+
+
+@pytest.mark.parametrize("function", [sliced_by_float, sliced_by_int])
+def test_bounds_of_slices(function: Any) -> None:
+    compiled = stretto.compile(function, backend="interpreter")
+    for values, n in (([1.0, -3.0], 3), ([2.0, 2.0], 2), ([0.5, 0.1], 0), ([3.0, 2.0], 5)):
+        x = torch.tensor(values)
+        try:
+            wanted = function(x, n)
+        except TypeError:
+            with pytest.raises(TypeError, match="slice indices must be integers"):
+                compiled(x, n)
+        else:
+            assert compiled(x, n) == wanted

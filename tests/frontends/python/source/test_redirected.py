@@ -68,7 +68,7 @@ def test_the_code_is_as_it_was_afterwards(fails: bool) -> None:
     before = codes()
 
     def fn(x: Tensor) -> Any:
-        if set(codes()).isdisjoint(before) and fails:
+        if codes() == before and fails:  # what the user sees of it
             raise ValueError(x.shape)
         return Held(x) + x
 

@@ -345,3 +345,27 @@ def test_a_list_that_grows_in_a_loop_of_unknown_length_has_items_of_one_type() -
         return found
 
     assert "a list grows or shrinks" in str(refused(f, torch.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["add", "sub"])
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "float16"), ("float64", "float32"), ("float32", "int64")]
+)
+def test_a_factor_is_computed_in_the_dtype_of_the_result(
+    name: str, dtypes: tuple[str, str]
+) -> None:
+    first, second = (getattr(torch, dtype) for dtype in dtypes)
+
+    def function(x: Tensor) -> Any:
+        factor, operator = x[0].item(), getattr(torch, name)
+        whole, one = x.to(second), torch.tensor(-3, dtype=second)
+        other = x.to(first)
+        return [
+            operator(other, whole, alpha=factor),
+            operator(other, one, alpha=factor),
+            torch.addcmul(other, whole.to(first), other, value=factor),
+        ]
+
+    fast = stretto.compile(function, backend="interpreter")
+    for x in (torch.tensor([0.7371, 2.0, 3.0]), torch.tensor([-1.3333, 100.1, 0.1])):
+        torch.testing.assert_close(fast(x), function(x), rtol=1e-6, atol=0)

@@ -172,3 +172,83 @@ def test_inputs_that_require_grad() -> None:
             x = torch.ones(3, requires_grad=wanted)
             (one, flag), (other, expected) = fast(x), asks_for_gradients(x)
             assert torch.equal(one, other) and flag == expected
+
+
+@pytest.mark.parametrize(
+    "use", [lambda c, x: torch.where(c, x, x), lambda c, x: torch.logical_not(c)]
+)
+def test_a_number_as_one_of_several_operands(use: Callable[[Any, Tensor], Any]) -> None:
+    """One arm has a tensor, the other a number, for which eager raises."""
+
+    def function(x: Tensor) -> Any:
+        return use(int(x[0]) and x > 1, x)
+
+    fast = stretto.compile(function, backend="interpreter")
+    for x in (X, -X, X):
+        assert_same(fast(x), function(x))
+    with pytest.raises(TypeError):
+        function(X * 0)
+    with pytest.raises(TypeError):
+        fast(X * 0)
+    assert_same(fast(X), function(X))
+
+
+def write_item(value: Any) -> Any:
+    value[0] = 2
+    return value
+
+
+def delete_item(value: Any) -> Any:
+    del value[0]
+    return value
+
+
+REFUSED: dict[str, Callable[[Any], Any]] = {
+    "item": lambda v: v[0],
+    "write": write_item,
+    "len": len,
+    "iteration": lambda v: [k + 1 for k in v],
+    "method": lambda v: v.upper(),
+    "concatenation": lambda v: [1].__add__(v),
+    "matmul": lambda v: v @ v,
+    "in": lambda v: 1 in v,
+    "unpacking": lambda v: (*v,),
+    "not in": lambda v: 1 not in v,
+    "call": lambda v: v(),
+    "call with arguments": lambda v: v(1, k=2),
+    "dict of it": lambda v: dict(v),
+    "star": lambda v: max(*v),
+    "two stars": lambda v: dict(**v),
+    "join": lambda v: ",".join(v),
+    "sorted": sorted,
+    "sum": sum,
+    "zip": lambda v: list(zip(v, [1], strict=False)),
+    "next": next,
+    "delete": delete_item,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_python_refuses_of_a_number_in_an_arm(name: str) -> None:
+    """The arm of a number raises when it is taken, and not before."""
+    use = REFUSED[name]
+
+    def function(x: Tensor) -> Any:
+        n = int(x[0])
+        return use(n) if n > 1 else x + 1
+
+    def outcome(called: Callable[[Tensor], Any], x: Tensor) -> Any:
+        try:
+            return called(x)
+        except Exception as error:
+            return type(error)
+
+    fast = stretto.compile(function, backend="interpreter")
+    for x in (X, X + 4, X):
+        found, expected = outcome(fast, x), outcome(function, x)
+        if found is stretto.NotCaptured:
+            assert name in ("concatenation", "next"), "only functions of C may be refused"
+        elif isinstance(expected, type):
+            assert issubclass(found, expected)
+        else:
+            assert_same(found, expected)

@@ -430,3 +430,18 @@ def test_texts_in_arms_loops_and_objects(function: Callable[..., Any]) -> None:
             found = outcomes[0]
         outcomes.append(found)
     assert_same(outcomes[1], outcomes[0])
+
+
+class Stopped(Exception):
+    """An exception of the user's."""
+
+
+@pytest.mark.parametrize("show", [str, repr, "{}".format, lambda e: e.args[0]])
+def test_a_message_that_is_one_of_several(show: Callable[[Any], str]) -> None:
+    def function(x: torch.Tensor) -> Any:
+        error = Stopped("large" if x.sum() > 3 else "small")
+        return x, show(error)
+
+    fast = stretto.compile(function, backend="interpreter", fallback=True)
+    for x in (torch.ones(3) * 2, torch.zeros(3), torch.ones(3) * 2):
+        assert_same(fast(x), function(x))

@@ -14,8 +14,15 @@ from stretto.batching.frontend.state.statics import constant
 from stretto.batching.frontend.state.values import Composed, Dynamic, Static, TupleValue, Value
 from stretto.batching.frontend.tensors.operators import call_torch, getitem
 from stretto.batching.types import ListType, RowsType, TensorType
+from stretto.eager import Trained
 
-_HARMLESS = frozenset(("contiguous", "detach", "cpu", "requires_grad_"))
+
+def _is_harmless(name: str) -> bool:
+    """Returns True if a method of this name gives the tensor itself. Raises Trained for one that
+    makes it require grad."""
+    if name == "requires_grad_":
+        raise Trained(None)
+    return name in ("contiguous", "detach", "cpu")
 
 
 def tensor_method(
@@ -23,7 +30,7 @@ def tensor_method(
 ) -> Value:
     kind = owner.type
     assert isinstance(kind, TensorType)
-    if name in _HARMLESS:
+    if _is_harmless(name):
         return owner
     match name:
         case "item":
@@ -53,7 +60,7 @@ def composed_method(
     frame: Frame, name: str, owner: Composed, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """A method of a tensor that is no data of the program."""
-    if name in _HARMLESS:
+    if _is_harmless(name):
         return owner
     if name in ("dim", "ndimension"):
         return Static(owner.dims)
@@ -97,7 +104,7 @@ def rows_method(
             made = new_list(frame, frame.evaluation.cell(frame.site("tolist")), ())
             iterate(frame, plan_of(frame, owner), lambda x: append(frame, made, _item_of(frame, x)))
             return made
-        case _ if name in _HARMLESS:
+        case _ if _is_harmless(name):
             return owner
         case _:
             return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
-from types import GeneratorType
+from types import GeneratorType, UnionType
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ from stretto.frontends.python.control.branches import (
     stage_or,
     which,
 )
-from stretto.frontends.python.lists import methods, operations, parts, sources
+from stretto.frontends.python.lists import iterators, methods, operations, parts, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
@@ -104,6 +104,10 @@ def _known_or_self(bound: Any) -> Any:
         bound = tracer().number_of_dim(bound)
     if not _traced(bound):
         return bound
+    if bound.dtype == torch.bool:
+        bound = cast_number(bound, int)
+    elif not is_number(bound) and bound.dtype.is_floating_point:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
     known = known_value(bound)
     return bound if known is None else known
 
@@ -159,15 +163,12 @@ def _as_number(value: Any) -> Any:
 
 def _isinstance(value: Any, kinds: Any) -> Any:
     """A traced number is an instance of what eager code would have."""
-    every = kinds if isinstance(kinds, tuple) else (kinds,)
+    every = tuple(_classes(kinds))
     if any(own_method(kind, "__instancecheck__") is not None for kind in every):
         return _is_one_of(value, every)
     if isinstance(value, packed.PaddedSequence):
         return builtins.any(issubclass(PackedSequence, kind) for kind in every)
-    if isinstance(value, Iterating):
-        return builtins.any(issubclass(value.kind, kind) for kind in every)
-    if isinstance(value, TracedList | parts.Parts):
-        own = list if isinstance(value, TracedList) else tuple
+    if (own := _class_of_items(value)) is not None:
         return builtins.any(issubclass(own, kind) for kind in every)
     if is_text(value):
         return any(issubclass(str, item) for item in every if isinstance(item, type))
@@ -179,6 +180,28 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     return any(issubclass(kind_of_number(value), item) for item in every if isinstance(item, type))
 
 
+def _class_of_items(value: Any) -> type | None:
+    """The class that a list, a tuple, a range or an iterator has in Python, in the place of which
+    the capture has another object; None of other values."""
+    if isinstance(value, Iterating):
+        return value.kind
+    if isinstance(value, TracedList):
+        return list
+    if not isinstance(value, sources.Indexed) or isinstance(value, sources.Iterated):
+        return None
+    kinds: dict[type, type] = {sources.Range: range, parts.Parts: tuple}
+    return kinds.get(type(value), list)
+
+
+def _classes(kinds: Any) -> Iterator[Any]:
+    """The classes of a tuple, or of a union."""
+    if isinstance(kinds, tuple | UnionType):
+        for kind in kinds if isinstance(kinds, tuple) else kinds.__args__:
+            yield from _classes(kind)
+    else:
+        yield kinds
+
+
 def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
     """isinstance with classes that decide by themselves what is an instance of them."""
     found: Any = False
@@ -187,6 +210,15 @@ def _is_one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
         arguments = (isinstance, value, kind) if method is None else (method, value)
         found = stage_or(found, lambda given=arguments: Hooks.call(*given))
     return stage_not(stage_not(found))
+
+
+def _id(*args: Any) -> Any:
+    """The tracer has other objects than Python in the place of numbers and texts."""
+    (value,) = args if len(args) == 1 else (None,)
+    is_size = isinstance(value, torch.SymInt | torch.SymFloat)
+    if is_size or is_number(value) or is_text(value) or isinstance(value, Either):
+        fail("the identity of a value is asked that the run decides", "compare values with ==")
+    return NotImplemented
 
 
 def _type(*args: Any) -> Any:
@@ -200,9 +232,7 @@ def _type(*args: Any) -> Any:
         return int if isinstance(value, torch.SymInt) else float
     if isinstance(value, TracedTensor):
         return kind_of_number(value) if is_number(value) else torch.Tensor
-    if isinstance(value, Iterating):
-        return value.kind
-    return list if isinstance(value, TracedList) else NotImplemented
+    return _class_of_items(value) or NotImplemented
 
 
 def _getattr(holder: Any, name: str, *default: Any) -> Any:
@@ -273,15 +303,25 @@ def _folded(start: bool, stage: BuiltinRule) -> BuiltinRule:
     """any and all."""
 
     def rule(items: Any) -> Any:
+        if isinstance(items, Iterating):
+            found = rewritten(iterators.any_left)(items, not start)
+            return stage_not(found) if start else found
         items = items if isinstance(items, GeneratorType) else _as_list(items)  # pyright: ignore[reportUnknownVariableType]
         if isinstance(items, TracedList):
             found = rewritten(methods.any_of)(items, not start)
             return stage_not(found) if start else found
+        frame = items.gi_frame if isinstance(items, GeneratorType) else None
+        source: Any = None if frame is None else frame.f_locals.get(".0")
         found: Any = start
         for number, item in enumerate(items):  # pyright: ignore[reportUnknownArgumentType]
             found = stage(found, lambda i=item: stage_not(stage_not(i)))
             if found is (not start):
                 break
+            if _traced(found) and isinstance(source, Iterating):
+                fail(
+                    "the run decides how many items of an iterator are tested",
+                    "test them in a loop with break",
+                )
             if number == _MOST_ITEMS:
                 fail(
                     f"more than {_MOST_ITEMS} items of a generator are tested, of which the run "
@@ -481,7 +521,7 @@ def generator_method(function: Any) -> BuiltinRule | None:
 
 RULES: dict[Any, BuiltinRule] = {
     **numbers.RULES,
-    bool: lambda *args: stage_not(stage_not(args[0])) if args else NotImplemented,
+    bool: lambda *args: stage_not(stage_not(args[0])) if len(args) == 1 else NotImplemented,
     len: _len,
     range: _range,
     min: _extreme(operator.lt, torch.minimum, torch.sym_min),
@@ -490,7 +530,11 @@ RULES: dict[Any, BuiltinRule] = {
     ),
     sorted: ordering.in_order,
     isinstance: _isinstance,
+    dir: lambda *args: (
+        dir(kind_of_number(*args)) if args and is_number(args[0]) else NotImplemented
+    ),
     type: _type,
+    id: _id,
     getattr: _getattr,
     hasattr: _hasattr,
     list: _list,

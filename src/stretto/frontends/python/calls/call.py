@@ -40,9 +40,10 @@ from stretto.frontends.python.calls.builtins import (
 from stretto.frontends.python.calls.generated import OF_GENERATORS, Generated, generated_by
 from stretto.frontends.python.calls.iterating import USE_ALL, drained
 from stretto.frontends.python.calls.keywords import names_of_torch, takes
-from stretto.frontends.python.calls.outside import check_harmless, check_repeatable
+from stretto.frontends.python.calls.outside import check_frames, check_harmless, check_repeatable
 from stretto.frontends.python.calls.single_dispatch import implementation
 from stretto.frontends.python.control import branches
+from stretto.frontends.python.control.size_branches import as_flag
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
 from stretto.frontends.python.lists import choices, parts
 from stretto.frontends.python.lists.iterators import Iterating
@@ -69,9 +70,10 @@ from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, suspended, tracer
 from stretto.frontends.python.values import number_methods
-from stretto.frontends.python.values.either import Either, first_either, replaced
+from stretto.frontends.python.values.either import Either, check_entries, first_either, replaced
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
+from stretto.frontends.python.values.scalars import is_number
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
@@ -95,7 +97,7 @@ def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if active() is None:
         handler = OUTSIDE.handler
         return function(*args, **kwargs) if handler is None else handler(function, args, kwargs)
-    return traced_call(function, args, kwargs)
+    return as_flag(traced_call(function, args, kwargs))
 
 
 def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,6 +109,10 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return branches.use(function, lambda option: traced_call(option, args, kwargs))
     if isinstance(function, texts.TextMethod):
         return function(*args, **kwargs)
+    if is_number(function):
+        raise TypeError(
+            f"'{number_methods.kind_of_number(function).__name__}' object is not callable"
+        )
     moved = replacement(getattr(function, "__self__", None))
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
@@ -118,6 +124,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return acts(*args, **kwargs)
     check_repeatable(function)
     check_harmless(function, args, kwargs)
+    check_frames(function, args, kwargs)
     function = original(function)
     args, kwargs = number_types.with_accepted(function, args, kwargs)
     rule = _rule(function)
@@ -201,7 +208,8 @@ def _note_changes(function: Any, args: tuple[Any, ...]) -> None:
     if name in MUTATORS and owner is not None:
         changes(owner)
     elif name in ("setattr", "delattr", "__setattr__", "__delattr__") and args:
-        changes(args[0] if owner is None or owner is builtins else owner)
+        given = args if owner is None or owner is builtins else (owner, *args)
+        changes_attribute(given[0], given[1] if len(given) > 1 else "")
     elif function is next and args:
         check_iterator(args[0])
 
@@ -253,6 +261,29 @@ def changes(holder: Any) -> None:
         note_change(holder, "this line")
     check_change(holder)
     state.heap.touch(holder, any(not region.is_transaction for region in state.regions[1:]))
+
+
+_OF_FUNCTIONS = frozenset(
+    (
+        *("__annotations__", "__code__", "__defaults__", "__dict__", "__doc__", "__kwdefaults__"),
+        *("__module__", "__name__", "__qualname__"),
+    )
+)
+"""Attributes of functions that are in no dict."""
+
+
+def changes_attribute(holder: Any, name: Any) -> None:
+    """Note that an attribute is set or deleted. A function that outlives the call is known to the
+    heap from now on."""
+    state = active()
+    if state is not None and isinstance(holder, types.FunctionType) and not is_rewritten(holder):
+        if name in _OF_FUNCTIONS:
+            fail(
+                f"'{name}' of a function that outlives the call is set",
+                "set it outside of the compiled function",
+            )
+        state.heap.add((holder,))
+    changes(holder)
 
 
 def _rule(function: Any) -> Callable[..., Any] | None:
@@ -352,7 +383,7 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if outcome is not NotImplemented:
         return outcome
     for given in (getattr(function, "__self__", None), *args):
-        entries.check_entries(given)
+        check_entries(given)
     if not _stores(function):
         found = next((item for item in args if isinstance(item, Either)), None)
         if found is not None:
@@ -368,7 +399,11 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return _scripted(function, args, kwargs)
     note_call(function, args, kwargs)
     held = _held(args)
-    made = function(*args, **kwargs)
+    try:
+        made = function(*args, **kwargs)
+    except Exception as error:  # whatever it raises
+        number_types.check_error(error, function, args, kwargs)
+        raise
     note_made(made, function, (*args, *kwargs.values()))
     for box, before in held:
         if not is_same(contents(box), before):

@@ -15,22 +15,7 @@ import torch
 
 from stretto.frontends.python.control import branches
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.values.either import Either
-
-
-def may_be_missing(entry: Any) -> bool:
-    """Whether an entry was added in one arm of a traced branch only."""
-    return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
-
-
-def check_entries(container: Any) -> None:
-    """Fail for a dict whose entries depend on the run, where all of them are looked at."""
-    if _lacks_entries(container):
-        fail(
-            "a dict is used to which an entry is added in one arm of a traced branch only",
-            "add it in both arms, or look at single entries",
-        )
+from stretto.frontends.python.values.either import Either, lacks_entries, may_be_missing
 
 
 def with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -52,17 +37,13 @@ def method(function: Any, args: tuple[Any, ...]) -> Any:
     """The result of a dict's method that looks at one entry, where some may be missing; else
     NotImplemented."""
     owner: Any = getattr(function, "__self__", None)
-    if not _lacks_entries(owner) or function.__name__ not in _METHODS or not args:
+    if not lacks_entries(owner) or function.__name__ not in _METHODS or not args:
         return NotImplemented
     if isinstance(args[0], Either | torch.Tensor):
         return NotImplemented
     if may_be_missing(dict.get(owner, args[0])):
         return _METHODS[function.__name__](owner, *args)
     return function(*args)
-
-
-def _lacks_entries(container: Any) -> bool:
-    return isinstance(container, dict) and any(map(may_be_missing, container.values()))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
 
 
 def _with_default(entry: Either, default: Any) -> Any:

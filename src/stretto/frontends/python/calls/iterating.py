@@ -290,7 +290,7 @@ def _reversed(items: Any) -> Any:
     return NotImplemented
 
 
-USE_ALL: frozenset[Any] = frozenset((list, tuple, sum, min, max, sorted, any, all))
+USE_ALL: frozenset[Any] = frozenset((list, tuple, sum, min, max, sorted))
 """Functions with rules that use up an iterator."""
 RULES: dict[Any, Rule] = {
     iter: _iter,

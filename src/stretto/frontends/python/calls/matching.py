@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.frontends.python.calls.call import call
@@ -12,7 +11,8 @@ from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.state import TracedList
 
-_TEXTS = (str, bytes, bytearray)
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6
+"""The flags of classes whose objects match patterns of sequences, and of mappings."""
 _MATCHES_ITSELF = 1 << 22
 """The flag of classes like int and str, whose only positional pattern is for the object itself."""
 
@@ -26,15 +26,13 @@ def is_sequence(value: Any) -> Any:
         return branches.use(value, is_sequence)
     if isinstance(value, TracedList | Indexed):
         return not isinstance(value, Iterated)
-    return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
+    return bool(type(value).__flags__ & _SEQUENCE)
 
 
 def is_mapping(value: Any) -> Any:
-    return branches.use(value, is_mapping) if isinstance(value, Either) else _is_mapping(value)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
+    if isinstance(value, Either):
+        return branches.use(value, is_mapping)
+    return bool(type(value).__flags__ & _MAPPING)
 
 
 def is_instance(value: Any, kind: Any, positional: int) -> Any:
@@ -42,7 +40,7 @@ def is_instance(value: Any, kind: Any, positional: int) -> Any:
     if not isinstance(kind, type):
         raise TypeError("called match pattern must be a class")
     found = call(isinstance, value, kind)
-    most = len(_names(kind))
+    most = 0 if found is False or not positional else len(_names(kind))
     if positional > most and found is not False:
         plural = "" if most == 1 else "s"
         raise TypeError(
@@ -51,16 +49,25 @@ def is_instance(value: Any, kind: Any, positional: int) -> Any:
     return found
 
 
-def _names(kind: type) -> tuple[str | None, ...]:
+def _names(kind: type) -> tuple[Any, ...]:
     """The attributes that positional patterns are for; None for the object itself."""
     names = getattr(kind, "__match_args__", None)
+    if names is not None and type(names) is not tuple:
+        found = f"(got {type(names).__name__})"
+        raise TypeError(f"{kind.__name__}.__match_args__ must be a tuple {found}")
     if names is not None:
         return names
     return (None,) if kind.__flags__ & _MATCHES_ITSELF else ()
 
 
 def _name(kind: type, place: int | str) -> str | None:
-    return place if isinstance(place, str) else _names(kind)[place]
+    if isinstance(place, str):
+        return place
+    found = _names(kind)[place]
+    if not isinstance(found, str | None):
+        kinds = f"(got {type(found).__name__})"
+        raise TypeError(f"__match_args__ elements must be strings {kinds}")
+    return found
 
 
 def has_part(value: Any, kind: type, place: int | str) -> Any:

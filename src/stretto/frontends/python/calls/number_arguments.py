@@ -36,9 +36,17 @@ def _with_alpha(name: str) -> Rule:
             raise RuntimeError(
                 "For integral input tensors, argument alpha must not be a floating point number."
             )
-        return function(input, other * alpha)
+        return function(input, _of_both(other, input) * alpha)
 
     return rule
+
+
+def _of_both(factor: Any, input: Any) -> Any:
+    """A factor in the dtype that torch computes with."""
+    tensors = [item for item in (factor, input) if isinstance(item, torch.Tensor)]
+    if len(tensors) < 2 or any(map(is_number, tensors)):
+        return factor
+    return factor.to(torch.result_type(input, factor))
 
 
 def _has_floats(*operands: Any) -> bool:
@@ -53,7 +61,7 @@ def _with_value(name: str) -> Rule:
     def rule(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
         if not is_number(value):
             return NotImplemented
-        return function(input, tensor1 * value, tensor2)
+        return function(input, _of_both(tensor1, input) * value, tensor2)
 
     return rule
 

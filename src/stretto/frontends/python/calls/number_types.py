@@ -16,11 +16,15 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
+from stretto.errors import StrettoError
 from stretto.frontends.python.calls.keywords import is_parsed_by_torch
+from stretto.frontends.python.tracing.locations import package_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.values.number_methods import kind_of_number
+from stretto.frontends.python.values.raises import is_of_library
 from stretto.frontends.python.values.scalars import is_number
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -79,7 +83,25 @@ def _is_tensor(value: Any) -> bool:
 def _is_of_capture(value: Any) -> bool:
     """True for what takes the place of other things than tensors while a function is captured."""
     kind = type(value)
-    return kind is not TracedTensor and kind.__module__.split(".")[0] == "stretto"
+    return kind is not TracedTensor and package_of(kind) == "stretto"
+
+
+def check_error(
+    error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Fails where a function that the tracer does not follow, of C or a library, has raised the
+    error since it got traced numbers: with Python's it may raise none."""
+    if isinstance(error, StrettoError | StopIteration | LookupError) or is_parsed_by_torch(
+        function
+    ):
+        return
+    given = (getattr(function, "__self__", None), *args, *kwargs.values())
+    if is_of_library(error) and any(map(is_number, pytree.tree_leaves(given))):
+        fail(
+            f"'{getattr(function, '__name__', type(function).__name__)}' is called with a number "
+            f"that depends on a tensor, and raises {type(error).__name__}: {error}",
+            "call it with a number of Python, or compile with fallback=True",
+        )
 
 
 class _Parsed(Exception):
@@ -114,7 +136,7 @@ def _as_python(value: Any) -> Any:
 def _check_annotations(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Fails where a function or module of torch that is written in Python takes a tensor."""
     called: Any = type(function).forward if isinstance(function, nn.Module) else function
-    if not isinstance(called, types.FunctionType) or called.__module__.split(".")[0] != "torch":
+    if not isinstance(called, types.FunctionType) or package_of(called) != "torch":
         return
     signature = _signature(called)
     given = (function, *args) if called is not function else args

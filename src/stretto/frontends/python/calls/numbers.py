@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from stretto.errors import RaisesInPython
 from stretto.frontends.python.control.branches import stage_and, stage_or
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -90,7 +91,7 @@ def _integer(value: Any) -> Any:
     to_integer = "cannot convert float {} to integer"
     check(torch.logical_not(torch.isnan(number)), "ValueError", to_integer.format("NaN"))
     check(torch.logical_not(torch.isinf(number)), "OverflowError", to_integer.format("infinity"))
-    check(number.abs() < 2.0**63, "RuntimeError", TOO_LARGE)
+    check(number.abs() < 2.0**63, RaisesInPython.__name__, TOO_LARGE)
     return cast_number(number, int)
 
 
@@ -120,7 +121,7 @@ def rounded(value: Any, ndigits: Any = None) -> Any:
     """`round`: half to even, of the decimals of the exact value."""
     if _traced(ndigits):
         fail("round() to a number of digits that depends on a tensor", "give it a known number")
-    if not _traced(value):
+    if not is_number(value):
         return NotImplemented
     number = to_number(value)
     if not number.dtype.is_floating_point:
@@ -171,7 +172,8 @@ def _product(number: Any, factor: float) -> tuple[Any, Any]:
 
 def quotient_and_rest(first: Any, second: Any) -> Any:
     """`divmod`."""
-    if not any(_traced(item) or is_size_number(item) for item in (first, second)):
+    are_numbers = [is_number(item) or is_size_number(item) for item in (first, second)]
+    if not any(are_numbers) or any(_traced(x) and not is_number(x) for x in (first, second)):
         return NotImplemented
     return first // second, first % second
 
@@ -188,6 +190,11 @@ class _OfMath:
     def __call__(self, value: Any) -> Any:
         of_sizes = getattr(torch, f"_sym_{getattr(self.on_tensor, '__name__', '')}", None)
         if of_sizes is not None and is_size_number(value):
+            is_defined = _DEFINED.get(self.is_defined)
+            if is_defined is None or self.overflows:
+                return NotImplemented
+            if not is_defined(value):
+                raise ValueError("math domain error")
             return of_sizes(value)
         if not _traced(value):
             return NotImplemented
@@ -214,14 +221,22 @@ def _unless(is_undefined: Rule) -> Rule:
 
 
 _FINITE = _unless(torch.isinf)
+_NEVER_NEGATIVE, _POSITIVE = _unless(lambda x: x < 0.0), _unless(lambda x: x <= 0.0)
+_DEFINED: dict[Rule | None, Rule] = {
+    None: lambda size: True,
+    _FINITE: lambda size: True,
+    _NEVER_NEGATIVE: lambda size: size >= 0,
+    _POSITIVE: lambda size: size > 0,
+}
+"""The conditions that can be asked of sizes, for which a guard answers."""
 _OF_ONE: dict[str, _OfMath] = {
-    "sqrt": _OfMath(torch.sqrt, _unless(lambda x: x < 0.0)),
+    "sqrt": _OfMath(torch.sqrt, _NEVER_NEGATIVE),
     "exp": _OfMath(torch.exp, overflows=True),
     "exp2": _OfMath(torch.exp2, overflows=True),
     "expm1": _OfMath(torch.expm1, overflows=True),
-    "log": _OfMath(torch.log, _unless(lambda x: x <= 0.0)),
-    "log2": _OfMath(torch.log2, _unless(lambda x: x <= 0.0)),
-    "log10": _OfMath(torch.log10, _unless(lambda x: x <= 0.0)),
+    "log": _OfMath(torch.log, _POSITIVE),
+    "log2": _OfMath(torch.log2, _POSITIVE),
+    "log10": _OfMath(torch.log10, _POSITIVE),
     "log1p": _OfMath(torch.log1p, _unless(lambda x: x <= -1.0)),
     "sin": _OfMath(torch.sin, _FINITE),
     "cos": _OfMath(torch.cos, _FINITE),
@@ -306,7 +321,7 @@ def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> An
 
 def check_sum(numbers: Any) -> None:
     """Stops the run where the sum of ints may be one that 64 bits cannot hold."""
-    check(numbers.double().abs().sum() < 2.0**63, "RuntimeError", TOO_LARGE)
+    check(numbers.double().abs().sum() < 2.0**63, RaisesInPython.__name__, TOO_LARGE)
 
 
 _NEGATIVE_TOLERANCE = "tolerances must be non-negative"

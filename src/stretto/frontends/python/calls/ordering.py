@@ -13,7 +13,12 @@ import torch
 from torch.utils._pytree import tree_any
 
 from stretto.errors import RaisesInPython
-from stretto.frontends.python.control.branches import stage_and, stage_ifexp, stage_or
+from stretto.frontends.python.control.branches import (
+    stage_and,
+    stage_ifexp,
+    stage_not,
+    stage_or,
+)
 from stretto.frontends.python.lists import methods, operations
 from stretto.frontends.python.lists.choices import item_of_sequence
 from stretto.frontends.python.source.rewrite import rewritten
@@ -74,7 +79,7 @@ def count(items: Sequence[Any], value: Any) -> Any:
     check_identity(items, value)
     total: Any = 0
     for item in items:
-        total = total + _is_equal(item, value)
+        total = total + stage_not(stage_not(_is_equal(item, value)))
     return total
 
 
@@ -106,10 +111,10 @@ def _is_searched(items: Sequence[Any], value: Any) -> bool:
 
 
 def check_identity(items: Sequence[Any], value: Any) -> None:
-    """Lets a call run in Python where NaN is looked for, which is found where it is the object."""
+    """NaN is found where it is the object."""
     is_float = isinstance(value, TracedTensor) and value.number and value.is_floating_point()
     if is_float and not any(item is value for item in items):
-        check(value == value, RaisesInPython.__name__, "NaN is looked for by its identity")
+        operations.check_nan(value)
 
 
 def _is_equal(item: Any, value: Any) -> Any:

@@ -8,7 +8,9 @@ into queues or starts processes. What is printed, warned of or logged goes into 
 
 from __future__ import annotations
 
+import builtins
 import datetime
+import inspect
 import io
 import json
 import os
@@ -16,17 +18,19 @@ import pathlib
 import pickle
 import random
 import secrets
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Mapping
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from stretto.frontends.python.calls.effects import stream_name
+from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import Surroundings, tracer
 
@@ -60,6 +64,34 @@ def check_repeatable(function: Any) -> None:
         fail(
             f"'{name}' reads a clock, which a compiled program would not do again",
             "pass the time as an argument; measure durations outside of the compiled function",
+        )
+
+
+_OF_FRAMES: frozenset[Any] = frozenset(
+    (sys._getframe, inspect.currentframe, inspect.stack, inspect.trace)  # pyright: ignore[reportPrivateUsage]
+)
+
+
+def check_frames(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Fails for a function that looks at the frames of the user's code, which are others while it
+    is captured."""
+    if _is_one_of(function, _OF_FRAMES):
+        fail(
+            f"'{function.__name__}' looks at frames, which are others while capturing",
+            "compile with fallback=True",
+        )
+    if not (function is eval or function is exec) or len(args) != 1 or kwargs:
+        return
+    code = args[0]
+    if issubclass(type(code), str):  # texts of traced numbers are refused by what is called
+        try:
+            code = compile(code.strip(), "<string>", function.__name__)
+        except SyntaxError:
+            return  # the call raises it
+    if isinstance(code, CodeType) and not names_read(code).globals <= vars(builtins).keys():
+        fail(
+            f"{function.__name__}() is called with a text that has variables",
+            "give it a dict of the variables, or write the expression itself",
         )
 
 

@@ -28,9 +28,20 @@ def raised(value: Any, *cause: Any) -> Any:
     for reason in cause:
         value.__cause__ = reason() if isinstance(reason, type) else reason
     state = active()
+    if state is not None:
+        state.tries.notes = True
     if state is None or cause or vars(value) or shows_values(value):
         return value
     return state.errors.setdefault((type(value), repr(value.args)), value)
+
+
+def ends_by_jumping() -> None:
+    """Fails before a `try` whose `finally` jumps, which ends whatever was on its way."""
+    if active() is not None:
+        fail(
+            "a `finally` ends in return, break or continue",
+            "put it behind the try, or compile with fallback=True",
+        )
 
 
 def is_caught(noted: Any, handled: Any) -> Any:

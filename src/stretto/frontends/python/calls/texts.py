@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +69,13 @@ class TextMethod:
         return of_text(self.text, self.name, *args, **kwargs)
 
 
+def _by_method(text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a method of a text. Where that is NotImplemented, the operator asks the other
+    operand."""
+    made = getattr(text, name)(*args, **kwargs)
+    return getattr(operator, name)(text, *args) if made is NotImplemented else made
+
+
 def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """A method of a traced text."""
     are_known = not kwargs and not any(map(is_shown_late, args))
@@ -85,7 +93,7 @@ def of_text(text: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         parts = [piece for piece in pieces_of(text) if isinstance(piece, str)]
         if any(args[0] in part for part in parts):
             return True
-    by_flag = _for_each_flag(text, lambda known: getattr(known, name)(*args, **kwargs))
+    by_flag = _for_each_flag(text, lambda known: _by_method(known, name, args, kwargs))
     if by_flag is not UNDEFINED:
         return by_flag
     return getattr(settled(text), name)(*map(settled, args), **kwargs)

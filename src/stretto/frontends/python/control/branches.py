@@ -109,7 +109,7 @@ def truth(value: Any) -> bool:
 def condition_of(value: Any) -> Value:
     """The truth of a traced value as an IR flag."""
     if isinstance(value, Either):
-        value = use(value, lambda option: stage_not(stage_not(option)))
+        value = use(value, lambda option: size_branches.as_flag(stage_not(stage_not(option))))
         if isinstance(value, bool):
             return tracer().literal(value, FLAG.dtype)
     if isinstance(value, TracedList):
@@ -265,48 +265,70 @@ def stage_not(value: Any) -> Any:
 
 
 def stage_and(first: Any, *rest: Thunk) -> Any:
-    return _logical(True, first, rest)
+    """The truth of `first and rest[0]() and ...`, or what has this truth."""
+    return _logical(True, first, rest, _is_flag)
 
 
 def stage_or(first: Any, *rest: Thunk) -> Any:
-    return _logical(False, first, rest)
+    """The truth of `first or rest[0]() or ...`, or what has this truth."""
+    return _logical(False, first, rest, _is_flag)
 
 
-def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
+def value_of_and(first: Any, *rest: Thunk) -> Any:
+    """`first and rest[0]() and ...`: one of the operands."""
+    return _logical(True, first, rest, _is_bool)
+
+
+def value_of_or(first: Any, *rest: Thunk) -> Any:
+    """`first or rest[0]() or ...`: one of the operands."""
+    return _logical(False, first, rest, _is_bool)
+
+
+def _is_flag(value: Any) -> bool:
+    """Returns True for True and False, and for a tensor of one of them."""
+    is_tensor = isinstance(value, torch.Tensor)
+    return value.dtype == torch.bool and value.numel() == 1 if is_tensor else _is_bool(value)
+
+
+def _is_bool(value: Any) -> bool:
+    """Returns True for True and False, also where the value is known only at run time."""
+    is_number = isinstance(value, TracedTensor) and value.number is not None
+    return value.dtype == torch.bool if is_number else isinstance(value, bool)
+
+
+def _logical(
+    is_and: bool, first: Any, rest: tuple[Thunk, ...], is_flag: Callable[[Any], bool]
+) -> Any:
+    """is_flag: says of an operand that its truth may take its place."""
     first = plain(first)
     if not rest:
         return first
+
+    def others() -> Any:
+        return _logical(is_and, rest[0](), rest[1:], is_flag)
+
+    def as_flags() -> Any:
+        return size_branches.as_flag(others())
+
     decides = tested(first)
     if decides is not first:
-
-        def others() -> Any:
-            return _logical(is_and, rest[0](), rest[1:])
-
         return stage_ifexp(
             decides, *((others, lambda: first) if is_and else (lambda: first, others))
         )
     if isinstance(first, torch.SymBool) and size_branches.divided(first) is not None:
-        both = size_branches.joint(is_and, first, lambda: _logical(is_and, rest[0](), rest[1:]))
+        both = size_branches.joint(is_and, first, others)
         if both is not None:
             return both
         first = size_branches.staged(first)
     if active() is None or not is_traced(first):
-        if truth(first) == is_and:
-            return _logical(is_and, rest[0](), rest[1:])
-        return first
+        return others() if truth(first) == is_and else first
     flag = condition_of(first)
-
-    def following() -> Any:
-        return _logical(is_and, rest[0](), rest[1:])
-
-    if not isinstance(first, TracedTensor) or first.dtype != torch.bool:
-        return branch(
-            first, *((following, lambda: first) if is_and else (lambda: first, following))
-        )
-    spliced = _spliced(following)
+    if not isinstance(first, TracedTensor) or not is_flag(first):
+        return branch(first, *((as_flags, lambda: first) if is_and else (lambda: first, as_flags)))
+    spliced = _spliced(as_flags, is_flag)
     if spliced is None:
         keep = cast_number(first, bool)
-        return branch(keep, *((following, lambda: False) if is_and else (lambda: True, following)))
+        return branch(keep, *((as_flags, lambda: False) if is_and else (lambda: True, as_flags)))
     if isinstance(spliced, bool):
         return cast_number(first, bool) if spliced is is_and else spliced
     joint = logical("and" if is_and else "or", flag, spliced)
@@ -315,7 +337,7 @@ def _logical(is_and: bool, first: Any, rest: tuple[Thunk, ...]) -> Any:
     return tracer().number(joint)
 
 
-def _spliced(operand: Thunk) -> Value | bool | None:
+def _spliced(operand: Thunk, is_flag: Callable[[Any], bool]) -> Value | bool | None:
     """The operand's flag computed without a branch, if it is cheap and cannot fail."""
     state = tracer()
     base = Snapshot.take()
@@ -326,10 +348,7 @@ def _spliced(operand: Thunk) -> Value | bool | None:
         except Exception as error:  # the branch raises it, if the operand is reached
             if not raises(error):
                 raise
-        is_flag = isinstance(result, bool) or (
-            isinstance(result, torch.Tensor) and result.dtype == torch.bool and result.numel() == 1
-        )
-        if is_flag and not region.before and _is_harmless(region):
+        if is_flag(result) and not region.before and _is_harmless(region):
             flag = (
                 result
                 if isinstance(result, bool)

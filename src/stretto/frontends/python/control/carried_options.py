@@ -86,7 +86,7 @@ class CarriedOptions:
         """Carries a value that a round turns into another kind of thing as one of several. Returns
         False if there are too many kinds."""
         start = before if isinstance(before, Either) else Either([True], [before])
-        known = self.examples.get(slot, list(start.stretto_options))
+        known = self._examples(slot, start)
         _, new = self._matched(slot, start, after)
         if len(known) + len(new) > _MOST_OPTIONS:
             return False
@@ -101,7 +101,7 @@ class CarriedOptions:
     def arranged(self, slot: Slot, before: Either, after: Any) -> Either | None:
         """`after` with its options in the order in which they are carried; None if one of them is
         new."""
-        placed = self.placed.get(slot, before)
+        placed = self._placed(slot, before)
         if after is placed:
             return after
         found, new = self._matched(slot, before, after)
@@ -116,8 +116,8 @@ class CarriedOptions:
     def _matched(self, slot: Slot, before: Either, after: Any) -> tuple[list[Any], list[Any]]:
         """For each carried option the matching option of `after`, or NONE; and the options of
         `after` that match none."""
-        examples = self.examples.get(slot, list(before.stretto_options))
-        own = self.placed.get(slot, before).stretto_options
+        examples = self._examples(slot, before)
+        own = self._placed(slot, before).stretto_options
         found, pending = [NONE] * len(examples), list(options_of(after))
         for is_match in (lambda n, x: x is own[n], lambda n, x: self._is_alike(examples[n], x)):
             for number in range(len(examples)):
@@ -126,6 +126,18 @@ class CarriedOptions:
                     found[number] = match
                     pending = [x for x in pending if x is not match]
         return found, pending
+
+    def _examples(self, slot: Slot, value: Either) -> list[Any]:
+        """An example for each option of the value in a slot. What was found of another object that
+        was in this place does not count."""
+        options = value.stretto_options
+        known = self.examples.get(slot, options)
+        return list(known if len(known) == len(options) else options)
+
+    def _placed(self, slot: Slot, before: Either) -> Either:
+        """The value in a slot, as it is at the start of the round."""
+        found = self.placed.get(slot, before)
+        return found if len(found.stretto_options) == len(before.stretto_options) else before
 
     def _is_alike(self, known: Any, option: Any) -> bool:
         """Whether two options are of one kind."""

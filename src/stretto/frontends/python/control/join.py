@@ -50,8 +50,7 @@ from stretto.ir.ops import IfOp
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import dims_of
 from stretto.ir.types import Dim, ListType
-from stretto.ops.effects import may_have_effect
-from stretto.ops.positions import may_be_out_of_range
+from stretto.ops.effects import may_have_effect, may_stop
 
 
 @dataclass(eq=False, slots=True)
@@ -435,7 +434,7 @@ class Joiner:
     def _emit(self, condition: Value) -> IfOp | None:
         arms = (self.first.region.scope.block, self.second.region.scope.block)
         ops = (op for arm in arms for op in arm.walk())
-        if not self.pairs and not any(may_have_effect(o) or may_be_out_of_range(o) for o in ops):
+        if not self.pairs and not any(may_have_effect(o) or may_stop(o) for o in ops):
             return None  # nothing is raised, or runs on for ever, in an arm
         for world, side in ((self.first, 0), (self.second, 1)):
             with tracer().reopened(world.region, world.states):

@@ -57,10 +57,12 @@ def note_divided() -> None:
 
 def is_left_out(flag: Value, taken: bool, error: CaptureError) -> bool:
     """Whether the arm of the branch on `flag` that is traced now, for flags that are `taken`, is
-    left out because of an error: then the program has the check for it."""
+    left out because of an error: then the program has the check for it. Where a loop of Python
+    asks for the next item, it is not: without the arm in which there is none, the loop would not
+    end."""
     state, place = tracer(), user_location()
     is_cut = state.surroundings is not Surroundings.COMPILED
-    if state.settling is None or is_cut or place is None:
+    if state.settling is None or is_cut or place is None or state.tries.takes_next():
         return False
     arm = place, taken
     if arm not in state.settling.arms:

@@ -22,6 +22,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.flags import implied
 from stretto.frontends.python.values.size_numbers import condition_of_sizes
+from stretto.frontends.python.values.sizes import plain
 from stretto.ir.core import Value
 
 
@@ -56,11 +57,22 @@ def staged(condition: Any) -> Any:
     return flag
 
 
+def as_flag(value: Any) -> Any:
+    """A bool, or a traced flag, in the place of a condition on sizes that is more than tested: it
+    may be stored, compared, or asked for its type."""
+    if not isinstance(value, torch.SymBool):
+        return value
+    found = staged(plain(value))
+    return bool(found) if isinstance(found, torch.SymBool) else found
+
+
 @contextmanager
 def branching(flag: Value) -> Generator[bool]:
     """Around both arms of a branch on a flag. Gives whether that says something of sizes."""
-    state, place = tracer(), user_location()
-    is_of_sizes = _path(flag, True) is not None or _path(flag, False) is not None
+    state = tracer()
+    found = [*implied(flag, True), *implied(flag, False)] if state.size_flags else []
+    places = [state.size_flags[item][1] for item in found if item in state.size_flags]
+    is_of_sizes, place = bool(places), places[0] if places else None
     with state.sizes.calls.branching(place) if is_of_sizes and place else nullcontext():
         yield is_of_sizes
 

@@ -174,7 +174,8 @@ class _Collector:
             if read_cell(cell) is not UNDEFINED:
                 self.attributes(f"the variable '{free}' of {name}", cell, ("cell_contents",))
         table = function.__globals__
-        read = names_read(function.__code__).globals
+        names = names_read(function.__code__)
+        read = names.globals | names.stored  # a store of what is there changes nothing
         own = (n for n in read if n in table and not is_foreign_module(table[n]))
         hidden = (n for n in read if n not in table and hasattr(builtins, n))
         self.entries(f"module {function.__module__}", table, (*own, *hidden))

@@ -36,7 +36,7 @@ from torch import nn
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.tracing.executed import ExecutedCode
 from stretto.frontends.python.tracing.frames import UNDEFINED, read_cell
-from stretto.frontends.python.tracing.locations import is_user_file
+from stretto.frontends.python.tracing.locations import is_user_file, package_of
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.values.state import stored_items, stored_keys
 
@@ -258,7 +258,7 @@ class ReachableObjects:
         """Entries of an object's `__dict__`."""
         kind = type(value)
         table = table_of(value)
-        if kind.__module__.split(".")[0] in _OPAQUE:
+        if package_of(kind) in _OPAQUE:
             return {}
         if self.every_name or _is_computed_with_by_torch(kind):
             return {name: item for name, item in table.items() if name not in MODULE_INTERNALS}
@@ -281,8 +281,7 @@ _OPAQUE = frozenset(
 def _is_computed_with_by_torch(kind: type) -> bool:
     """Whether code of torch or NumPy, which is not looked into, reads an object's attributes."""
     return any(
-        base is not nn.Module and base.__module__.split(".")[0] in ("torch", "numpy")
-        for base in kind.__mro__
+        base is not nn.Module and package_of(base) in ("torch", "numpy") for base in kind.__mro__
     )
 
 

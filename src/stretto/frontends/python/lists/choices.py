@@ -58,9 +58,10 @@ def item_of_sequence(holder: Any, index: Any) -> Any:
 
 def _part_of_sequence(holder: Any, index: slice) -> Any:
     """`holder[start:stop:step]` with traced bounds, of which the run decides the length."""
-    bounds: tuple[Any, Any] = (index.start, index.stop)
+    start, stop, step = operations.bounds_of(index)
+    bounds = start, stop
     items: list[Any] = list(holder)
-    step = 1 if index.step is None else int(index.step)
+    step = 1 if step is None else int(step)
     with contextlib.suppress(Abort):
         known = [concrete(p, "int") if isinstance(p, TracedTensor) else p for p in bounds]
         return holder[slice(known[0], known[1], step)]

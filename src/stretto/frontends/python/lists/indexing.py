@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.lists.operations import stack
+from stretto.frontends.python.lists.operations import checked_bound, stack
 from stretto.frontends.python.operators import views
 from stretto.frontends.python.operators.functional import overwrite
 from stretto.frontends.python.tracing.locations import user_location
@@ -67,7 +67,7 @@ def _plain(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(map(_plain, index))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, slice):
-        return slice(plain(index.start), plain(index.stop), plain(index.step))
+        return slice(*(checked_bound(plain(b)) for b in (index.start, index.stop, index.step)))
     if isinstance(index, TracedList) and index.numbers:
         return stack(index, least=0)
     return plain(index)

@@ -116,6 +116,16 @@ def rest_of(iterator: Any) -> Any:
     return made
 
 
+def any_left(iterator: Any, found: Any) -> Any:
+    """Returns True if the truth of one of the items that are left is `found`. The iterator keeps
+    the items that follow that one."""
+    while iterator.more():
+        if bool(iterator.take()) == found:
+            return True
+    iterator.end()
+    return False
+
+
 class Positioned(Iterating):
     """The items of a sequence, which may grow meanwhile."""
 

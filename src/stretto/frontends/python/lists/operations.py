@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import ge, gt, le, lt
+from operator import index as index_of
 from typing import Any
 
 import torch
 
+from stretto.errors import RaisesInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
@@ -22,7 +24,15 @@ from stretto.frontends.python.values.leaves import (
     to_traced_list,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, as_numbers, concrete, number_kind, unify
+from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import (
+    Kind,
+    as_numbers,
+    cast_number,
+    concrete,
+    number_kind,
+    unify,
+)
 from stretto.frontends.python.values.sizes import is_decided
 from stretto.frontends.python.values.state import TracedList, describe
 from stretto.ir.core import Op, Value
@@ -162,8 +172,34 @@ _MOST_ITEMS = 64
 """The most items of a slice that are taken one by one, and not in a loop."""
 
 
+def bounds_of(index: slice) -> tuple[Any, Any, Any]:
+    """Start, stop and step of a slice of a list, as numbers."""
+    start, stop, step = map(_bound, (index.start, index.stop, index.step))
+    return start, stop, step
+
+
+def _bound(bound: Any) -> Any:
+    found = checked_bound(bound)
+    if isinstance(found, torch.SymInt):
+        return tracer().number_of_dim(found)
+    return found if found is None or isinstance(found, TracedTensor) else index_of(found)
+
+
+def checked_bound(bound: Any) -> Any:
+    """A bound of a slice, a traced bool as the int that it is. Raises TypeError for what is no
+    integer."""
+    is_traced = isinstance(bound, TracedTensor)
+    is_float = isinstance(bound, torch.SymFloat) or (
+        is_traced and (bound.dtype.is_floating_point or bound.dtype.is_complex)
+    )
+    if is_float or not (bound is None or hasattr(bound, "__index__")):
+        raise TypeError("slice indices must be integers or None or have an __index__ method")
+    return cast_number(bound, int) if is_traced and bound.dtype == torch.bool else bound
+
+
 def _slice(items: TracedList, index: slice) -> Any:
-    static, parts = _length(items).static, (index.start, index.stop, index.step)
+    static, parts = _length(items).static, bounds_of(index)
+    index = slice(*parts)
     if static is not None and not any(isinstance(part, TracedTensor) for part in parts):
         places = range(static)[index]
         if len(places) <= _MOST_ITEMS:
@@ -261,6 +297,8 @@ def index(items: TracedList, item: Any, start: Any = 0, stop: Any = None) -> Any
 def _may_have(items: TracedList, item: Any) -> bool:
     """Whether a number may be in a list; what is no number is not in a list of numbers."""
     kind = number_kind(item)
+    if kind is float:
+        check_nan(item)
     is_tensor = kind is None and _is_tensor(item)
     if is_tensor or (kind is not None and not items.numbers):
         fail(
@@ -268,6 +306,17 @@ def _may_have(items: TracedList, item: Any) -> bool:
             "keep numbers in the list, or compare what you need in a loop",
         )
     return kind is not None
+
+
+def check_nan(number: Any) -> None:
+    """Lets a call run in Python where NaN is looked for, which is found where it is the object."""
+    if isinstance(number, TracedTensor):
+        check(number == number, RaisesInPython.__name__, "NaN is looked for by its identity")
+    elif number != number:
+        fail(
+            "NaN is looked for in a list that grows in a traced branch or loop",
+            "compare with math.isnan()",
+        )
 
 
 def _is_tensor(item: Any) -> bool:

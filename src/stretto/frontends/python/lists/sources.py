@@ -50,12 +50,30 @@ class Indexed:
             )
         return int(self.length)
 
+    def __eq__(self, other: object) -> bool:
+        if other is not self and isinstance(other, range | Indexed):
+            fail(
+                "two ranges are compared of which one depends on a tensor",
+                "compare their bounds",
+            )
+        return other is self
+
+    def __hash__(self) -> int:
+        fail("the hash of a range is needed that depends on a tensor", "use its bounds as a key")
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Indexed):
+    """A range. bounds: its start, stop and step."""
+
+    bounds: tuple[Any, ...]
+
 
 class Iterated(Indexed):
     """A sequence that is an iterator in Python, as what `zip` returns."""
 
 
-def range_source(*bounds: Any) -> Indexed:
+def range_source(*bounds: Any) -> Range:
     """`range` with bounds that are traced, or sizes; the step must be a Python int."""
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     if isinstance(step, TracedTensor):
@@ -65,8 +83,9 @@ def range_source(*bounds: Any) -> Indexed:
         raise ValueError("range() arg 3 must not be zero")
     state = tracer()
     if not any(isinstance(bound, TracedTensor) for bound in (start, stop)):
-        return Indexed(
-            trips_of_range(start, stop, step), lambda index: position_in_range(index, start, step)
+        length = trips_of_range(start, stop, step)
+        return Range(
+            length, lambda index: position_in_range(index, start, step), (start, stop, step)
         )
     start, stop = (
         state.number_of_dim(bound) if isinstance(bound, torch.SymInt) else bound
@@ -77,7 +96,7 @@ def range_source(*bounds: Any) -> Indexed:
     span = stop if starts_at_zero and sign == 1 else (stop - start) * sign
     count = (span + (abs(step) - 1)) // abs(step) if abs(step) != 1 else span
     length = to_number(count) if isinstance(count, TracedTensor) else max(0, count)
-    return Indexed(length, lambda index: position_in_range(index, start, step))
+    return Range(length, lambda index: position_in_range(index, start, step), (start, stop, step))
 
 
 def trips_of_range(start: Any, stop: Any, step: int) -> SequenceLength:

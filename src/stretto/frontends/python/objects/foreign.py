@@ -35,6 +35,7 @@ import numpy as np
 import torch
 
 from stretto.frontends.python.guards.reach import ATOMS
+from stretto.frontends.python.tracing.locations import package_of
 from stretto.frontends.python.tracing.signals import abort
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import CONTAINERS, TracedList, is_box, stored_items
@@ -133,14 +134,14 @@ def _known_class(kind: type) -> bool | None:
         return False
     if issubclass(kind, CONTAINERS):
         return False
-    if kind.__module__.split(".")[0] == "torch" or _is_ours(kind):
+    if package_of(kind) == "torch" or _is_ours(kind):
         return False
     return None
 
 
 def _is_ours(kind: type) -> bool:
     """True for a class of this package. Classes that C makes meanwhile name it as their module."""
-    if kind.__module__.split(".")[0] != "stretto":
+    if package_of(kind) != "stretto":
         return False
     return any(item is kind for item in vars(sys.modules[kind.__module__]).values())
 

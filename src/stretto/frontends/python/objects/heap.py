@@ -35,7 +35,7 @@ from stretto.frontends.python.objects.journal import Journal
 from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.source.redirected import code_of
 from stretto.frontends.python.tracing.frames import read_cell
-from stretto.frontends.python.tracing.locations import is_user_file, user_location
+from stretto.frontends.python.tracing.locations import is_user_file, package_of, user_location
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.state import contents, is_box, is_same, refill, stored_items
 from stretto.frontends.python.values.stores import (
@@ -211,7 +211,7 @@ class Heap:
 
     def _object(self, value: Any) -> Iterator[Any]:
         kind = type(value)
-        if kind.__module__.split(".")[0] == "stretto":
+        if package_of(kind) == "stretto":
             yield getattr(value, "__dict__", {}).get("_function")
             return
         container = isinstance(value, list | dict | set | deque)

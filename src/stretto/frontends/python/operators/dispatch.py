@@ -119,7 +119,7 @@ def recording() -> Generator[None]:
 def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
-    state.gradients.compute()
+    state.gradients.compute(args)
     if state.sizes.are_symbolic:
         args, kwargs = with_numbers(state, args, kwargs)
     if any(map(is_decided, args)):

@@ -184,13 +184,22 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
     return merged.index_select(dim, flat)
 
 
+def _broadcast(x: Any, mask: Any) -> tuple[Any, Any]:
+    """Both with one shape. Where data decide a size, operators that broadcast compare the sizes in
+    the run; what `x` has where the mask is False means nothing then."""
+    if any(map(is_decided, (*x.shape, *mask.shape))):
+        mask = torch.logical_and(mask, torch.ones_like(x, dtype=torch.bool))
+        return torch.where(mask, x, x.new_zeros(())), mask
+    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    return x.expand(shape), mask.expand(shape)
+
+
 def _masked_select(x: Any, mask: Any) -> Any:
     if mask.dtype not in _MASKS:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     mask = _as_mask(mask)
     if tracer().type_of(x).shape != tracer().type_of(mask).shape:
-        shape = torch.broadcast_shapes(x.shape, mask.shape)
-        x, mask = x.expand(shape), mask.expand(shape)
+        x, mask = _broadcast(x, mask)
     return x.reshape(-1).index_select(0, _flat_positions(mask))
 
 

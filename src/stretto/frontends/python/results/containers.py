@@ -11,11 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TupleOf:
-    """A tuple, or a named one."""
+    """A tuple, a named one, or a range."""
 
     kind: type
 
     def __call__(self, items: Sequence[Any]) -> Any:
+        if self.kind is range:
+            return range(*items)
         return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.calls.packed import PaddedSequence
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.lists.parts import Parts
-from stretto.frontends.python.lists.sources import Indexed, Iterated
+from stretto.frontends.python.lists.sources import Indexed, Iterated, Range
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
@@ -38,7 +39,7 @@ from stretto.frontends.python.results.containers import (
     TupleOf,
 )
 from stretto.frontends.python.source.rewrite import is_rewritten
-from stretto.frontends.python.tracing.fakes import dims_by_stride
+from stretto.frontends.python.tracing.fakes import dims_by_stride, tensors_of
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.locations import MARK
 from stretto.frontends.python.tracing.poison import Poison
@@ -49,6 +50,7 @@ from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
 from stretto.frontends.python.values.size_numbers import number_of_size
 from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.spelling import settled_size
 from stretto.frontends.python.values.state import (
     TracedList,
     attributes_of,
@@ -184,6 +186,8 @@ class Flattener:
                     "a generator or iterator leaves the compiled function",
                     "return a list of its values, or compile with fallback=True",
                 )
+            case Range():
+                return NewContainer(TupleOf(range), tuple(map(self.spec, value.bounds)))
             case Indexed() if not self.storing:
                 return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))
             case list() | set() | frozenset() | deque() | dict() if _needs_attributes(value):
@@ -243,6 +247,7 @@ class Flattener:
         known = known_value(value)
         if known is not None:
             return PythonLeaf(known)
+        tracer().gradients.check_made(value)
         self.yields.append(tracer().read(value))
         if value.number is None:
             self.made.append((value.memory, value.statement))
@@ -285,14 +290,14 @@ class Flattener:
 
     def _dict(self, value: dict[Any, Any]) -> OutputSpec:
         factory = value.default_factory if isinstance(value, defaultdict) else None
-        build = DictOf(type(value), tuple(value), factory)
+        build = DictOf(type(value), _known_keys(value), factory)
         return NewContainer(build, tuple(self.spec(item) for item in value.values()))
 
     def _subclass(self, value: Any) -> OutputSpec:
         """An object of a class that derives from a container and has attributes."""
         base = container_of(value)
         assert base is not None
-        keys = tuple(stored_keys(value)) if isinstance(value, dict) else ()
+        keys = _known_keys(stored_keys(value)) if isinstance(value, dict) else ()
         held = attributes_of(value)
         children = [self.spec(item) for item in stored_items(value)]
         children += map(self.entry, held.values())
@@ -303,6 +308,17 @@ class Flattener:
         held = attributes_of(value)
         build = RecordOf(type(value), tuple(held))
         return NewContainer(build, tuple(map(self.entry, held.values())))
+
+
+def _known_keys(keys: Iterable[Any]) -> tuple[Any, ...]:
+    """The keys of a dict as the call has them: what was hashed is settled."""
+    known = tree_map_only((torch.SymInt, torch.SymFloat), settled_size, tuple(keys))
+    if tensors_of(list(known)):
+        fail(
+            "a tensor is a key of a dict that leaves the compiled function",
+            "return the keys and the values as lists",
+        )
+    return known
 
 
 def _needs_attributes(value: Any) -> bool:

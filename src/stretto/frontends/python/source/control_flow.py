@@ -40,9 +40,11 @@ from stretto.frontends.python.source.syntax import (
     thunk,
 )
 from stretto.frontends.python.source.targets import TargetLowering
-from stretto.frontends.python.tracing.tensor import OF_TENSORS
+from stretto.frontends.python.tracing.tensor import OF_CODE, OF_ERRORS, OF_TENSORS
 
 FRAME = "__stretto_frame"
+_WATCHED = frozenset((*OF_TENSORS, *OF_CODE, *OF_ERRORS, "__class__"))
+"""Attributes that `staging` reads."""
 
 
 class ExpressionLowering(ast.NodeTransformer):
@@ -58,6 +60,8 @@ class ExpressionLowering(ast.NodeTransformer):
         """Comprehensions as local functions, so that their loops and conditions are staged."""
         self.scopes = 0
         """Lambdas and comprehensions around the expression."""
+        self.tests = set[ast.AST]()
+        """Expressions of which only the truth matters."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         return lower_function(node, unsure=self.unsure)
@@ -93,6 +97,17 @@ class ExpressionLowering(ast.NodeTransformer):
         """One with conditions or several loops becomes a function. Of another one, the first
         iterable is passed in, so that it may be a list of the Program."""
         return self._comprehension(node, "listed", comprehensions.listing)
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        self.generic_visit(node)
+        node.iter = staged(node.iter, "whole", node.iter)
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.Starred:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load):
+            node.value = staged(node.value, "whole", node.value)
+        return node
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
         """It stays what it is, unless the number of its items is no Python number."""
@@ -141,8 +156,9 @@ class ExpressionLowering(ast.NodeTransformer):
             return node
         if _is_globals([node]):
             return staged(node, "namespace", node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("locals", "vars") and not node.args:
-            return node
+        called = node.func.id if isinstance(node.func, ast.Name) else ""
+        if called in ("dir", "locals", "vars") and not node.args:
+            return staged(node, "variables", node)
         call = staged(node, "call", node.func, *node.args)
         call.keywords = node.keywords
         return call
@@ -158,9 +174,9 @@ class ExpressionLowering(ast.NodeTransformer):
         return staged(node, "text", *parts)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        """An attribute that tensors have and numbers lack."""
+        """An attribute that tensors have and numbers lack, or that rewriting changes."""
         self.generic_visit(node)
-        if not isinstance(node.ctx, ast.Load) or node.attr not in OF_TENSORS:
+        if not isinstance(node.ctx, ast.Load) or node.attr not in _WATCHED:
             return node
         return staged(node, "attribute", node.value, ast.Constant(node.attr))
 
@@ -174,7 +190,23 @@ class ExpressionLowering(ast.NodeTransformer):
         """What skips parts of itself and yields in one of them stays Python's."""
         if isinstance(node, ast.BoolOp | ast.IfExp | ast.Compare) and generators.has_yield(node):
             return self.generic_visit(node)
-        return super().visit(node)
+        match node:
+            case (
+                ast.If(test=test)
+                | ast.While(test=test)
+                | ast.IfExp(test=test)
+                | ast.Assert(test=test)
+            ):
+                self.tests.add(test)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                self.tests.add(operand)
+            case ast.BoolOp(values=values) if node in self.tests:
+                self.tests.update(values)
+            case _:
+                pass
+        found = super().visit(node)
+        is_kept = _may_compare_sizes(node) and node not in self.tests
+        return staged(node, "as_flag", found) if is_kept else found
 
     def visit_Yield(self, node: ast.Yield) -> ast.expr:
         self.generic_visit(node)
@@ -192,7 +224,11 @@ class ExpressionLowering(ast.NodeTransformer):
             return node
         function = "and_" if isinstance(node.op, ast.And) else "or_"
         rest = [self._operand(value) for value in node.values[1:]]
-        return staged(node, function, node.values[0], *rest)
+        return staged(node, self._of_truth(node, function), node.values[0], *rest)
+
+    def _of_truth(self, node: ast.expr, function: str) -> str:
+        """The function that gives the value of the expression, or its truth if that will do."""
+        return function if node in self.tests else f"value_of_{function}"
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -229,6 +265,8 @@ class ExpressionLowering(ast.NodeTransformer):
                     found = staged(node, "contains", other, node.left)
                 case ast.Is() | ast.IsNot():
                     found = staged(node, "is_", node.left, other)
+                case ast.Eq():
+                    return staged(node, "equal", node.left, other)
                 case ast.NotEq():
                     return staged(node, "not_equal", node.left, other)
                 case _:
@@ -237,7 +275,7 @@ class ExpressionLowering(ast.NodeTransformer):
             return staged(node, "not_", found) if is_negated else found
         operators = constant(tuple(type(operator).__name__ for operator in node.ops))
         operands = [self._operand(operand) for operand in node.comparators]
-        return staged(node, "chain", operators, node.left, *operands)
+        return staged(node, self._of_truth(node, "chain"), operators, node.left, *operands)
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         """What a `try` has noted and does not handle is raised behind it."""
@@ -258,14 +296,17 @@ class ExpressionLowering(ast.NodeTransformer):
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute | ast.Subscript):
             call = self._stored(node.targets[0], node.value)
             return at(node, ast.Expr(call))
+        if any(isinstance(target, ast.Tuple | ast.List) for target in node.targets):
+            node.value = staged(node.value, "whole", node.value)
         node.targets = [self.visit(target) for target in node.targets]
         return node
 
     def _stored(self, target: ast.Attribute | ast.Subscript, value: ast.expr) -> ast.expr:
+        """The value comes first, as in Python."""
         holder = self.visit(target.value)
         if isinstance(target, ast.Attribute):
-            return staged(target, "setattr", holder, ast.Constant(target.attr), value)
-        return staged(target, "setitem", holder, _index(self.visit(target.slice)), value)
+            return staged(target, "store", value, holder, ast.Constant(target.attr))
+        return staged(target, "store_item", value, holder, _index(self.visit(target.slice)))
 
     def visit_Delete(self, node: ast.Delete) -> ast.stmt:
         (target,) = node.targets
@@ -279,14 +320,18 @@ class ExpressionLowering(ast.NodeTransformer):
         return at(node, ast.Expr(call))
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        """A value that may change the target comes after the target was read, as in Python."""
+        acts = any(isinstance(item, ast.Call) for item in ast.walk(node.value))
+        is_late = acts and not generators.has_yield(node.value)
         node.value = self.visit(node.value)
         operator = ast.Constant(type(node.op).__name__)
+        value = [self._operand(node.value), ast.Constant(True)] if is_late else [node.value]
         match node.target:
             case ast.Subscript(value=holder, slice=index):
-                arguments = [self.visit(holder), _index(self.visit(index)), operator, node.value]
+                arguments = [self.visit(holder), _index(self.visit(index)), operator, *value]
                 return at(node, ast.Expr(staged(node, "augment_item", *arguments)))
             case ast.Attribute(value=holder, attr=attribute):
-                arguments = [self.visit(holder), ast.Constant(attribute), operator, node.value]
+                arguments = [self.visit(holder), ast.Constant(attribute), operator, *value]
                 return at(node, ast.Expr(staged(node, "augment_attr", *arguments)))
             case ast.Name(id=target):
                 value = staged(node, "augment", operator, self.visit(name(target)), node.value)
@@ -348,6 +393,11 @@ class StatementLowering:
                 return self._for(statement, after)
             case ast.With():
                 statement.body = self.block(statement.body, after)
+                notes = [constant(True)] if getattr(statement, "notes", False) else []
+                for item in statement.items:
+                    item.context_expr = staged(
+                        item.context_expr, "context", item.context_expr, *notes
+                    )
                 return [statement]
             case ast.Try():
                 return [self._try(statement, after)]
@@ -499,14 +549,19 @@ def lower_function(
         node.body = [given_nothing, *_flat([values.visit(item) for item in node.body])]
     body = jump_free(node)
     expressions = _expressions(node, body, given, unsure, pulled)
+    text = ast.get_docstring(node, clean=False)
     node.body = _staged_body(node, body, given, expressions, name(VALUE), frozenset({VALUE}))
-    _strip_annotations(node.args)
-    if not is_outer:
-        expressions.generic_visit(node.args)
-    node.returns = None
-    if is_outer:
+    if is_outer:  # it has them from the function object
+        _strip_annotations(node.args)
+        node.returns = None
         node.decorator_list = []
     else:
+        defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        visited = {id(item): expressions.visit(item) for item in defaults}
+        node.args.defaults = [visited[id(item)] for item in node.args.defaults]
+        node.args.kw_defaults = [item and visited[id(item)] for item in node.args.kw_defaults]
+        if text is not None:
+            node.body.insert(0, at(node, ast.Expr(ast.Constant(text))))
         kind = "generator" if is_generator else "local"
         node.decorator_list = [*node.decorator_list, at(node, staging(kind))]
     return ast.fix_missing_locations(node)
@@ -656,3 +711,14 @@ def _watch_outer(body: list[ast.stmt], node: ast.FunctionDef) -> list[ast.stmt]:
         return body
     module = _OuterWatch(node).visit(ast.Module(body, []))
     return module.body
+
+
+def _may_compare_sizes(node: ast.AST) -> bool:
+    """Returns True if the expression may be a condition on sizes."""
+    match node:
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+            return False
+        case ast.Compare() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case _:
+            return False

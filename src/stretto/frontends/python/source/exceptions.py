@@ -95,6 +95,11 @@ def handled(handlers: list[ast.ExceptHandler], number: int) -> list[ast.stmt]:
     return [at(handler, ast.If(test, body, handled(others, number)))]
 
 
+def ends_by_jumping() -> ast.stmt:
+    """The statement before a `try` whose `finally` returns, breaks or continues."""
+    return ast.Expr(_helper("ends_by_jumping"))
+
+
 def _handles_the_end(handlers: list[ast.ExceptHandler]) -> bool:
     every = [item for one in handlers if one.type for item in every_node(one.type)]
     return any(isinstance(item, ast.Name) and item.id == "StopIteration" for item in every)

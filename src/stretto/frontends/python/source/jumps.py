@@ -105,6 +105,7 @@ class JumpLowering:
                 body = self.block(statement.body)
                 statement.body = body.statements
                 jumps = body.jumps and bool(body.flags)  # the context may handle what is raised
+                statement.notes = any(flag.startswith(exceptions.RAISED) for flag in body.flags)  # type: ignore[attr-defined]
                 return JumpFree([statement], body.flags, jumps)
             case ast.Try():
                 return self._try(statement)
@@ -179,6 +180,8 @@ class JumpLowering:
         if not final:
             return JumpFree(made, flags, False)
         last = self.block(final)
+        if last.flags:
+            made.insert(0, at(statement, exceptions.ends_by_jumping()))
         outer = at(statement, ast.Try(made, [], [], last.statements))
         return JumpFree([outer], flags | last.flags, False)
 
@@ -198,6 +201,8 @@ class JumpLowering:
         statement.orelse = orelse.statements
         final = self.block(statement.finalbody)
         statement.finalbody = final.statements
+        if final.flags:
+            statement.body.insert(0, at(statement, exceptions.ends_by_jumping()))
         return JumpFree([statement], flags | orelse.flags | final.flags, False)
 
 

@@ -94,7 +94,9 @@ def _tests(pattern: ast.pattern, subject: ast.expr) -> list[ast.expr]:
             stars = sum(isinstance(item, ast.MatchStar) for item in patterns)
             order, least = (ast.GtE() if stars else ast.Eq()), len(patterns) - stars
             length = _helper("length", copy.deepcopy(subject))
-            own = [_helper("is_sequence", value), ast.Compare(length, [order], [constant(least)])]
+            own = [_helper("is_sequence", value)]
+            if least or not stars:
+                own.append(ast.Compare(length, [order], [constant(least)]))
         case ast.MatchMapping(keys=keys):
             own = [_helper("is_mapping", value)]
             own += [ast.Compare(key, [ast.In()], [copy.deepcopy(subject)]) for key in keys]

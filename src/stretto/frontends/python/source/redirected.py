@@ -13,6 +13,7 @@ import ast
 import dis
 import gc
 import sys
+import weakref
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.tensor import Hooks
 from stretto.frontends.python.tracing.tracer import active
 
-_MARK = "__stretto_rewritten__"
+_REWRITTEN = weakref.WeakSet[CodeType]()
+"""Code that is rewritten. Wrappers take over the attributes of a function, and have other code."""
 _TARGET = "__stretto_redirection"
 _LAZY = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 _MOST_STEPS = 5
@@ -38,6 +40,20 @@ _MOST_STEPS = 5
 _READERS = ("__getattr__", "__getattribute__")
 """Methods that `isinstance` calls, too, also where the tracer asks: for names with underscores they
 run as they are, with all that they call."""
+
+RESULTS: dict[str, type] = {
+    "__bool__": bool, "__len__": int, "__length_hint__": int, "__index__": int, "__int__": int,
+    "__float__": float, "__complex__": complex, "__hash__": int, "__str__": str, "__repr__": str,
+    "__format__": str, "__bytes__": bytes,
+}  # fmt: skip
+"""Methods whose results have to be of a class of Python where the interpreter calls them."""
+
+_HANDLED: dict[str, tuple[type[Exception], ...]] = {
+    "__getitem__": (IndexError, StopIteration), "__next__": (StopIteration,),
+    "__getattr__": (AttributeError,), "__getattribute__": (AttributeError,),
+    "__missing__": (KeyError,), "__len__": (TypeError,), "__length_hint__": (TypeError,),
+}  # fmt: skip
+"""Exceptions of methods that whoever calls them may handle, as a loop does at its end."""
 
 _PLAIN = frozenset(
     (
@@ -51,12 +67,12 @@ _PLAIN = frozenset(
 
 def mark(function: Any) -> Any:
     """Note that `function`'s code is rewritten already (it is local to rewritten code)."""
-    setattr(function, _MARK, True)
+    _REWRITTEN.add(function.__code__)
     return function
 
 
 def is_rewritten(function: Any) -> bool:
-    return getattr(function, _MARK, False)
+    return isinstance(function, FunctionType) and function.__code__ in _REWRITTEN
 
 
 _FRONTEND = Path(__file__).parents[1]
@@ -71,28 +87,34 @@ _LOOKS_INTO = tuple(
 
 @dataclass(eq=False, slots=True)
 class Redirection:
-    """Where calls of a function go while a function is captured. code: its own code."""
+    """Where calls of a function go while a function is captured. code: its own code. as_it_is: the
+    function with its own code."""
 
     function: FunctionType
     code: CodeType
+    as_it_is: FunctionType = field(init=False)
+
+    def __post_init__(self) -> None:
+        function: Any = self.function
+        self.as_it_is = FunctionType(
+            self.code, function.__globals__, function.__name__, None, function.__closure__
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         state = active()
-        name = self.code.co_name
         if state is None or state.is_native or _is_transforming():
-            return self.as_it_is()(*args, **kwargs)
+            return self.as_it_is(*args, **kwargs)
+        name = self.code.co_name
         is_asked = name in _READERS and args[1].startswith("__")
         if is_asked or _is_of_tracer(sys._getframe(2).f_code.co_filename):  # pyright: ignore[reportPrivateUsage]
             with state.running_natively():
-                return self.as_it_is()(*args, **kwargs)
-        return Hooks.returned(name, Hooks.call(self.function, *args, **kwargs))
-
-    def as_it_is(self) -> FunctionType:
-        """The function with its own code."""
-        function: Any = self.function
-        return FunctionType(
-            self.code, function.__globals__, function.__name__, None, function.__closure__
-        )
+                return self.as_it_is(*args, **kwargs)
+        handled = _HANDLED.get(name, ())
+        state.tries.handled.append(handled)
+        try:
+            return Hooks.returned(name, Hooks.call(self.function, *args, **kwargs))
+        finally:
+            state.tries.handled.pop()
 
 
 @cache
@@ -160,7 +182,7 @@ class Redirected:
             or code.co_name == "__del__"
             or _redirection(function) is not None
             or is_rewritten(function)
-            or _is_plain(code)
+            or (_is_plain(code) and code.co_name not in RESULTS)
         ):
             return
         redirection = Redirection(function, code)

@@ -2,6 +2,7 @@
 file name."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import copy
@@ -135,7 +136,8 @@ def compiled_within(node: ast.FunctionDef, free: list[str], code: types.CodeType
     _strip_defaults(node)
     factory = definition("__stretto_factory", free, [node])
     module = ast.fix_missing_locations(ast.Module([factory], []))
-    compiled = compile(module, code.co_filename, "exec", dont_inherit=True)
+    flags = code.co_flags & __future__.annotations.compiler_flag
+    compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
     inner = _code_named(_code_named(compiled, "__stretto_factory"), node.name)
     named = _renamed(inner, inner.co_qualname, code.co_qualname)
     return named.replace(co_name=code.co_name)
@@ -276,11 +278,19 @@ class _Mangler(ast.NodeTransformer):
         private = name.startswith("__") and not name.endswith("__") and "." not in name
         return self.prefix + name if private else name
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        node.attr = self._mangled(node.attr)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        node.id = self._mangled(node.id)
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.ClassDef):  # its body has private names of its own
+            for part in (*node.decorator_list, *node.bases, *node.keywords):
+                self.visit(part)
+        else:
+            self.generic_visit(node)
+        for field in ("arg", "asname", "attr", "id", "rest", "name"):
+            value = getattr(node, field, None)
+            is_outside = isinstance(node, ast.keyword) or (
+                isinstance(node, ast.alias) and field == "name"
+            )
+            if isinstance(value, str) and not is_outside:
+                setattr(node, field, self._mangled(value))
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            node.names = [self._mangled(item) for item in node.names]
         return node

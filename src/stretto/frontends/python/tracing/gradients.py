@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 
 from stretto.frontends.python.tracing.signals import GradientsWanted
+from stretto.frontends.python.tracing.tensor import TracedTensor
 
 
 class Gradients:
@@ -38,12 +40,23 @@ class Gradients:
         if tensor.is_floating_point() or tensor.is_complex():
             self.tensors[id(tensor)] = tensor
 
-    def compute(self) -> None:
-        """An operator runs. Raises GradientsWanted if the function has switched grad mode on, and
-        an input requires grad."""
-        if not self.mode and torch.is_grad_enabled():
+    def compute(self, operands: Iterable[Any]) -> None:
+        """An operator runs. Raises GradientsWanted with grad mode on, if the function has made an
+        operand that requires grad; or has switched grad mode on, and an input requires grad."""
+        if not torch.is_grad_enabled():
+            return
+        self.check_made(operands)
+        if not self.mode:
             self.uses_inputs = True
             self._refuse()
+
+    def check_made(self, value: Any) -> None:
+        """Raises GradientsWanted for a traced tensor that requires grad, or a list with one."""
+        if isinstance(value, list | tuple):
+            for item in cast("Iterable[Any]", value):
+                self.check_made(item)
+        elif isinstance(value, TracedTensor) and value.requires_grad:
+            raise GradientsWanted(None)
 
     def ask(self) -> None:
         """The function asks whether a tensor requires grad. Raises GradientsWanted if an input

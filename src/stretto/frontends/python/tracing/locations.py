@@ -14,6 +14,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import mpmath
 import sympy
@@ -54,6 +55,11 @@ MARK = _Mark()
 
 
 @cache
+def package_of(value: Any) -> str:
+    """The package that a class or function says it is of. What `exec` defines may say None."""
+    return str(value.__module__).split(".")[0]
+
+
 def is_user_file(filename: str) -> bool:
     """Whether code of this file is the user's (not torch, what torch computes sizes
     with, stretto or the standard library).

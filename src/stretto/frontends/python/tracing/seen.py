@@ -51,7 +51,7 @@ class SeenSizes:
     def keep_guards(self, reason: str, places: Iterable[SourceLocation] = ()) -> bool:
         """Lets these lines ask for guards from now on, or else all that are branches. Returns
         whether there are any, so that another capture may succeed."""
-        found = set(places) or set(self.branches)
+        found = set(places) - self.guards.keys() or set(self.branches)
         self.guards |= dict.fromkeys(found, reason)
         self.branches -= found
         return bool(found)

@@ -60,9 +60,10 @@ class ArgumentsChange(CaptureSignal):
 
 
 class GradientsWanted(CaptureSignal):
-    """The function reads, with grad mode on, a tensor that requires grad, which `tensor` is."""
+    """The function reads, with grad mode on, a tensor that requires grad, which `tensor` is; or
+    it makes one itself (None)."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor | None) -> None:
         super().__init__()
         self.tensor = tensor
 

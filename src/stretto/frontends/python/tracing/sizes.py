@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from torch.fx.experimental import _config
@@ -492,16 +493,19 @@ def _common(one: SizeRange, other: SizeRange) -> SizeRange:
 
 @contextmanager
 def _numbers_for_users() -> Generator[None]:
-    """Where only a number serves, a size is one: torch refuses to hash a size, and shows its symbol
-    as text. It is that number from then on."""
-    before = [(kind, name, getattr(kind, name)) for kind, name, _ in _AS_NUMBERS]
+    """Where only a number serves, a size is one: torch refuses to hash a size, shows its symbol as
+    text, and takes the remainder of floats for an integer. It is that number from then on."""
+    before = [(kind, name, vars(kind).get(name)) for kind, name, _ in _AS_NUMBERS]
     try:
         for kind, name, method in _AS_NUMBERS:
             setattr(kind, name, method)
         yield
     finally:
         for kind, name, method in before:
-            setattr(kind, name, method)
+            if method is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, method)
 
 
 def _shown(plain: type, name: str) -> Any:
@@ -520,8 +524,81 @@ _KINDS: tuple[tuple[Any, type], ...] = (
     (torch.SymFloat, float),
     (torch.SymBool, bool),
 )
+_QUOTIENTS: dict[str, Any] = {
+    "__truediv__": None,
+    "__floordiv__": float.__floordiv__,
+    "__mod__": float.__mod__,
+}
+"""By the names of divisions of sizes: what has to be computed of the numbers where one is a float,
+because torch takes the results for integers."""
+
+
+def _compared(compare: Any) -> Any:
+    """To torch no integer equals a bool."""
+    return lambda self, other: compare(self, int(other) if isinstance(other, bool) else other)
+
+
+def _divided(kind: Any, name: str, is_swapped: bool) -> Any:
+    """A division, which the user's code cannot do by a size of 0."""
+    of_sizes, of_floats = getattr(kind, _swapped(name) if is_swapped else name), _QUOTIENTS[name]
+
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float | torch.SymInt | torch.SymFloat):
+            return NotImplemented
+        one, by = (other, self) if is_swapped else (self, other)
+        is_known = isinstance(by, int | float) or by.node.has_hint()
+        is_of_user = not sys._getframe(1).f_code.co_filename.startswith(_TORCH)
+        if is_of_user and is_known and by == 0:
+            raise ZeroDivisionError("division by zero")
+        if of_floats and any(isinstance(item, float | torch.SymFloat) for item in (one, by)):
+            return of_floats(float(one), float(by))
+        return of_sizes(self, other)
+
+    return method
+
+
+def _swapped(name: str) -> str:
+    return f"__r{name[2:]}"
+
+
+def _of_number(plain: type, name: str) -> Any:
+    """A method that torch's sizes lack."""
+
+    def method(self: Any, *others: Any) -> Any:
+        numbers = (int(x) if isinstance(x, torch.SymInt) else x for x in others)
+        return getattr(plain, name)(plain(self), *numbers)
+
+    return method
+
+
+def _array(plain: type) -> Any:
+    return lambda self, dtype=None, copy=None: np.array(plain(self), dtype)
+
+
+_OPERATIONS = (
+    "__invert__", "__pos__", "__abs__", "__and__", "__rand__", "__or__", "__ror__", "__xor__",
+    "__rxor__", "__lshift__", "__rlshift__", "__rshift__", "__rrshift__", "__divmod__",
+    "__rdivmod__", "__round__", "__trunc__", "__floor__", "__ceil__", "__int__", "__float__",
+)  # fmt: skip
 _AS_NUMBERS: tuple[tuple[Any, str, Any], ...] = (
     (torch.SymInt, "__hash__", lambda self: hash(int(self))),
+    *(
+        (torch.SymInt, name, _compared(getattr(torch.SymInt, name)))
+        for name in ("__eq__", "__ne__")
+    ),
+    *(
+        (kind, _swapped(name) if is_swapped else name, _divided(kind, name, is_swapped))
+        for kind in (torch.SymInt, torch.SymFloat)
+        for name in _QUOTIENTS
+        for is_swapped in (False, True)
+    ),
+    *((kind, "__array__", _array(plain)) for kind, plain in _KINDS),
+    *(
+        (kind, name, _of_number(plain, name))
+        for kind, plain in _KINDS[:2]
+        for name in _OPERATIONS
+        if hasattr(plain, name) and not hasattr(kind, name)
+    ),
     *(
         (kind, name, _shown(plain, name))
         for kind, plain in _KINDS

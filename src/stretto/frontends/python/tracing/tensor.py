@@ -277,6 +277,10 @@ OF_TENSORS = (
     *OF_GRADIENTS,
 )
 """Attributes that tensors have, and Python's numbers lack."""
+OF_CODE = ("__code__", "__closure__")
+"""Attributes of functions that show their code."""
+OF_ERRORS = ("__context__", "__traceback__")
+"""Attributes of exceptions that Python sets when it raises them."""
 
 Index = Any
 Hook = Callable[..., Any]
@@ -329,8 +333,8 @@ def _of_numbers(name: str, *, swapped: bool = False) -> Callable[[Any, Any], Any
         if self.number is not None:
             operands = (other, self) if swapped else (self, other)
             outcome = Hooks.arithmetic(name, *operands)
-            if outcome is not NotImplemented:
-                return outcome
+            if outcome is not NotImplemented or not isinstance(other, torch.Tensor):
+                return outcome  # the other operand may have the operator
         return getattr(torch.Tensor, method_name)(self, other)
 
     method.__name__ = method_name

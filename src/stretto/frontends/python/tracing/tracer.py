@@ -33,7 +33,13 @@ from stretto.frontends.python.tracing.hints import MOST_NESTED, MOST_WORK, REGIO
 from stretto.frontends.python.tracing.lasting import LastingChanges
 from stretto.frontends.python.tracing.locations import current_module, user_location
 from stretto.frontends.python.tracing.settling import Arm, Settling
-from stretto.frontends.python.tracing.signals import Abort, TooMuchWork, abort, fail
+from stretto.frontends.python.tracing.signals import (
+    Abort,
+    GradientsWanted,
+    TooMuchWork,
+    abort,
+    fail,
+)
 from stretto.frontends.python.tracing.sizes import SizePlan, Sizes
 from stretto.frontends.python.tracing.tensor import (
     SIZE_BITS,
@@ -268,6 +274,7 @@ class Tracer:
             yield region
         finally:
             tries.replaces |= self.tries.replaces
+            tries.notes |= self.tries.notes
             self.tries = tries
             del self.frames[depth:]
             region.undo()
@@ -418,6 +425,8 @@ class Tracer:
 
     def read(self, tensor: TracedTensor) -> Value:
         """The value of a traced tensor now."""
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise GradientsWanted(None)
         base = self.current(tensor.memory)
         if not tensor.steps:
             return base

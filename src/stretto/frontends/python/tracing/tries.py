@@ -22,15 +22,21 @@ class Tries:
     """The classes that the handlers of each open `try` catch, the innermost one last.
 
     handled: by those that may go on. replaced: by those that raise in any case. replaces: something
-    in the program may raise what these catch.
+    in the program may raise what these catch. notes: an exception was noted, and not raised.
     """
 
     handled: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
     replaced: list[ErrorClasses] = field(default_factory=list[ErrorClasses])
     replaces: bool = False
+    notes: bool = False
 
     def catch(self, error: type[BaseException]) -> bool:
         return any(issubclass(error, classes) for classes in self.handled)
+
+    def takes_next(self) -> bool:
+        """Returns True if code around this asks an iterator for its next item, and may handle that
+        there is none, as a loop of Python does."""
+        return (StopIteration,) in self.handled
 
     def refuse(self, error: type[BaseException]) -> None:
         """Stop capturing where a handler would catch `error`."""
@@ -53,7 +59,7 @@ class Tries:
 def caught(error: type[BaseException]) -> Abort:
     return abort(
         f"whether {error.__name__} is raised here depends on a tensor, and a try around it "
-        "catches that",
+        "catches that, or a with or loop may",
         "raise it in the function that has the try, test the condition with if, or compile with "
         "fallback=True",
     )

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import math
 import operator
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, reduce
 from typing import Any
 
 import torch
 
+from stretto.errors import RaisesInPython
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.poison import COMPARISONS
 from stretto.frontends.python.tracing.signals import fail
@@ -28,16 +32,28 @@ from stretto.frontends.python.values.scalars import (
     number_kind,
     python_kind,
 )
+from stretto.frontends.python.values.size_numbers import SizeNumber, number_of_size
 from stretto.ir.types import DType
 
 
 def applied(name: str, first: Any, second: Any) -> Any:
     """The result of a Python operator on two numbers of which one is traced at least;
     NotImplemented where the other operand is no number."""
+    first, second = _without_size(first), _without_size(second)
     if not all(is_number(item) or isinstance(item, bool | int | float) for item in (first, second)):
+        other = second if is_number(first) else first
+        if isinstance(other, Fraction | Decimal | timedelta):
+            fail(
+                f"a {type(other).__name__} meets a number that depends on a tensor",
+                "convert it to a float, or compile with fallback=True",
+            )
         return NotImplemented
     if not (name in _OF_BOOLS and number_kind(first) is number_kind(second) is bool):
         first, second = _without_bool(first), _without_bool(second)
+    if name in _OF_INTS and (_is_float(first) or _is_float(second)):
+        names = [getattr(number_kind(item), "__name__", "") for item in (first, second)]
+        kinds = " and ".join(map(repr, names))
+        raise TypeError(f"unsupported operand type(s) for {_OF_INTS[name]}: {kinds}")
     if _is_float(first) or _is_float(second) or name == "truediv":
         first, second = _in_range(first), _in_range(second)
     if name in COMPARISONS:
@@ -69,6 +85,7 @@ def applied_to_one(name: str, number: Any) -> Any:
     return getattr(torch.Tensor, f"__{name}__")(number)
 
 
+_OF_INTS = {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _OF_BOOLS = ("and", "or", "xor", *COMPARISONS)
 
 
@@ -76,6 +93,12 @@ def _of_torch(name: str, first: Any, second: Any) -> Any:
     if isinstance(first, torch.Tensor):
         return getattr(torch.Tensor, f"__{name}__")(first, second)
     return getattr(torch.Tensor, f"__r{name}__")(second, first)
+
+
+def _without_size(item: Any) -> Any:
+    """A traced number in the place of a size, or of a float that is computed from sizes."""
+    is_size = isinstance(item, SizeNumber)
+    return number_of_size(tracer(), item, torch.float64) if is_size else item
 
 
 def _without_bool(number: Any) -> Any:
@@ -177,7 +200,7 @@ def check_int(name: str, first: Any, second: Any) -> None:
             if isinstance(second, int) and second != -1:
                 return
             is_fine = _any_of(first != -(2**63), second != -1)
-    check(is_fine, "RuntimeError", TOO_LARGE)
+    check(is_fine, RaisesInPython.__name__, TOO_LARGE)
 
 
 TOO_LARGE = (
@@ -197,7 +220,7 @@ def check_counter(number: Any) -> None:
     """Stops the run where an int leaves no room for a loop to add to it."""
     if number_kind(number) is int and bits_of(number) > COUNTER_BITS:
         is_fine = torch.logical_and(number < 2**61, number >= -(2**61))
-        check(is_fine, "RuntimeError", TOO_LARGE)
+        check(is_fine, RaisesInPython.__name__, TOO_LARGE)
 
 
 def as_traced_float(number: Any) -> Any:
@@ -237,7 +260,7 @@ def _power(base: Any, exponent: Any) -> Any:
     if isinstance(exponent, TracedTensor):
         check(
             exponent >= 0,
-            "RuntimeError",
+            RaisesInPython.__name__,
             "an int to the power of a negative int is a float in Python, and an int in a compiled "
             "function: call float() on the base",
         )
@@ -257,7 +280,7 @@ def _power_of_floats(base: Any, exponent: Any) -> Any:
         if isinstance(exponent, TracedTensor):
             is_whole = exponent == torch.trunc(as_traced_float(exponent))
             is_real = _any_of(is_real, is_whole, torch.isnan(exponent))
-        check(is_real, "RuntimeError", _COMPLEX)
+        check(is_real, RaisesInPython.__name__, _COMPLEX)
     power = _of_torch("pow", base, exponent)
     if isinstance(exponent, TracedTensor) or not 0 <= exponent <= 1:
         infinite = [

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks
@@ -28,7 +29,7 @@ class Either:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
+            raise AttributeError(f"'Either' object has no attribute '{name}'", name=name, obj=self)
         return Hooks.use(self, lambda option: getattr(option, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -55,14 +56,20 @@ class Either:
     def __bool__(self) -> bool:
         return bool(Hooks.call(bool, self))
 
+    def __hash__(self) -> int:
+        fail(
+            "a value that is one of several is a key of a dict, or an item of a set",
+            "use it in each arm of the branch that chooses it, or compare with ==",
+        )
+
     def __str__(self) -> str:
-        return str(Hooks.call(str, self))
+        return _text(Hooks.call(str, self))
 
     def __repr__(self) -> str:
-        return str(Hooks.call(repr, self))
+        return _text(Hooks.call(repr, self))
 
     def __format__(self, spec: str) -> str:
-        return str(Hooks.call(format, self, spec))
+        return _text(Hooks.call(format, self, spec))
 
     def __enter__(self) -> NoReturn:
         fail(
@@ -84,9 +91,28 @@ class Either:
 
         def with_option(option: Any) -> Any:
             others, named = replaced(given, found, option)
-            return func(*others, **named)
+            made = func(*others, **named)
+            if made is NotImplemented:
+                kind = type(option).__name__
+                raise TypeError(f"unsupported operand type for {func.__name__}: '{kind}'")
+            return made
 
         return Hooks.use(found, with_option)
+
+
+def needs_text() -> NoReturn:
+    """Fails for a text of Python that only the run knows."""
+    fail(
+        "the text itself is needed here, and it shows a value that is known only when the program "
+        "runs",
+        "compare the value in place of the text; a text can be returned, stored, printed or be the "
+        "message of an exception; or compile with fallback=True",
+    )
+
+
+def _text(value: Any) -> str:
+    """A text for Python itself, which takes no other object in its place."""
+    return needs_text() if isinstance(value, Either) else str(value)
 
 
 def first_either(value: Any) -> Either | None:
@@ -162,4 +188,54 @@ for _name in BINARY:
     setattr(Either, f"__i{_name}__", _delegate(_name, getattr(operator, f"__i{_name}__")))
 for _name in (*UNARY, *COMPARISONS):
     setattr(Either, f"__{_name}__", _delegate(_name, getattr(operator, f"__{_name}__")))
-Either.__hash__ = object.__hash__
+
+
+# ---- entries of dicts ------------------------------------------------------------------------
+
+
+def may_be_missing(entry: Any) -> bool:
+    """Returns True if an entry was added, or taken away, in one arm of a traced branch only."""
+    return isinstance(entry, Either) and any(x is UNDEFINED for x in entry.stretto_options)
+
+
+def lacks_entries(container: Any) -> bool:
+    """Returns True if a dict has such an entry."""
+    return isinstance(container, dict) and any(map(may_be_missing, _items_of(container)))
+
+
+def check_entries(container: Any) -> None:
+    """Fails for a dict whose entries depend on the run, where all of them are looked at."""
+    if lacks_entries(container):
+        fail(
+            "a dict is used to which an entry is added in one arm of a traced branch only",
+            "add it in both arms, or look at single entries",
+        )
+
+
+def check_compared(*values: Any) -> None:
+    """Does the same for what is compared item by item."""
+    known, left = set[int](), list[Any](values)
+    while left:
+        value = left.pop()
+        if id(value) not in known:
+            known.add(id(value))
+            check_entries(value)
+            left += _items_of(value)
+
+
+def _items_of(container: Any) -> list[Any]:
+    """The values of a dict, or the items of a list or tuple; none of other objects."""
+    match container:
+        case dict():
+            return [*container.values()]
+        case list() | tuple():
+            return [*container]
+        case _:
+            return []
+
+
+def check_truth(value: Any) -> None:
+    """Does the same for a dict whose truth is asked. One entry that is there in every run decides
+    it."""
+    if lacks_entries(value) and all(map(may_be_missing, value.values())):
+        check_entries(value)

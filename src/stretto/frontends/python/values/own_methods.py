@@ -12,12 +12,13 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from stretto.frontends.python.source.redirected import is_rewritten
+from stretto.frontends.python.source.redirected import RESULTS, is_rewritten
 from stretto.frontends.python.source.rewrite import is_user_function
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active
+from stretto.frontends.python.values.either import check_truth
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import is_number
 
@@ -46,6 +47,7 @@ def _is_written(entry: Any) -> bool:
 
 def tested(value: Any) -> Any:
     """A value whose truth is that of `value`: what its own method says, if there is one."""
+    check_truth(value)
     if active() is None or type(value) in _WITHOUT_METHODS:
         return value
     method = own_method(value, "__bool__")
@@ -65,17 +67,9 @@ def _is_flag(number: TracedTensor) -> bool:
     return number.dtype.itemsize == 1
 
 
-_RESULTS: dict[str, type] = {
-    "__bool__": bool, "__len__": int, "__length_hint__": int, "__index__": int, "__int__": int,
-    "__float__": float, "__complex__": complex, "__hash__": int, "__str__": str, "__repr__": str,
-    "__format__": str, "__bytes__": bytes,
-}  # fmt: skip
-"""Methods whose results have to be of a class of Python where the interpreter calls them."""
-
-
 def returned(name: str, result: Any) -> Any:
     """What a method called `name` gives the interpreter, which called it."""
-    kind = _RESULTS.get(name)
+    kind = RESULTS.get(name)
     if kind in (bool, int, float) and isinstance(result, TracedTensor):
         return kind(result)
     if kind is not None and type(result).__module__.startswith("stretto."):

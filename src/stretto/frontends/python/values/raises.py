@@ -7,7 +7,8 @@ PyTorch raises when it comes there, and so does the compiled program.
 
 from __future__ import annotations
 
-import traceback
+import dis
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -29,21 +30,35 @@ from stretto.ir.types import DType
 from stretto.ops.effects import is_draw
 
 _STRETTO = str(Path(__file__).parents[3])
+_TORCH = str(Path(torch.__file__).parent)
 _OF_OPERATORS = (RuntimeError, IndexError, ValueError, ZeroDivisionError, OverflowError)
-"""Classes of the errors that the capture itself raises in the place of eager PyTorch."""
+"""Classes of the errors of operators that the capture runs in the place of eager PyTorch."""
 _FOR_THE_USER = tuple(
     str(Path(__file__).parents[1] / name)
     for name in (
         "staging.py",
         "calls/builtins.py",
         "calls/call.py",
+        "calls/number_types.py",
         "calls/raising.py",
         "calls/texts.py",
         "lists/choices.py",
         "values/either.py",
+        "values/number_methods.py",
     )
 )
 """Files of the capture that act for the user's code: what they raise, eager PyTorch raises too."""
+_OF_THE_CAPTURE = tuple(
+    str(Path(__file__).parents[1] / part) + os.sep
+    for part in ("aliasing", "control", "guards", "objects", "results", "source", "tracing")
+)
+"""Folders whose code indexes only values of its own."""
+_RAISE = dis.opmap["RAISE_VARARGS"]
+"""A `raise` of the capture raises what eager PyTorch raises, or a CaptureError."""
+_INDEXING = frozenset(
+    dis.opmap[name]
+    for name in ("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX")
+)
 _NEVER = (StrettoError, RecursionError, MemoryError)
 
 
@@ -87,11 +102,20 @@ def raises(error: Exception) -> bool:
     """Whether eager PyTorch raises `error` where the trace did. False for a bug of the capture."""
     if isinstance(error, _NEVER) or type(error).__module__.startswith(("torch.fx", "torch._sub")):
         return False
-    code = _innermost(error)
-    if code is None or not code.co_filename.startswith(_STRETTO) or is_user_file(code.co_filename):
+    place = _innermost(error)
+    if place is None:
         return True
-    acts = code.co_filename in _FOR_THE_USER or code.co_name == "infer"
-    return acts or isinstance(error, _OF_OPERATORS)
+    code = place.tb_frame.f_code
+    if not code.co_filename.startswith(_STRETTO) or is_user_file(code.co_filename):
+        return True
+    if code.co_filename in _FOR_THE_USER or code.co_name == "infer":
+        return True
+    instruction = code.co_code[place.tb_lasti]
+    if instruction == _RAISE:
+        return not isinstance(error, AssertionError)
+    if instruction in _INDEXING and code.co_filename.startswith(_OF_THE_CAPTURE):
+        return False
+    return isinstance(error, _OF_OPERATORS)
 
 
 def stop_at(region: Region, error: Exception) -> RaisingArm:
@@ -133,8 +157,17 @@ def shows_values(error: BaseException) -> bool:
 
 def is_of_user(error: Exception) -> bool:
     """Whether the user's code raises the error, and no operator does."""
-    code = _innermost(error)
+    code = _raising(error)
     return code is not None and (is_user_file(code.co_filename) or code.co_name == "fails")
+
+
+def is_of_library(error: Exception) -> bool:
+    """Returns True if a function raises the error that the tracer does not follow: one of C that it
+    has called, or one of Python's library."""
+    code = _raising(error)
+    if code is None or code.co_filename.startswith(_STRETTO):
+        return code is not None and (code.co_name in ("_native", "setattr"))
+    return not is_user_file(code.co_filename) and not code.co_filename.startswith(_TORCH)
 
 
 def _failure(error: Exception) -> Failure:
@@ -146,10 +179,18 @@ def _failure(error: Exception) -> Failure:
     return Failure.of(error.with_traceback(None))
 
 
-def _innermost(error: Exception) -> CodeType | None:
+def _raising(error: Exception) -> CodeType | None:
     """The code that raised the error."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return frames[-1][0].f_code if frames else None
+    place = _innermost(error)
+    return None if place is None else place.tb_frame.f_code
+
+
+def _innermost(error: Exception) -> TracebackType | None:
+    """The place in the code that raised the error."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place
 
 
 def place_of(error: Exception) -> SourceLocation | None:

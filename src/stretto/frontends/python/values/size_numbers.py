@@ -51,7 +51,7 @@ def number_of_size(state: Tracer, size: SizeNumber, dtype: torch.dtype) -> Any:
         found = _value(state, size.node.expr)
         if found is None:
             return float(size)
-        return found.to(dtype) if isinstance(found, torch.Tensor) else found
+        return found.to(dtype) if isinstance(found, torch.Tensor) else float(found)
 
 
 def _value(state: Tracer, expression: Any) -> Any:

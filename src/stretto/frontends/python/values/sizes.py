@@ -84,7 +84,9 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
     value = state.read(number)
     if value in state.sizes_read:
         return state.symbolic_dim(state.sizes_read[value])
-    found = state.sizes_of.get(value)
+    found: Any = state.sizes_of.get(value)
+    if isinstance(found, int):  # of a size that is a number in this capture
+        return found
     # A trace that was given up may have found that the size is a constant there.
     if found is not None and found.node.expr in state.symbols:
         symbol = state.symbols[found.node.expr]

@@ -381,6 +381,13 @@ def held_by(value: Any, local: Collection[int]) -> Iterator[Any]:
                 yield item.__dict__
 
 
+@cache
+def _is_leaf(kind: type) -> bool:
+    """Returns True if values of a class hold nothing that is part of the state."""
+    holding = (tuple, Either, TracedText, *_HOLDING)
+    return _box_class(kind) is False and not issubclass(kind, holding)
+
+
 def _attribute_boxes(value: Any) -> Iterator[Any]:
     """The boxes of the attributes of a container whose class derives from a built-in one."""
     if hasattr(value, "__dict__"):
@@ -433,6 +440,8 @@ class Snapshot:
         boxes = snapshot.boxes
         while pending:
             value = pending.pop()
+            if _is_leaf(type(value)):
+                continue
             held = parts_of(value)
             if held is not None:
                 pending.extend(held)

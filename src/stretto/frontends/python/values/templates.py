@@ -26,6 +26,10 @@ from stretto.frontends.python.values.texts import is_text
 NOTHING: Mapping[int, Hashable] = {}
 
 
+_COMPARED = (type(None), bool, int, str)
+"""Classes of which equal objects are the same. Those of their subclasses may have attributes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """A Python number in a result that has been the same in every path so far."""
@@ -103,7 +107,9 @@ class ValueWalk:
                 return (list, *(self.flatten(item, leaves, known) for item in value))
             case dict() if self.by_content and type(value) is dict:  # pyright: ignore[reportUnknownArgumentType]
                 return (dict, *((k, self.flatten(v, leaves, known)) for k, v in value.items()))
-            case None | bool() | int() | float() | str():
+            case float() if type(value) is float:
+                return (float, value.hex())
+            case None | bool() | int() | str() if type(value) in _COMPARED:
                 return (type(value), value)
             case _:
                 return ("object", id(value))

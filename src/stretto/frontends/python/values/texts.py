@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from stretto.frontends.python.tracing.contents import content
-from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.signals import Abort
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
-from stretto.frontends.python.values.either import Either
+from stretto.frontends.python.values.either import Either, needs_text
 from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.scalars import (
     concrete,
@@ -405,12 +405,7 @@ def _number(value: Any) -> Any:
             return concrete(value, "text")
         if isinstance(value, torch.Tensor):
             return content(value, "text")
-    fail(
-        "the text itself is needed here, and it shows a value that is known only when the program "
-        "runs",
-        "compare the value in place of the text; a text can be returned, stored, printed or be the "
-        "message of an exception; or compile with fallback=True",
-    )
+    needs_text()
 
 
 def settled_texts(value: Any) -> Any:
