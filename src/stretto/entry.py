@@ -28,6 +28,7 @@ from stretto.frontends.python.guards.guards import NativeCheck
 from stretto.frontends.python.tracing.admission import overlaps
 from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.ir.core import Op
+from stretto.ir.failure import eager_class
 from stretto.ir.ops import CheckOp
 from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
@@ -114,7 +115,7 @@ class Entry:
             address = source.tensor.untyped_storage().data_ptr()
             self.constant_memory.setdefault(address, []).append(source.tensor)
         differs = self.captured.journal is not None or self.captured.replaces
-        self.may_end_in_python = differs or any(map(raises_in_python, self.captured.program.walk()))
+        self.may_end_in_python = differs or any(map(ends_in_python, self.captured.program.walk()))
         output = self.captured.output
         self.single = output == ResultLeaf(0)
 
@@ -276,9 +277,9 @@ class Entry:
             bound[mutation.input].copy_(results[mutation.result])
 
 
-def raises_in_python(op: Op) -> bool:
-    """Whether an op is a check whose exception shows values of the run."""
-    return isinstance(op, CheckOp) and op.failure.error == RaisesInPython.__name__
+def ends_in_python(op: Op) -> bool:
+    """Whether an op is a check that lets the call start again in Python where it does not hold."""
+    return isinstance(op, CheckOp) and issubclass(eager_class(op.failure.error), RaisesInPython)
 
 
 def _folded(captured: Captured, stages: Stages) -> list[torch.Tensor]:

@@ -145,6 +145,11 @@ class RaisesInPython(RunError):
     compiled function then runs in Python, from the start of the call."""
 
 
+class OnlyInPython(RaisesInPython):
+    """A run comes to what only Python can do, such as an int beyond 64 bits. Where there is no
+    Python to run in, as for a function loaded from a file, it is an error of the run."""
+
+
 class LibraryLayoutError(NotLowered):
     """An operator without a kernel of its own is called on a tensor whose memory it cannot take.
     target: the operator."""

@@ -33,6 +33,10 @@ def double(x: Tensor) -> Tensor:
     return x * 2
 
 
+def doubled(n: Tensor) -> int:
+    return n.item() * 2
+
+
 def vast(x: Tensor) -> Tensor:
     rows = (x > 0).nonzero().squeeze(1)
     return rows[:, None] * torch.ones(1, 1 << 44) + 1
@@ -94,6 +98,20 @@ def test_loaded(
     with pytest.raises(kind, match=message) as caught:
         loaded(*bad)
     assert named_line(caught.value) == f"test_bad_sizes.py {function.__name__}"
+
+
+def test_loaded_where_only_python_computes_it(tmp_path: Path) -> None:
+    """A function that is not loaded runs in Python there."""
+    compiled = stretto.compile(doubled, backend="cpu")
+    good, bad = torch.tensor(3), torch.tensor(2**62)
+    assert compiled(good) == 6
+    assert compiled(bad) == 2**63
+    compiled.save(tmp_path / "saved")
+    loaded = stretto.load(tmp_path / "saved")
+    assert loaded(good) == 6
+    with pytest.raises(RunError, match="an int is beyond 64 bits") as caught:
+        loaded(bad)
+    assert named_line(caught.value) == "test_bad_sizes.py doubled"
 
 
 def test_a_size_out_of_the_declared_range() -> None:

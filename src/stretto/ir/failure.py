@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from stretto.errors import NotCaptured, OtherProgram, RaisesInPython, RunError, SourceLocation
+from stretto.errors import (
+    NotCaptured,
+    OnlyInPython,
+    OtherProgram,
+    RaisesInPython,
+    RunError,
+    SourceLocation,
+)
 
 _OTHERS: dict[str, type[Exception]] = {
     "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
@@ -23,6 +30,7 @@ _OTHERS: dict[str, type[Exception]] = {
     OtherProgram.__name__: OtherProgram,
     NotCaptured.__name__: NotCaptured,
     RaisesInPython.__name__: RaisesInPython,
+    OnlyInPython.__name__: OnlyInPython,
 }
 """Classes that are not builtins, by the name that a printed Program has."""
 

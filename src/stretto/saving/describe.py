@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 import stretto
 from stretto.device.user_kernels import kernel_for
-from stretto.entry import Entry, raises_in_python
-from stretto.errors import SaveError, SourceLocation
+from stretto.entry import Entry
+from stretto.errors import RaisesInPython, SaveError, SourceLocation
 from stretto.families import SizeKey
 from stretto.frontends.python import (
     ArgumentLeaf,
@@ -36,8 +36,8 @@ from stretto.frontends.python import (
     ResultLeaf,
 )
 from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
-from stretto.ir.core import Program
-from stretto.ir.ops import TensorOp
+from stretto.ir.core import Op, Program
+from stretto.ir.ops import CheckOp, TensorOp
 from stretto.ir.printer import print_program
 from stretto.saving.code import names_of_code, pack
 from stretto.saving.file import Content, digest_of, without_weights, write
@@ -86,6 +86,11 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
         made = names_of_code(manifest, made=True)
         content = without_weights(content, _given_again(compiled, tensors), made)
     write(Path(path), content)
+
+
+def _shows_values(op: Op) -> bool:
+    """Whether an op is a check whose exception shows values of the run."""
+    return isinstance(op, CheckOp) and op.failure.error == RaisesInPython.__name__
 
 
 def _read(captured: Captured, compiled: Compiled) -> dict[str, str]:
@@ -160,7 +165,7 @@ def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
             "the function has handlers that raise another exception for one that a run comes to",
             remedy="let the function raise the first one, and handle it outside",
         )
-    if any(map(raises_in_python, captured.program.walk())) or (journal and journal.is_of_user):
+    if any(map(_shows_values, captured.program.walk())) or (journal and journal.is_of_user):
         raise SaveError(
             "the function raises an exception that shows values of the run, or prints or logs",
             remedy="raise it with a constant message; print and log outside of the function",

@@ -202,7 +202,7 @@ def f(x):
 """,
     ),
     "any of an endless generator, which the run ends": (
-        "more than 1000 items of a generator",
+        "the run decides how many items of an iterator are tested",
         """
 def f(x):
     n = int(x[0])

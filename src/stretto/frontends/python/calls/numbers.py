@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import RaisesInPython
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.control.branches import stage_and, stage_or
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -91,7 +91,7 @@ def _integer(value: Any) -> Any:
     to_integer = "cannot convert float {} to integer"
     check(torch.logical_not(torch.isnan(number)), "ValueError", to_integer.format("NaN"))
     check(torch.logical_not(torch.isinf(number)), "OverflowError", to_integer.format("infinity"))
-    check(number.abs() < 2.0**63, RaisesInPython.__name__, TOO_LARGE)
+    check(number.abs() < 2.0**63, OnlyInPython.__name__, TOO_LARGE)
     return cast_number(number, int)
 
 
@@ -321,7 +321,7 @@ def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> An
 
 def check_sum(numbers: Any) -> None:
     """Stops the run where the sum of ints may be one that 64 bits cannot hold."""
-    check(numbers.double().abs().sum() < 2.0**63, RaisesInPython.__name__, TOO_LARGE)
+    check(numbers.double().abs().sum() < 2.0**63, OnlyInPython.__name__, TOO_LARGE)
 
 
 _NEGATIVE_TOLERANCE = "tolerances must be non-negative"

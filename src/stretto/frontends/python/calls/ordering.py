@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_any
 
-from stretto.errors import RaisesInPython
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.control.branches import (
     stage_and,
     stage_ifexp,
@@ -191,7 +191,7 @@ def _check_numbers(numbers: Any) -> None:
     """Lets a call run in Python where the order depends on which items Python compares."""
     if numbers.is_floating_point():
         is_known = torch.logical_not(numbers.isnan().any())
-        check(is_known, RaisesInPython.__name__, "NaN is among numbers that Python sorts")
+        check(is_known, OnlyInPython.__name__, "NaN is among numbers that Python sorts")
 
 
 def _column(numbers: list[Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import RaisesInPython
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.aliasing.aliases import link
 from stretto.frontends.python.lists import methods
 from stretto.frontends.python.objects.stand_ins import check_change
@@ -311,7 +311,7 @@ def _may_have(items: TracedList, item: Any) -> bool:
 def check_nan(number: Any) -> None:
     """Lets a call run in Python where NaN is looked for, which is found where it is the object."""
     if isinstance(number, TracedTensor):
-        check(number == number, RaisesInPython.__name__, "NaN is looked for by its identity")
+        check(number == number, OnlyInPython.__name__, "NaN is looked for by its identity")
     elif number != number:
         fail(
             "NaN is looked for in a list that grows in a traced branch or loop",

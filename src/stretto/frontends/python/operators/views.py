@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from stretto.errors import RaisesInPython, VerifyError
+from stretto.errors import OnlyInPython, VerifyError
 from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, dims_by_stride, known_result, remember
 from stretto.frontends.python.tracing.locations import user_location
@@ -130,7 +130,7 @@ def _squeezed(func: Any) -> ViewRule:
         for dim in asked if x.dim() else ():
             size: Any = x.shape[dim]
             if is_decided(size):
-                check(plain(size != 1), RaisesInPython.__name__, "squeeze() drops a dim")
+                check(plain(size != 1), OnlyInPython.__name__, "squeeze() drops a dim")
             else:
                 bool(size == 1)
         return reshaped(x) if dims is None else reshaped(x, dims)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import RaisesInPython
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.poison import COMPARISONS
 from stretto.frontends.python.tracing.signals import fail
@@ -200,7 +200,7 @@ def check_int(name: str, first: Any, second: Any) -> None:
             if isinstance(second, int) and second != -1:
                 return
             is_fine = _any_of(first != -(2**63), second != -1)
-    check(is_fine, RaisesInPython.__name__, TOO_LARGE)
+    check(is_fine, OnlyInPython.__name__, TOO_LARGE)
 
 
 TOO_LARGE = (
@@ -220,7 +220,7 @@ def check_counter(number: Any) -> None:
     """Stops the run where an int leaves no room for a loop to add to it."""
     if number_kind(number) is int and bits_of(number) > COUNTER_BITS:
         is_fine = torch.logical_and(number < 2**61, number >= -(2**61))
-        check(is_fine, RaisesInPython.__name__, TOO_LARGE)
+        check(is_fine, OnlyInPython.__name__, TOO_LARGE)
 
 
 def as_traced_float(number: Any) -> Any:
@@ -260,7 +260,7 @@ def _power(base: Any, exponent: Any) -> Any:
     if isinstance(exponent, TracedTensor):
         check(
             exponent >= 0,
-            RaisesInPython.__name__,
+            OnlyInPython.__name__,
             "an int to the power of a negative int is a float in Python, and an int in a compiled "
             "function: call float() on the base",
         )
@@ -280,7 +280,7 @@ def _power_of_floats(base: Any, exponent: Any) -> Any:
         if isinstance(exponent, TracedTensor):
             is_whole = exponent == torch.trunc(as_traced_float(exponent))
             is_real = _any_of(is_real, is_whole, torch.isnan(exponent))
-        check(is_real, RaisesInPython.__name__, _COMPLEX)
+        check(is_real, OnlyInPython.__name__, _COMPLEX)
     power = _of_torch("pow", base, exponent)
     if isinstance(exponent, TracedTensor) or not 0 <= exponent <= 1:
         infinite = [
