@@ -75,7 +75,7 @@ def test_affine(lines: str, expected: Affine | None) -> None:
 
 def length_program(lines: str) -> Program:
     return program_of(f"""
-        func @main(%x: f32[2], %flag: bool[], %n: i64[], %given: list<f32[2]>) -> (i64[]) {{
+        func @main[0 <= u](%x: f32[2], %flag: bool[], %n: i64[], %given: list<f32[2]>) -> (i64[]) {{
           %none = list.new() : list<f32[2]>
           %two = list.new(%x, %x) : list<f32[2]>
           {lines}
@@ -98,6 +98,11 @@ NESTED = """%q2 = for %j in (0, 3, 1) carry (%r2 = %q) {
   yield %s
 } : list<f32[2]>"""
 
+ANEW = "%q1 = list.new(%x) : list<f32[2]>\n%q2 = list.push(%q1, %x) : list<f32[2]>"
+ROWS = """%u = size u = %n : i64[]
+%rows = aten.full.default((u, 2), 0.0) : f32[u, 2]
+%q2 = list.extend(%q, %rows) : list<f32[2]>"""
+
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
@@ -110,6 +115,8 @@ NESTED = """%q2 = for %j in (0, 3, 1) carry (%r2 = %q) {
         (GROW.format("0, 5, 1", "%two", NESTED), 22),
         (GROW.format("0, 5, 1", "%two", MAYBE), None),
         (GROW.format("0, %n, 1", "%two", TWICE), None),
+        (GROW.format("0, 5, 1", "%two", ANEW), None),
+        (GROW.format("0, 5, 1", "%two", ROWS), None),
     ],
 )
 def test_length(lines: str, expected: int | None) -> None:

@@ -191,6 +191,9 @@ def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> A
     loop that collects what the comprehension makes of each item. lowered: the comprehension as a
     function, where it has conditions or several loops."""
     if active() is not None:
+        if isinstance(iterable, Either):
+            return Hooks.use(iterable, lambda items: listed(items, comprehension, lowered))
+        note_use(iterable)
         iterable = iterating.loop_over(iterable)
     if active() is not None and lowered is not None:
         return lowered(iterable)
@@ -216,6 +219,8 @@ def yielded(iterable: Any, expression: FunctionType, lowered: Any = None) -> Any
     """A generator expression over `iterable`. Where the number of items is no Python number,
     whoever consumes it has its values in a loop."""
     if active() is not None:
+        if isinstance(iterable, Either):
+            return Hooks.use(iterable, lambda items: yielded(items, expression, lowered))
         iterable = iterating.loop_over(iterable)
     if active() is not None and lowered is not None:
         return lowered(iterable).of_expression(lambda: expression(iterable))

@@ -16,6 +16,7 @@ from stretto.ir.ops import (
     ListSetOp,
 )
 from stretto.ir.sizes import Size
+from stretto.ir.symbols import bound_symbols
 from stretto.ir.types import Dim
 
 Bounds = tuple[int | Size | Value, int | Size | Value, int]
@@ -24,10 +25,12 @@ Bounds = tuple[int | Size | Value, int | Size | Value, int]
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`items`, and one more for each iteration of a loop over `loop`, if any."""
+    """`items`, and one more for each iteration of a loop over `loop`, if any. after: the list, if
+    any, to which these are added: what a loop carries, within its body."""
 
     items: Dim
     loop: Bounds | None = None
+    after: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +73,21 @@ class ListLengths:
 
     def _after_loop(self, op: ForOp, place: int, given: dict[Value, Length]) -> Length | None:
         before = self._length(op.inits[place], given)
-        inside = self._length(op.body.yields[place], {op.carried[place]: Length(0)})
+        carried = op.carried[place]
+        inside = self._length(op.body.yields[place], {carried: Length(0, after=carried)})
         if before is None or inside is None or inside.loop is not None:
             return None
+        if inside.after is not carried:
+            return None  # each iteration makes a list anew, and there may be none
+        if not bound_symbols(op.body).isdisjoint(Size.of(inside.items).symbols):
+            return None  # iterations add different numbers of items
         trips = op.trips()
         if trips is not None:
             return _plus(before, trips * inside.items)
         if inside.items == 0:
             return before
         if inside.items == 1 and before.loop is None:
-            return Length(before.items, (op.start, op.stop, op.step))
+            return replace(before, loop=(op.start, op.stop, op.step))
         return None
 
 

@@ -51,7 +51,10 @@ class Either:
         return Hooks.call(len, self).__index__()
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([self[index] for index in range(len(self))])
+        options = self.stretto_options
+        are_indexed = all(hasattr(x, "__getitem__") and not hasattr(x, "keys") for x in options)
+        items = self if are_indexed else Hooks.call(list, self)
+        return iter([items[index] for index in range(len(items))])
 
     def __bool__(self) -> bool:
         return bool(Hooks.call(bool, self))
