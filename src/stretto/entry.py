@@ -29,11 +29,12 @@ from stretto.frontends.python.tracing.admission import overlaps
 from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.ir.core import Op
 from stretto.ir.failure import eager_class
-from stretto.ir.ops import CheckOp
+from stretto.ir.ops import CheckOp, TensorOp
 from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
 from stretto.ops.effects import states_drawn_from
 from stretto.ops.generators import States
+from stretto.ops.properties import relations_of_sizes
 from stretto.options import Options
 from stretto.runtime.check import Checker
 from stretto.runtime.constants import Weights
@@ -278,7 +279,9 @@ class Entry:
 
 
 def ends_in_python(op: Op) -> bool:
-    """Whether an op is a check that lets the call start again in Python where it does not hold."""
+    """Whether an op checks what lets the call start again in Python where it does not hold."""
+    if isinstance(op, TensorOp):
+        return bool(relations_of_sizes(op))
     return isinstance(op, CheckOp) and issubclass(eager_class(op.failure.error), RaisesInPython)
 
 

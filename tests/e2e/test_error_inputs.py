@@ -66,6 +66,46 @@ def test_refused_inputs(name: str) -> None:
             assert isinstance(found, (type(wanted), stretto.CaptureError)), message
 
 
+def _unused(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does not use the result."""
+
+    def function(flag: Tensor, *tensors: Tensor) -> Tensor:
+        call(*tensors)
+        return flag + 1
+
+    return function
+
+
+def _in_an_arm(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that comes to the call if its first argument says so."""
+
+    def function(flag: Tensor, *tensors: Tensor) -> Tensor:
+        if flag > 0:
+            call(*tensors)
+        return flag + 1
+
+    return function
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", OPERATORS)
+def test_refused_inputs_of_unused_results(name: str) -> None:
+    """They are refused where the call is reached, and only there."""
+    for call, tensors in _calls(OPERATORS[name]):
+        if _error(call, tensors) is None:
+            continue  # only refused on another device
+        for made, values in ((_unused, (0,)), (_in_an_arm, (0, 1, 0))):
+            function = made(call)
+            compiled = stretto.compile(function, backend="interpreter")
+            for value in values:
+                given = [torch.tensor(value), *tensors]
+                wanted, found = _error(function, given), _error(compiled, given)
+                if isinstance(found, stretto.CaptureError):
+                    break
+                message = f"{made.__name__}, {value}: eager says {wanted!r}, found {found!r}"
+                assert (wanted is None) == (found is None), message
+
+
 SELECTIONS = {
     "vector": (8, [0], ((6,), (2,), (1, 2), (2, 1), (1, 1, 1), (1,))),
     "rows": ((4, 3), [0, 2], ((2, 3), (3,), (2, 1), (1,), (2,), (3, 3), (4, 2, 3), (1, 2, 3))),

@@ -19,7 +19,7 @@ from stretto.errors import RunError
 from stretto.interp.check import bind_results, bind_values, size_value
 from stretto.interp.recursion import deep_recursion
 from stretto.ir.core import Block, Function, Op, Program, Value
-from stretto.ir.failure import run_error
+from stretto.ir.failure import eager_class, run_error
 from stretto.ir.ops import (
     Argument,
     CallOp,
@@ -46,6 +46,7 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ops.generators import generator_named
 from stretto.ops.infer import named_arguments, resolve
+from stretto.ops.properties import misfit, relations_of_sizes
 
 STACK_ENDED = "recursion is deeper than Python's stack allows"
 
@@ -188,6 +189,11 @@ def _size(frame: Frame, op: SizeOp) -> tuple[Datum, ...]:
 
 
 def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
+    for relation in relations_of_sizes(op):
+        left, right = (size_value(side, frame.sizes) for side in (relation.left, relation.right))
+        if not relation.holds(left, right):
+            failure = misfit(op, relation)
+            raise run_error(eager_class(failure.error), failure.message.format(left))
     overload, count = resolve(op.target), len(op.args)
     items = [
         _argument(frame, item.is_tensor, argument)

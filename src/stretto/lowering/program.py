@@ -27,10 +27,8 @@ from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.device.user_kernels import kernel_for
 from stretto.errors import CodegenError, LibraryLayoutError, NotLowered
 from stretto.ir.core import Function, Op, Program, Value
-from stretto.ir.failure import Failure
 from stretto.ir.ops import CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size
-from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.lowering.apart import settle_parallel
 from stretto.lowering.bases import pass_bases
@@ -63,7 +61,8 @@ from stretto.lowering.targets import (
 from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
 from stretto.lowering.user_kernels import lower_kernel
 from stretto.ops.effects import is_draw
-from stretto.ops.infer import relations
+from stretto.ops.infer import COMPARISONS
+from stretto.ops.properties import misfit, relations_of_sizes
 
 
 def lower(
@@ -338,8 +337,7 @@ def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
 
 
 def _tensor_op(low: Lowering, op: TensorOp) -> None:
-    if symbols_of_types(value.type for value in (*op.operands, *op.results)):
-        _check_relations(low, op)
+    _check_relations(low, op)
     results, reason = _native(low, op)
     if results is None:
         try:
@@ -352,15 +350,11 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
         low.settle(value, lazy)
 
 
-_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-
-
 def _check_relations(low: Lowering, op: TensorOp) -> None:
     """Sizes that data decide may not fit together."""
-    for relation in relations(op):
+    for relation in relations_of_sizes(op):
         left, right = (
             Position(Index.of(low.extent(side))) for side in (relation.left, relation.right)
         )
-        holds = Apply(_COMPARISONS[relation.sign], (left, right), DType.BOOL)
-        failure = Failure("RuntimeError", f"{op.target} needs sizes with {relation}; found {{}}")
-        low.check(holds, CheckCode.INDEX, low.stop(failure), left)
+        holds = Apply(COMPARISONS[relation.sign].__name__, (left, right), DType.BOOL)
+        low.check(holds, CheckCode.INDEX, low.stop(misfit(op, relation)), left)

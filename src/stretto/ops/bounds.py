@@ -34,7 +34,7 @@ def window_out_of_range(size: object, length: object) -> Failure:
     return Failure("RuntimeError", message)
 
 
-def position_failure(operator: str, size: object, length: int, dim: int) -> Failure:
+def position_failure(operator: str, size: object, length: object, dim: int) -> Failure:
     """The failure of `stretto.check_positions`."""
     positions = entry(operator).positions or _PLAIN
     if positions.reach is Reach.WINDOW and length != 1:

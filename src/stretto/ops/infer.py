@@ -9,6 +9,7 @@ is a VerifyError that names the operator.
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -79,6 +80,12 @@ def relations(op: TensorOp) -> tuple[Relation, ...]:
     return _infer(op.target, tuple(_Frozen.of(value) for value in op.args), named).relations
 
 
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A comparison of two sizes, with Python's sign."""
@@ -97,6 +104,10 @@ class Relation:
                 return at_most(Size.of(self.right) + (self.sign == ">"), self.left)
             case _:
                 return self.sign == "==" and self.left == self.right
+
+    def holds(self, left: int, right: int) -> bool:
+        """Whether it holds of these sizes."""
+        return bool(COMPARISONS[self.sign](left, right))
 
     def renamed(self, renaming: Renaming) -> Relation:
         """The same of other symbols."""

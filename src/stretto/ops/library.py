@@ -61,8 +61,8 @@ _library.define(
 _library.define("grouped_mm(Tensor rows, Tensor matrices, Tensor ends) -> Tensor")
 _library.define("byte_mm(Tensor bytes, Tensor weight) -> Tensor")
 _library.define(
-    "check_positions(Tensor positions, SymInt size, int length, str operator, int dim, bool wraps)"
-    " -> ()"
+    "check_positions(Tensor positions, SymInt size, SymInt length, str operator, int dim, "
+    "bool wraps) -> ()"
 )
 _library.define("evaluate(Tensor value) -> ()")
 _library.define(
@@ -232,7 +232,8 @@ def _check_positions(
     positions: torch.Tensor, size: int, length: int, operator: str, dim: int, wraps: bool
 ) -> None:
     for position in positions.flatten().tolist():
-        if not (-size if wraps else 0) <= position <= size - length:
+        first = position + size if wraps and position < 0 else position
+        if not 0 <= first <= size - length:
             failure = position_failure(operator, size, length, dim)
             raise eager_class(failure.error)(failure.message.replace("{}", str(position)))
 

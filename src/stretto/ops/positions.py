@@ -24,13 +24,13 @@ class Positions:
 
     values: Value
     size: Dim
-    length: int
+    length: Dim
     operator: str
     dim: int
     wraps: bool
 
     @property
-    def key(self) -> tuple[Value, Dim, int, bool]:
+    def key(self) -> tuple[Value, Dim, Dim, bool]:
         """Equal for positions that are in range together."""
         return self.values, self.size, self.length, self.wraps
 

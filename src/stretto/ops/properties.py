@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from stretto.errors import OnlyInPython
 from stretto.ir.core import Op
-from stretto.ir.failure import eager_class
+from stretto.ir.failure import Failure, eager_class
 from stretto.ir.ops import TensorOp, argument_values
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
@@ -186,6 +187,13 @@ def relations_of_sizes(op: TensorOp) -> tuple[Relation, ...]:
     """The comparisons of sizes that the operands have to pass, and that only the run can make."""
     is_static = all(type.is_static for type in _tensor_types(op))
     return () if is_static else relations(op)
+
+
+def misfit(op: TensorOp, relation: Relation) -> Failure:
+    """The failure of an op whose sizes do not fit together. Python then shows what eager PyTorch
+    does, which broadcasts a size of 1."""
+    message = f"{op.target} needs sizes with {relation}; found {{}}"
+    return Failure(OnlyInPython.__name__, message)
 
 
 def refusal_of_values(op: TensorOp) -> str | None:

@@ -46,7 +46,7 @@ from stretto.ops.positions import CHECK, Positions, positions_of
 from stretto.ops.properties import properties, refusal_of_values, relations_of_sizes
 from stretto.passes.dce import live_values
 
-Key = tuple[Value, Dim, int, bool]
+Key = tuple[Value, Dim, Dim, bool]
 Bounds = dict[Value, tuple[int, int]]
 """The first and the last index of loops around a block."""
 

@@ -106,7 +106,7 @@ def _short(found: Json) -> str:
 # ---- containers ------------------------------------------------------------------------------
 _PLAIN: dict[str, type] = {
     "tuple": tuple, "list": list, "set": set, "frozenset": frozenset, "deque": deque,
-    "dict": dict, "OrderedDict": OrderedDict, "Size": torch.Size,
+    "dict": dict, "OrderedDict": OrderedDict, "Size": torch.Size, "range": range, "slice": slice,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in _PLAIN.items()}
 _FORMS: dict[str, type] = {
@@ -160,7 +160,7 @@ def _check_form(made: Container, count: int) -> None:
     kind = made.kind
     match made:
         case TupleOf():
-            is_right = issubclass(kind, tuple)
+            is_right = issubclass(kind, tuple) or (kind in (range, slice) and count == 3)
         case CollectionOf():
             is_right = kind in (list, set, frozenset, deque)
         case DictOf():

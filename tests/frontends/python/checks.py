@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -82,6 +84,30 @@ def assert_same(actual: Any, expected: Any) -> None:
     else:
         assert type(actual) is type(expected)
         assert actual == expected
+
+
+def identical(found: Any, wanted: Any) -> bool:
+    """Equal types, dtypes, structure and values. Floats may differ in the last digit, tensors and
+    arrays may not."""
+    if type(found) is not type(wanted):
+        return False
+    match wanted:
+        case torch.Tensor():
+            same = found.dtype == wanted.dtype and found.shape == wanted.shape
+            return same and torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)
+        case np.ndarray():
+            same = found.dtype == wanted.dtype
+            return same and np.array_equal(found, wanted, equal_nan=wanted.dtype.kind in "fc")
+        case tuple() | list():
+            return len(found) == len(wanted) and all(map(identical, found, wanted))
+        case dict():
+            return identical(list(found.items()), list(wanted.items()))
+        case set() | frozenset():
+            return identical(sorted(map(repr, found)), sorted(map(repr, wanted)))
+        case float() if wanted and math.isfinite(wanted):
+            return math.isclose(found, wanted, rel_tol=1e-15)
+        case _:
+            return repr(found) == repr(wanted)
 
 
 def check(

@@ -157,7 +157,7 @@ class _Maker:
         positions, size, length, _, _, wraps = op.args
         if not isinstance(positions, Value) or not self.batch.is_batched(positions):
             return None
-        if not isinstance(size, int) or not isinstance(length, int):
+        if not isinstance(size, int) or not isinstance(length, int) or (wraps and length != 1):
             return None
         twin = self.batch.twins[positions]
         low = self.batch.emit("aten.ge.Scalar", twin, -size if wraps else 0)

@@ -66,7 +66,7 @@ def _check_positions(call: Call) -> tuple[Lazy, ...]:
     if not _is_single(call.tensor("positions")):
         raise Decline("a table of positions")
     operator, dim = str(call.arguments["operator"]), call.integer("dim")
-    size, length = call.dim("size"), call.integer("length")
+    size, length = call.dim("size"), call.dim("length")
     failure = position_failure(operator, size, length, dim)
     call.low.position(argument, size, failure, length, wraps=call.flag("wraps"))
     return ()

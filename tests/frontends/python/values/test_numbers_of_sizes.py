@@ -17,7 +17,7 @@ import torch
 import stretto
 from stretto.errors import CaptureError
 
-from ..checks import defined, outcome
+from ..checks import defined, identical, outcome
 
 # What is computed of an int n, which differs from call to call.
 MADE = ["n > 2", "bool(n)", "n + 1", "-n", "n * 1.5", "x.shape[0] - n"]
@@ -60,22 +60,6 @@ NAMES = {
 }  # fmt: skip
 
 
-def same(found: Any, wanted: Any) -> bool:
-    if type(found) is not type(wanted):
-        return False
-    match wanted:
-        case torch.Tensor():
-            return found.dtype == wanted.dtype and torch.equal(found, wanted)
-        case np.ndarray():
-            return found.dtype == wanted.dtype and np.array_equal(found, wanted)
-        case tuple() | list():
-            return len(found) == len(wanted) and all(map(same, found, wanted))
-        case float() if wanted and math.isfinite(wanted):
-            return math.isclose(found, wanted, rel_tol=1e-15)
-        case _:
-            return repr(found) == repr(wanted)
-
-
 def check(text: str, made: str, calls: Any, tmp_path: Any) -> None:
     """Right, or refused, in each call."""
     source = f"def program(x, n, m=0):\n    b = {made}\n    return {text}\n"
@@ -89,7 +73,7 @@ def check(text: str, made: str, calls: Any, tmp_path: Any) -> None:
             found = outcome(compiled, x.clone(), *numbers_of_call)
         except CaptureError:
             return
-        assert same(found, wanted), (text, numbers_of_call, found, wanted)
+        assert identical(found, wanted), (text, numbers_of_call, found, wanted)
 
 
 @pytest.mark.parametrize("made", MADE)

@@ -359,7 +359,7 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) 
 
     def build(item: Any) -> Any:
         if isinstance(item, list | tuple):
-            return torch.stack([build(part) for part in item])
+            return torch.stack([build(_element(part)) for part in item])
         if not _traced(item):
             return torch.tensor(item, dtype=wanted)
         return item.clone() if item.dtype == wanted else item.to(wanted)
@@ -368,6 +368,16 @@ def _tensor(data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) 
     if isinstance(made, TracedTensor):
         made.number = None
     return made
+
+
+def _element(item: Any) -> Any:
+    """An item of a list of which a tensor is made. Raises for a tensor of several elements what
+    torch.tensor raises; one of a size that data decide is taken to have one."""
+    if not isinstance(item, torch.Tensor) or not item.dim():
+        return item
+    if any(not isinstance(size, torch.SymInt) and size != 1 for size in item.shape):
+        raise ValueError("only one element tensors can be converted to Python scalars")
+    return item.reshape(())
 
 
 def _with_content(item: Any) -> Any:

@@ -8,6 +8,7 @@ that nobody else can see needs no position: it runs over what the iterator is ma
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,8 @@ from stretto.frontends.python.objects.foreign import note_made
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.tensor import Hooks
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.values.scalars import cast_number
 from stretto.frontends.python.values.state import Snapshot, TracedList
 
 Rule = Callable[..., Any]
@@ -105,7 +107,7 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
     inner = iterator_of(iterable)
     if inner is None:
         return NotImplemented
-    return _made(iterators.Enumerated, iterable, inner, start)
+    return _made(iterators.Enumerated, iterable, inner, _int_of(start))
 
 
 def _zip(*iterables: Any, strict: bool = False) -> Any:
@@ -195,7 +197,18 @@ def _accumulate(iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
 
 
 def _repeat(object: Any, times: Any = UNDEFINED) -> Any:
-    return _made(iterators.Repeated, object, *(() if times is UNDEFINED else (times,)))
+    return _made(iterators.Repeated, object, *(() if times is UNDEFINED else (_int_of(times),)))
+
+
+def _int_of(number: Any) -> Any:
+    """An int, as `operator.index` has it, which may be a traced one. Raises TypeError."""
+    if isinstance(number, torch.SymInt):
+        return number
+    if not isinstance(number, TracedTensor):
+        return operator.index(number)
+    if number.dtype.is_floating_point or number.numel() != 1:
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    return cast_number(number.reshape(()), int)
 
 
 def _listed(make: Rule) -> Rule:

@@ -36,6 +36,9 @@ def _with_alpha(name: str) -> Rule:
             raise RuntimeError(
                 "For integral input tensors, argument alpha must not be a floating point number."
             )
+        tensors = (item for item in (input, other) if isinstance(item, torch.Tensor))
+        if number_kind(alpha) is bool and any(item.dtype != torch.bool for item in tensors):
+            raise RuntimeError("Boolean alpha only supported for Boolean results.")
         return function(input, _of_both(other, input) * alpha)
 
     return rule

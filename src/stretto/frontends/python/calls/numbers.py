@@ -85,7 +85,7 @@ class _Converted:
 
 def _integer(value: Any) -> Any:
     """A traced number without its fraction as an int."""
-    number = to_number(value)
+    number = to_number(value, ValueError)
     if not number.dtype.is_floating_point:
         return cast_number(number, int)
     to_integer = "cannot convert float {} to integer"
@@ -104,7 +104,7 @@ def _to_integer(on_tensor: Rule) -> Rule:
             return of_sizes(value)
         if not _traced(value):
             return NotImplemented
-        number = to_number(value)
+        number = to_number(value, ValueError)
         return _integer(on_tensor(number) if number.dtype.is_floating_point else number)
 
     return rule
@@ -123,7 +123,9 @@ def rounded(value: Any, ndigits: Any = None) -> Any:
         fail("round() to a number of digits that depends on a tensor", "give it a known number")
     if not is_number(value):
         return NotImplemented
-    number = to_number(value)
+    if ndigits is not None:
+        operator.index(ndigits)
+    number = to_number(value, ValueError)
     if not number.dtype.is_floating_point:
         number = cast_number(number, int)
         return number if ndigits is None or ndigits >= 0 else _rounded_int(number, 10**-ndigits)
@@ -271,7 +273,11 @@ def _test(on_tensor: Rule) -> Rule:
     """`isnan`, `isinf` or `isfinite`."""
 
     def rule(value: Any) -> Any:
-        return cast_number(on_tensor(to_number(value)), bool) if _traced(value) else NotImplemented
+        return (
+            cast_number(on_tensor(to_number(value, ValueError)), bool)
+            if _traced(value)
+            else NotImplemented
+        )
 
     return rule
 

@@ -16,18 +16,21 @@ from stretto.frontends.python.values.sizes import is_decided, plain
 
 
 def with_flags(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call with flags in the place of conditions on sizes, where the
-    function takes bools of Python only. A condition on sizes of the call is settled by a guard."""
+    """The keyword arguments of a call without conditions on sizes of the call, which are settled by
+    guards, and with flags in the place of conditions on sizes that data decide, where the function
+    takes bools of Python only."""
     asked = [name for name, item in kwargs.items() if isinstance(item, torch.SymBool)]
     if not asked:
         return kwargs
     known = _switches(getattr(function, "__name__", ""))
-    flags = {name: _flag(kwargs[name]) for name in asked if name in known}
+    flags = {name: _flag(kwargs[name], is_known=name in known) for name in asked}
     return {**kwargs, **flags}
 
 
-def _flag(condition: torch.SymBool) -> Any:
-    return plain(condition) if is_decided(condition) else bool(condition)
+def _flag(condition: torch.SymBool, *, is_known: bool) -> Any:
+    if not is_decided(condition):
+        return bool(condition)
+    return plain(condition) if is_known else condition
 
 
 def switch_of(function: Any, kwargs: Mapping[str, Any]) -> str | None:

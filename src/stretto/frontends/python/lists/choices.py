@@ -89,7 +89,7 @@ def entry_of_dict(holder: dict[Any, Any], index: Any) -> Any:
         return holder[concrete(index, "int")]
     with contextlib.suppress(Abort):
         return holder[concrete(index, "int")]
-    key = to_number(index)
+    key = to_number(index, TypeError)
     flags = [number_of(key == one) for one in holder]
     found: Any = flags[0]
     for flag in flags[1:]:
@@ -128,7 +128,7 @@ def _are_numbers(holder: dict[Any, Any]) -> bool:
 
 def _one_of(items: Sequence[Any], index: Any, message: str) -> Either:
     """One of the items, which have no place in a list of the Program."""
-    position, size = to_number(index), len(items)
+    position, size = to_number(index, TypeError), len(items)
     if position.dtype.is_floating_point or position.dtype == torch.bool:
         raise TypeError("only integer tensors of a single element can be converted to an index")
     inside = torch.logical_and(position >= -size, position < size)

@@ -134,6 +134,11 @@ def _set_if(tensor: TracedTensor, flag: TracedTensor, value: Any) -> None:
 def _expanded(tensor: TracedTensor, index: Any) -> list[Any]:
     """The index with its ellipsis written out, one entry per dim (and per None)."""
     parts = list(index) if isinstance(index, tuple) else [index]
+    if any(isinstance(part, bool) for part in parts):
+        fail(
+            "an index mixes a bool and a position known at run time",
+            "index in two steps: first the bool, then the rest",
+        )
     used = sum(_consumed(part) for part in parts)
     missing = tensor.dim() - used
     if missing < 0:
@@ -295,7 +300,7 @@ def _cut(bound: Any, size: Any) -> Any:
     if not isinstance(bound, TracedTensor):
         bound = tracer().number(tracer().literal(int(bound), DType.I64))
     elif bound.dtype != torch.int64:
-        bound = to_number(bound)
+        bound = to_number(bound, TypeError)
     wrapped = torch.where(bound < 0, bound + size, bound)
     most = size if isinstance(size, TracedTensor) else torch.full((), size)
     cut: Any = torch.minimum(torch.clamp(wrapped, min=0), most)

@@ -42,7 +42,7 @@ class Parts(Indexed):
         if isinstance(index, slice):
             return self._slice(index)
         if isinstance(index, TracedTensor) and not index.dtype.is_floating_point:
-            return self._at(to_number(index))
+            return self._at(to_number(index, TypeError))
         place, length = index.__index__(), self.length
         if isinstance(length, TracedTensor):
             return self._at(length * 0 + place)

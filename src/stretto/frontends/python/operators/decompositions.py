@@ -26,6 +26,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.raises import check
+from stretto.frontends.python.values.scalars import is_number
 from stretto.frontends.python.values.sizes import is_decided
 from stretto.ir.types import DType
 
@@ -219,6 +220,18 @@ def _flag_to_the_power(flags: Any, exponent: Any) -> Any:
     return _clone(flags) if exponent else torch.ones_like(flags)
 
 
+def _integers_to_the_power(base: Any, exponent: Any) -> Any:
+    """Integers to the power of a Python int are refused where it is negative; to that of a tensor
+    they are not. A traced int looks like a tensor."""
+    is_int = is_number(exponent) and not exponent.dtype.is_floating_point
+    if is_int and exponent.dtype == base.dtype == torch.bool:
+        return base | torch.logical_not(exponent)
+    if is_int and not (base.dtype.is_floating_point or base.dtype.is_complex):
+        message = "Integers to negative integer powers are not allowed."
+        check(exponent >= 0, "RuntimeError", message)
+    return NotImplemented
+
+
 WHOLE_SCORES = 1024
 """An attention of fewer scores a head is decomposed, so that passes see its products."""
 FEW_ROWS = 8
@@ -314,12 +327,7 @@ def _multilabel_margin_loss(input: Any, target: Any, reduction: int) -> Any:
     return aten.multilabel_margin_loss_forward.default(input, target, 1)
 
 
-def _one_hot(index: Any, classes: int = -1) -> Any:
-    if classes < 0:
-        fail(
-            "one_hot without num_classes has a shape that depends on data",
-            "pass num_classes",
-        )
+def _one_hot(index: Any, classes: int) -> Any:
     check_classes(index, classes)
     return aten._to_copy.default(
         index.unsqueeze(-1) == torch.arange(classes, device=index.device), dtype=torch.int64
@@ -396,6 +404,10 @@ def _to_copy(x: Any, *, dtype: Any = None, **kwargs: Any) -> Any:
 
 def _softmax(kernel: Any) -> Callable[..., Any]:
     def rule(x: Any, dim: int, dtype: Any = None) -> Any:
+        most = max(x.dim() - 1, 0)  # torch's shape rule does not ask
+        if not -most - 1 <= dim <= most:
+            places = f"(expected to be in range of [{-most - 1}, {most}], but got {dim})"
+            raise IndexError(f"Dimension out of range {places}")
         return kernel(x if dtype is None else x.to(dtype), dim, False)
 
     return rule
@@ -444,6 +456,8 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,
     aten.pow.Tensor_Scalar: _flag_to_the_power,
+    aten.pow.Tensor_Tensor: _integers_to_the_power,
+    aten.pow_.Tensor: _integers_to_the_power,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.one_hot.default: _one_hot,
     aten._to_copy.default: _to_copy,

@@ -231,7 +231,8 @@ def eager_refusal(func: Any, args: Any, kwargs: Any) -> Exception | None:
     dtypes = tuple((tensor.dtype, tensor.dim()) for tensor in tensors)
     kinds = {dtype for dtype, _ in dtypes}
     unfit = _unfit_numbers(func, args, kwargs, kinds)
-    if not unfit and (kinds <= {torch.float32} or kinds <= {torch.float64}):
+    is_float = kinds <= {torch.float32} or kinds <= {torch.float64}
+    if is_float and not unfit and torch.Tag.pointwise not in func.tags:
         return None
     if not tensors:
         found = eager_error(func, args, kwargs)
@@ -262,8 +263,9 @@ def _unfit_numbers(func: Any, args: Any, kwargs: Any, kinds: set[torch.dtype]) -
     found = list[Any]()
     for place, name in _number_parameters(func):
         number = args[place] if place < len(args) else kwargs.get(name)
-        if isinstance(number, int | float) and not all(
-            _fits(number, kind, name == "exponent") for kind in kinds
+        if isinstance(number, complex) or (
+            isinstance(number, int | float)
+            and not all(_fits(number, kind, name == "exponent") for kind in kinds)
         ):
             found.append((name, type(number), repr(number)))
     return (asked, *found) if found else ()

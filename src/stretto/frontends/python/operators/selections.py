@@ -16,14 +16,12 @@ from typing import Any
 import torch
 
 from stretto.frontends.python.operators.views import first_elements
-from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import to_number
 from stretto.frontends.python.values.sizes import Dim, bounded_dim, is_decided, plain
-from stretto.ir.failure import run_error
 
 aten = torch.ops.aten
 
@@ -126,19 +124,15 @@ def _is_mask(index: Any) -> bool:
 def _check_mask(mask: Any, place: int, x: Any, dim: int) -> None:
     """A mask has the dims of what it selects from."""
 
-    def refuse() -> Exception:
-        message = (
-            f"The shape of the mask {list(mask.shape)} at index {place} does not match the shape "
-            f"of the indexed tensor {list(x.shape)} at index {dim + place}"
-        )
-        return run_error(IndexError, message, user_location())
-
     if dim + mask.dim() > x.dim():
         raise IndexError("too many indices for tensor of dimension " + str(x.dim()))
     for place, (own, other) in enumerate(zip(mask.shape, x.shape[dim:], strict=False)):
         if isinstance(own, int) and isinstance(other, int):
             if own != other:
-                raise refuse()
+                raise IndexError(
+                    f"The shape of the mask {list(mask.shape)} at index {place} does not match "
+                    f"the shape of the indexed tensor {list(x.shape)} at index {dim + place}"
+                )
         elif tracer().dim(own) != tracer().dim(other):
             message = "The shape of the mask, {} at index " + str(place)
             message += f", does not match the shape of the indexed tensor at index {dim + place}"
@@ -301,6 +295,8 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _one_hot(index: Any, classes: int = -1) -> Any:
+    if index.dtype != torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if classes >= 0:
         return NotImplemented
     check((index >= 0).all(), "RuntimeError", "Class values must be non-negative.")

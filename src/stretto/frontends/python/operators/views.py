@@ -219,18 +219,18 @@ def _selected_before_expand(
     return _extended(base, fake, "aten.expand.default", sizes[:dim] + sizes[dim + 1 :])
 
 
-def _check(position: Value, tensor: TracedTensor, dim: int, length: int, operator: str) -> None:
+def _check(position: Value, tensor: TracedTensor, dim: int, length: Any, operator: str) -> None:
     """Raise where the position is out of range, although nobody may read the view."""
     state = tracer()
-    size = state.dim(tensor.shape[dim])
-    state.emit(Positions(state.use(position), size, length, operator, dim, True).check(), ())
+    size, count = state.dim(tensor.shape[dim]), state.dim(length)
+    state.emit(Positions(state.use(position), size, count, operator, dim, True).check(), ())
 
 
-def narrowed(tensor: TracedTensor, dim: int, start: Value, length: int) -> TracedTensor:
+def narrowed(tensor: TracedTensor, dim: int, start: Value, length: Any) -> TracedTensor:
     """`length` elements of `dim` from a position known only at run time."""
     fake = _fake_view(aten.narrow.default, tensor, dim, 0, length)
     _check(start, tensor, dim % tensor.dim(), length, "stretto.narrow")
-    return _extended(tensor, fake, "stretto.narrow", dim, start, length)
+    return _extended(tensor, fake, "stretto.narrow", dim, start, tracer().dim(length))
 
 
 def first_elements(tensor: TracedTensor, dim: int, length: torch.SymInt) -> TracedTensor:

@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TupleOf:
-    """A tuple, a named one, or a range."""
+    """A tuple, a named one, a range or a slice."""
 
     kind: type
 
     def __call__(self, items: Sequence[Any]) -> Any:
-        if self.kind is range:
-            return range(*items)
+        if self.kind in (range, slice):
+            return self.kind(*items)
         return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
 
 

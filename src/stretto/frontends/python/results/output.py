@@ -188,6 +188,9 @@ class Flattener:
                 )
             case Range():
                 return NewContainer(TupleOf(range), tuple(map(self.spec, value.bounds)))
+            case slice():
+                bounds = (value.start, value.stop, value.step)
+                return NewContainer(TupleOf(slice), tuple(map(self.spec, bounds)))
             case Indexed() if not self.storing:
                 return NewContainer(CollectionOf(list), tuple(self.spec(item) for item in value))
             case list() | set() | frozenset() | deque() | dict() if _needs_attributes(value):

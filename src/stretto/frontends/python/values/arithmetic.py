@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import cache, reduce
 from typing import Any
 
+import numpy as np
 import torch
 
 from stretto.errors import OnlyInPython
@@ -46,6 +47,11 @@ def applied(name: str, first: Any, second: Any) -> Any:
             fail(
                 f"a {type(other).__name__} meets a number that depends on a tensor",
                 "convert it to a float, or compile with fallback=True",
+            )
+        if isinstance(other, complex | np.ndarray | np.generic):
+            fail(
+                f"a {type(other).__name__} meets a number that depends on a tensor",
+                "make a tensor of it, or compile with fallback=True",
             )
         return NotImplemented
     if not (name in _OF_BOOLS and number_kind(first) is number_kind(second) is bool):

@@ -7,6 +7,7 @@ captured.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import (
     cast_number,
     concrete,
+    number_kind,
     number_of,
     python_kind,
 )
@@ -35,6 +37,63 @@ def attribute(number: TracedTensor, name: str) -> Any:
     if name in _METHODS:
         return lambda *args: _METHODS[name](number, *args)
     return getattr(concrete(number, kind_of_number(number).__name__), name)
+
+
+def is_of_operator(function: Any) -> bool:
+    """Whether it is a method of numbers that an operator calls, as `n.__add__` and `int.__add__`,
+    which says NotImplemented where the other number is of a type that it does not know."""
+    if _name(function) not in _OPERATORS:
+        return False
+    owner = getattr(function, "__self__", None)
+    if owner is None:
+        return getattr(function, "__objclass__", None) in (bool, int, float)
+    return _kind(owner) is not None
+
+
+def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
+    """What such a method returns."""
+    owner = getattr(function, "__self__", None)
+    values = args if owner is None else (owner, *args)
+    name = _name(function)
+    kind: Any = function.__objclass__ if owner is None else _kind(owner)
+    if not hasattr(kind, name):
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    if len(values) != 2:
+        return Hooks.call(getattr(kind, name), *values)
+    first, second = values
+    other = _kind(second)
+    if other is None or (other is float and kind is not float):
+        return NotImplemented
+    if name.startswith("__r") and name not in _NOT_REFLECTED:
+        first, second = second, first
+    return Hooks.call(_OPERATORS[name], first, second)
+
+
+def _name(function: Any) -> str:
+    """The name of a method. Those of sizes that operators call have another one."""
+    of_size = _OF_SIZES.get(getattr(function, "__func__", None))
+    return getattr(function, "__name__", "") if of_size is None else of_size
+
+
+def _kind(value: Any) -> type | None:
+    """The type of a number of Python, of a traced one and of a size."""
+    return number_kind(value) or _KINDS_OF_SIZES.get(type(value))
+
+
+_KINDS_OF_SIZES = {torch.SymBool: bool, torch.SymFloat: float, torch.SymInt: int}
+_NOT_REFLECTED = ("__rshift__",)
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    f"__{prefix}{name}__": getattr(operator, f"__{name}__")
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+    for prefix in ("", "r")
+} | {f"__{name}__": getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")}
+_OPERATORS["__divmod__"] = _OPERATORS["__rdivmod__"] = divmod
+_OF_SIZES = {
+    vars(kind)[name]: name for kind in _KINDS_OF_SIZES for name in _OPERATORS if name in vars(kind)
+}
 
 
 def check_attribute(number: TracedTensor, name: str) -> None:

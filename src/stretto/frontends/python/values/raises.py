@@ -43,6 +43,8 @@ _FOR_THE_USER = tuple(
         "calls/raising.py",
         "calls/texts.py",
         "lists/choices.py",
+        "lists/indexing.py",
+        "tracing/tensor.py",
         "values/either.py",
         "values/number_methods.py",
     )

@@ -105,12 +105,20 @@ def _result_linear(func: Any, args: Any, kwargs: Any) -> LinearForm | None:
     return None
 
 
-def to_number(tensor: TracedTensor) -> TracedTensor:
-    """`tensor.item()`: a tensor of one element as a traced number."""
+_REFUSALS: dict[type[Exception], str] = {
+    RuntimeError: "a Tensor with {} elements cannot be converted to Scalar",
+    TypeError: "only integer tensors of a single element can be converted to an index",
+    ValueError: "only one element tensors can be converted to Python scalars",
+}
+
+
+def to_number(tensor: TracedTensor, refusal: type[Exception] = RuntimeError) -> TracedTensor:
+    """A tensor of one element as a traced number. Raises for others what `tensor.item()` raises,
+    or, with TypeError, what an index does and, with ValueError, `float()`."""
     if tensor.number is not None:
         return tensor
     if tensor.numel() != 1:
-        raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+        raise refusal(_REFUSALS[refusal].format(tensor.numel()))
     state = tracer()
     flat: Any = tensor.reshape(()) if tensor.dim() else tensor
     return state.number(state.read(as_numbers(flat)), bits=bits_of_items(flat))
@@ -126,7 +134,7 @@ def as_numbers(tensor: Any) -> Any:
 
 def cast_number(value: Any, kind: type) -> Any:
     """int(), float() or bool() of a traced tensor."""
-    number = to_number(value)
+    number = to_number(value, ValueError)
     if kind is bool:
         return number_of(number != 0) if number.dtype != torch.bool else number
     if kind is int:
