@@ -45,18 +45,20 @@ class SizeEnv(ShapeEnv):
     ) -> tuple[SLoc, str]:
         return SLoc(framework_loc or "", None), ""
 
-    def forget_equal(self, symbols: Mapping[Any, Symbol]) -> None:
+    def forget_equal(self, symbols: Mapping[Any, Symbol]) -> list[tuple[Symbol, Any]]:
         """Forgets to what else sizes are equal that data decide: an operator that needs it has it
         compared in the run. Torch would from now on write the other for the size, in arms of
-        branches too that do not come to the operator."""
+        branches too that do not come to the operator. Returns the sizes and what they are equal
+        to."""
         known = [name for name in self.replacements if name in symbols]
+        found = [(symbols[name], self.replacements[name]) for name in known]
         for name in known:
             symbol = symbols[name]
             high = int_oo if symbol.high is None else symbol.high
             self.var_to_range[name] = ValueRanges(symbol.low, high)
             del self.replacements[name]
         if not known:
-            return
+            return found
         for asserted in self.deferred_runtime_asserts.values():
             asserted[:] = [
                 one
@@ -66,6 +68,7 @@ class SizeEnv(ShapeEnv):
         # From torch 2.13 on, sizes keep what they were written as until this number changes.
         self._replacements_version_counter = getattr(self, "_replacements_version_counter", 0) + 1
         self._update_version_counter()
+        return found
 
     def _log_create_unbacked_symbol(self, *_: Any, **__: Any) -> None:
         """Nobody reads of symbols that stand for ours."""

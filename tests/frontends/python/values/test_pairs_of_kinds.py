@@ -156,6 +156,8 @@ FOUND = [
     ("a ** b", ("i", "int(i[0])")), ("a.__add__(b)", ("n", "n * 0.5")),
     ("a.__eq__(b)", ("int(i[0])", "2")), ("a.__lt__(b)", ("n", "None")),
     ("x.narrow(0, a, b)", ("int(i[0])", "n")), ("x[a, b]", ("True", "int(i[0])")),
+    ("list(range(a, b))", ("i[0]", "n")),
+    ("a.__add__(b)", ("2j", "int(i[0])")), ("torch.result_type(a, b)", ("x[0].item()", "2")),
     ("x[a][b]", ("int(i[0])", "n > 2")), ("a.__radd__(b)", ("x[0].item()", "n")),
 ]  # fmt: skip
 

@@ -58,6 +58,7 @@ from stretto.frontends.python.values.scalars import (
     known_value,
     number_kind,
     number_of,
+    to_number,
 )
 from stretto.frontends.python.values.sizes import is_size_number
 from stretto.frontends.python.values.state import TracedList
@@ -108,6 +109,7 @@ def _known_or_self(bound: Any) -> Any:
         bound = cast_number(bound, int)
     elif not is_number(bound) and bound.dtype.is_floating_point:
         raise TypeError("only integer tensors of a single element can be converted to an index")
+    bound = to_number(bound, TypeError)
     known = known_value(bound)
     return bound if known is None else known
 
@@ -380,6 +382,16 @@ def _element(item: Any) -> Any:
     return item.reshape(())
 
 
+def _result_type(*operands: Any) -> Any:
+    """The dtype does not depend on the value of a number, only on its kind."""
+    if not any(map(is_number, operands)):
+        return NotImplemented
+    kinds = [number_kind(item) if is_number(item) else None for item in operands]
+    return torch.result_type(
+        *(x if k is None else k(1) for x, k in zip(operands, kinds, strict=True))
+    )
+
+
 def _with_content(item: Any) -> Any:
     """What native code may read in the place of a tensor."""
     is_real = isinstance(item, torch.Tensor) and not isinstance(item, TracedTensor)
@@ -562,6 +574,7 @@ RULES: dict[Any, BuiltinRule] = {
     torch.concat: _joined(operations.concatenate),
     torch.concatenate: _joined(operations.concatenate),
     torch.tensor: _tensor,
+    torch.result_type: _result_type,
     torch.as_tensor: _tensor,
     torch.asarray: _tensor,
     torch.full: _full,

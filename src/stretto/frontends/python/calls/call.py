@@ -74,7 +74,7 @@ from stretto.frontends.python.values.either import Either, check_entries, first_
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
 from stretto.frontends.python.values.scalars import is_number
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.sizes import compare_in_run, plain
 from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
 
@@ -406,6 +406,7 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     except Exception as error:  # whatever it raises
         number_types.check_error(error, function, args, kwargs)
         raise
+    compare_in_run()
     note_made(made, function, (*args, *kwargs.values()))
     for box, before in held:
         if not is_same(contents(box), before):

@@ -23,6 +23,7 @@ from stretto.frontends.python.calls.keywords import is_parsed_by_torch
 from stretto.frontends.python.tracing.locations import package_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import data_dependent_shape
 from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.raises import is_of_library
 from stretto.frontends.python.values.scalars import is_number
@@ -91,6 +92,8 @@ def check_error(
 ) -> None:
     """Fails where a function that the tracer does not follow, of C or a library, has raised the
     error since it got traced numbers: with Python's it may raise none."""
+    if _OF_SHAPES in str(error):
+        raise data_dependent_shape() from None
     if isinstance(error, StrettoError | StopIteration | LookupError) or is_parsed_by_torch(
         function
     ):
@@ -102,6 +105,10 @@ def check_error(
             f"that depends on a tensor, and raises {type(error).__name__}: {error}",
             "call it with a number of Python, or compile with fallback=True",
         )
+
+
+_OF_SHAPES = "data-dependent expression"
+"""What torch says where it would have to know a size that data decide, in errors of any class."""
 
 
 class _Parsed(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.lists import parts
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
@@ -62,30 +63,38 @@ def with_sizes(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     )
     sized = tuple(_dims(item, message) if at < end else item for at, item in enumerate(args))
     named = {k: _dims(v, message) if k in _KEYWORDS else v for k, v in kwargs.items()}
+    owner = getattr(function, "__self__", None)
+    given: Any = args[0] if args else kwargs.get("input")
+    x = owner if isinstance(owner, torch.Tensor) else given
     if name in ("view", "reshape"):
-        sized = _with_inferred(function, sized)
-        named = {k: _inferred(args[0], v) if k == "shape" else v for k, v in named.items()}
+        sized = _with_inferred(x, sized)
+        named = {k: _inferred(x.shape, v) if k == "shape" else v for k, v in named.items()}
+    elif name == "unflatten":
+        *rest, dim, sizes = *sized, *(named[key] for key in ("dim", "sizes") if key in named)
+        if any(map(is_decided, sizes)):
+            rest = [item for item in rest if item is not x]
+            sizes = _inferred(x.shape[dim : dim + 1 or None], sizes)
+            return ((*rest, dim, sizes), {}) if x is owner else ((x, *rest, dim, sizes), {})
     return sized, named
 
 
-def _with_inferred(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_inferred(x: torch.Tensor, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of `view` and `reshape` with a number for -1, if data decide other sizes."""
-    owner = getattr(function, "__self__", None)
-    given = () if isinstance(owner, torch.Tensor) else args[:1]
-    x: Any = given[0] if given else owner
+    given = tuple(arg for arg in args[:1] if arg is x)
     sizes = args[len(given) :]
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
-        return (*given, _inferred(x, sizes[0]))
-    return (*given, *_inferred(x, sizes))
+        return (*given, _inferred(x.shape, sizes[0]))
+    return (*given, *_inferred(x.shape, sizes))
 
 
-def _inferred(x: Any, sizes: Any) -> Any:
+def _inferred(shape: Any, sizes: Any) -> Any:
+    """The sizes of which dims of this shape are made, with a number for -1."""
     if not any(map(is_decided, sizes)) or not any(_is_inferred(size) for size in sizes):
         return sizes
     rest, count = plain(1), plain(1)
     for size in sizes:
         rest = rest if _is_inferred(size) else rest * plain(size)
-    for size in x.shape:
+    for size in shape:
         count = count * plain(size)
     missing = to_number(count // torch.clamp(rest, min=1))
     shown = ", ".join("-1" if _is_inferred(size) else "{}" for size in sizes)
@@ -94,7 +103,7 @@ def _inferred(x: Any, sizes: Any) -> Any:
     message += str(count) if isinstance(count, int) else "that the run has"
     fits = (rest > 0) & (missing * rest == count)
     check(fits, "RuntimeError", message, tracer().read(rest) if is_one else None)
-    dim = bounded_dim(missing, 0, x.numel())
+    dim = bounded_dim(missing, 0, math.prod(shape))
     return type(sizes)([dim if _is_inferred(size) else size for size in sizes])
 
 
@@ -128,7 +137,8 @@ def count_of_size(size: torch.Size) -> Any:
 def _dims(item: Any, message: str) -> Any:
     if isinstance(item, tuple | list) and any(map(is_integer, item)):
         return type(item)([_dims(part, message) for part in item])
-    return dim_of(item, message) if is_integer(item) else item
+    error = OnlyInPython if message is _INFERRED else RuntimeError
+    return dim_of(item, message, error=error) if is_integer(item) else item
 
 
 def arange(*args: Any, **kwargs: Any) -> Any:

@@ -61,7 +61,7 @@ from stretto.frontends.python.values.size_numbers import (
     number_of_size,
     with_numbers,
 )
-from stretto.frontends.python.values.sizes import is_decided, plain
+from stretto.frontends.python.values.sizes import compare_in_run, is_decided, plain
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.infer import Parameter, parameters
 from stretto.ops.properties import draws as is_drawing
@@ -120,6 +120,7 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
     """Handle one ATen call."""
     state = tracer()
     state.gradients.compute(args)
+    compare_in_run()
     if state.sizes.are_symbolic:
         args, kwargs = with_numbers(state, args, kwargs)
     if any(map(is_decided, args)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stretto.errors import NotCaptured
+from stretto.errors import NotCaptured, OnlyInPython
 from stretto.frontends.python.operators.eager import eager_error
 from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.tracing.signals import fail
@@ -66,7 +66,7 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     if source.dtype != traced.dtype:
         source = aten._to_copy.default(source, dtype=traced.dtype)
     what = "the size {} of what is assigned is not that of the part it is assigned to"
-    source = _with_sizes_of(source, traced, "RuntimeError", what)
+    source = _with_sizes_of(source, traced, OnlyInPython.__name__, what)
     if state.type_of(source).shape != state.type_of(traced).shape:
         source = aten.expand.default(source, list(traced.shape))
     moved = source if isinstance(source, TracedTensor) else state.promote(source)

@@ -6,6 +6,7 @@ own. `RULES` has the overloads of ATen that are views.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -117,7 +118,27 @@ def _detached(x: TracedTensor) -> TracedTensor:
 
 def _reshaped(func: Any) -> ViewRule:
     """The tensor seen with another shape, its elements in the same order."""
-    return lambda x, *args: _with_shape(x, _fake_view(func, x, *args))
+    return lambda x, *args: _with_shape(x, _fitting_view(func, x, *args))
+
+
+def _fitting_view(func: Any, x: TracedTensor, *args: Any) -> Any:
+    """What a view operator makes of the fake tensor. Where the shape that is asked for has sizes
+    that data decide, torch takes them for what the tensor needs; a call where they are not runs in
+    Python."""
+    asked: Any = args[0] if args and isinstance(args[0], tuple | list) else ()
+    known: list[Any] = [size if is_decided(size) else None for size in asked]
+    dims = [None if size is None else tracer().dim(size) for size in known]
+    if -1 in asked and func is not aten.expand.default:
+        others: Any = math.prod(size for size in asked if size != -1)
+        count: Any = x.numel()
+        if is_decided(count) and not is_decided(others) and others > 1:
+            check(plain(count % others == 0), OnlyInPython.__name__, "-1 stands for no size")
+    fake = _fake_view(func, x, *args)
+    for dim, size in zip(dims, fake.shape, strict=False):
+        if dim is not None and dim != tracer().dim(size):
+            fits = plain(tracer().symbolic_dim(dim) == size)
+            check(fits, OnlyInPython.__name__, "a size that is known in the run does not fit")
+    return fake
 
 
 def _squeezed(func: Any) -> ViewRule:
@@ -422,7 +443,12 @@ def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
 
 def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
     """The tensor repeated without copies; where an element is repeated it cannot be written."""
-    fake = _fake_view(aten.expand.default, x, sizes)
+    own = list(x.shape)
+    for place, size in enumerate(sizes[len(sizes) - x.dim() :]):
+        if is_decided(own[place]) and size != -1:
+            own[place] = size  # a size that data decide is taken for another than 1
+    x = _with_shape(x, _fitting_view(aten.view.default, x, own))
+    fake = _fitting_view(aten.expand.default, x, sizes)
     new = fake.dim() - x.dim()
     before, after = (tuple(map(tracer().dim, shape)) for shape in (x.shape, fake.shape))
     if after[new:] == before and all(size == 1 for size in after[:new]):

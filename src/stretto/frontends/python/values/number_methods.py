@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedTensor
@@ -18,6 +19,7 @@ from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.scalars import (
     cast_number,
     concrete,
+    is_number,
     number_kind,
     number_of,
     python_kind,
@@ -47,7 +49,7 @@ def is_of_operator(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     if owner is None:
         return getattr(function, "__objclass__", None) in (bool, int, float)
-    return _kind(owner) is not None
+    return _kind(owner) is not None or isinstance(owner, _BESIDE_NUMBERS)
 
 
 def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
@@ -55,6 +57,12 @@ def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
     owner = getattr(function, "__self__", None)
     values = args if owner is None else (owner, *args)
     name = _name(function)
+    if isinstance(owner, _BESIDE_NUMBERS) and _kind(owner) is None:
+        return (
+            function(*args)
+            if not any(map(is_number, args))
+            else Hooks.call(_OPERATORS[name], *values)
+        )
     kind: Any = function.__objclass__ if owner is None else _kind(owner)
     if not hasattr(kind, name):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
@@ -81,6 +89,7 @@ def _kind(value: Any) -> type | None:
 
 
 _KINDS_OF_SIZES = {torch.SymBool: bool, torch.SymFloat: float, torch.SymInt: int}
+_BESIDE_NUMBERS = (complex, np.ndarray, np.generic)
 _NOT_REFLECTED = ("__rshift__",)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     f"__{prefix}{name}__": getattr(operator, f"__{name}__")

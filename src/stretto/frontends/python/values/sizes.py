@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.utils._pytree import tree_map_only
 
+from stretto.errors import OnlyInPython
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
@@ -64,13 +65,19 @@ def is_integer(value: Any) -> bool:
     return is_number(value) and value.dtype == torch.int64
 
 
-def dim_of(number: Any, message: str, low: int = 0, most: Dim | None = None) -> Dim:
-    """A number as a dim. The run stops with `message` where it is below `low`; the caller knows
-    that it is at most `most`."""
+def dim_of(
+    number: Any,
+    message: str,
+    low: int = 0,
+    most: Dim | None = None,
+    error: type[Exception] = RuntimeError,
+) -> Dim:
+    """A number as a dim. The run stops with `error` and `message` where it is below `low`; the
+    caller knows that it is at most `most`."""
     known = known_value(number) if isinstance(number, TracedTensor) else number
     if known is not None:
         return known
-    check(number >= low, "RuntimeError", message, tracer().read(number))
+    check(number >= low, error.__name__, message, tracer().read(number))
     return bounded_dim(number, low, most)
 
 
@@ -106,6 +113,18 @@ def bounded_dim(number: TracedTensor, low: int = 0, most: Dim | None = None) -> 
 
 def _is_of_the_call(size: Size) -> bool:
     return tracer().symbol_dims.keys().isdisjoint(size.symbols)
+
+
+def compare_in_run() -> None:
+    """What is made of several operators in C++, as `broadcast_tensors`, compares sizes before any
+    of these, and takes those that data decide for what it needs. The run compares them, too; where
+    they are others, the call runs in Python."""
+    state = tracer()
+    for symbol, expression in state.sizes.env.forget_equal(state.symbols):
+        dim = state.dim_of(expression)
+        if dim is not None and state.is_known(state.symbol_values[symbol]):
+            same: Any = state.symbolic_dim(Size.of(symbol)) == state.symbolic_dim(dim)
+            check(plain(same), OnlyInPython.__name__, f"sizes are needed with {symbol} == {dim}")
 
 
 def is_size_number(value: Any) -> bool:
