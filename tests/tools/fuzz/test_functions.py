@@ -79,6 +79,12 @@ def test_what_eager_raises_must_be_raised() -> None:
     assert verdict("def f(x):\n    raise ValueError\n") == ("equal", "raises")
 
 
+def test_a_machine_without_enough_memory_decides_nothing() -> None:
+    """Eager makes a tensor that nobody uses, and the compiled function does not."""
+    body = "def f(x):\n    y = torch.zeros(1 << 46)\n    return x + 1\n"
+    assert verdict(body) == ("skipped", "there is not enough memory")
+
+
 class Unlike:
     """Computes one thing in eager and another one compiled."""
 
