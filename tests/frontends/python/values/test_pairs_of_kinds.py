@@ -107,7 +107,7 @@ def outcome(function: Any, call: tuple[list[float], int, list[int]]) -> Any:
     except CaptureError:
         raise
     except Exception:
-        # Classes of exceptions differ in places, which `docs/python.md` names.
+        # Of which class an error is, other tests ask.
         return FAILED
 
 

@@ -8,11 +8,13 @@ import ast
 import copy
 import inspect
 import linecache
+import time
 import tokenize
 import types
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from stretto.frontends.python.source import generators
@@ -103,7 +105,7 @@ def definition_of(code: types.CodeType) -> ast.FunctionDef | None:
     """A copy of the definition that `code` was compiled from; None where its source is not
     found."""
     match = _definition_at(code) or _definition_in_module(code)
-    if match is None:
+    if match is None or not _is_as_imported(code):
         return None
     found, class_name = _definition(match[0]), match[1]
     return _Mangler(class_name).visit(found) if class_name else found
@@ -178,6 +180,55 @@ def _module(filename: str) -> ast.Module | None:
     linecache.checkcache(filename)
     lines = linecache.getlines(filename)
     return _module_of(filename, "".join(lines)) if lines else None
+
+
+def _is_as_imported(code: types.CodeType) -> bool:
+    """Whether the file still has the text that `code` was compiled from. It may have been edited
+    since it was imported. Files that are older than the process are not looked at."""
+    try:
+        changed = Path(code.co_filename).stat().st_mtime
+    except OSError:
+        return True  # a cell of a notebook, or made by a program
+    if changed < _STARTED - _BEFORE or any(name.startswith("@py") for name in code.co_varnames):
+        return True  # pytest compiles functions with asserts from another text
+    text = "".join(linecache.getlines(code.co_filename))
+    flags = code.co_flags & __future__.annotations.compiler_flag
+    found = _codes_of(code.co_filename, text, flags)
+    same = found.get((code.co_qualname, code.co_firstlineno), ())
+    return any(_is_alike(code, other) for other in same)
+
+
+_STARTED = time.time()
+_BEFORE = 3600
+"""So many seconds before this module, others may have been imported from files that change."""
+
+
+@cache
+def _codes_of(filename: str, text: str, flags: int) -> dict[tuple[str, int], list[types.CodeType]]:
+    """The code of all functions in a file, by qualified name and first line."""
+    found = defaultdict[tuple[str, int], list[types.CodeType]](list)
+    try:
+        pending = [compile(text, filename, "exec", flags, dont_inherit=True)]
+    except SyntaxError:
+        return found
+    while pending:
+        code = pending.pop()
+        found[code.co_qualname, code.co_firstlineno].append(code)
+        pending += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return found
+
+
+def _is_alike(code: types.CodeType, other: types.CodeType) -> bool:
+    """Whether both do the same."""
+    if (code.co_code, code.co_names) != (other.co_code, other.co_names):
+        return False
+    pairs = zip(code.co_consts, other.co_consts, strict=False)
+    return len(code.co_consts) == len(other.co_consts) and all(
+        _is_alike(one, two)
+        if isinstance(one, types.CodeType) and isinstance(two, types.CodeType)
+        else (one == two if isinstance(one, frozenset) else repr(one) == repr(two))
+        for one, two in pairs
+    )
 
 
 _Match = tuple[ast.FunctionDef | ast.Lambda, str | None]

@@ -185,7 +185,8 @@ def concrete(tensor: torch.Tensor, kind: str, *, reading: bool = True) -> Any:
     sourceless = tracer().sourceless
     if sourceless:
         remedy = (
-            f"define '{sourceless[-1]}' in a file: its control flow cannot be read; or {remedy}"
+            f"define '{sourceless[-1]}' in a file that does not change after it is imported: its "
+            f"control flow cannot be read; or {remedy}"
         )
     stop = abort(
         f"a Python {kind} is needed here, but the value is that of a traced tensor", remedy
