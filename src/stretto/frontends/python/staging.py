@@ -10,6 +10,7 @@ import functools
 import inspect
 import operator
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Set
 from numbers import Number
 from types import CellType, FunctionType
@@ -35,6 +36,7 @@ from stretto.frontends.python.calls.call import (
     check_iterator,
     check_tensor_attribute,
     fixed_key,
+    fixed_keys,
 )
 from stretto.frontends.python.calls.contexts import context
 from stretto.frontends.python.calls.generated import Generated, generated_by
@@ -378,6 +380,8 @@ def getitem(holder: Any, index: Any) -> Any:
         return operations.get_item(holder, index)
     if isinstance(holder, TracedTensor | sources.Indexed):
         return holder[index]
+    if isinstance(holder, defaultdict):
+        index = fixed_key(index)
     if isinstance(holder, torch.Tensor) and indexing.has_size(index):
         return indexing.getitem(tracer().promote(holder), index)
     if not indexing.has_position(index) and not texts.is_text(index):
@@ -489,6 +493,8 @@ def augment(operation: str, value: Any, other: Any) -> Any:
         return added(value, other)  # pyright: ignore[reportUnknownArgumentType]
     if not isinstance(value, _IMMUTABLE):
         changes(value)
+    if isinstance(value, dict | builtins.set):
+        other = fixed_keys(other)
     return _INPLACE[operation](value, other)
 
 

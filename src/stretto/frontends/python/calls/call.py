@@ -73,7 +73,7 @@ from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either, check_entries, first_either, replaced
 from stretto.frontends.python.values.flags import known
 from stretto.frontends.python.values.own_methods import own_method
-from stretto.frontends.python.values.scalars import is_number
+from stretto.frontends.python.values.scalars import concrete, is_number
 from stretto.frontends.python.values.sizes import compare_in_run, plain
 from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
@@ -117,8 +117,10 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if moved is not None:
         return getattr(moved, function.__name__)(*args, **kwargs)
     _note_changes(function, args)
-    if args and isinstance(getattr(function, "__self__", None), dict | set):
-        args = (fixed_key(args[0]), *args[1:])
+    owner = getattr(function, "__self__", None)
+    if args and isinstance(owner, dict | set):
+        fixed = fixed_keys if function.__name__.endswith(("update", "subtract")) else fixed_key
+        args = (fixed(args[0]), *args[1:])
     acts = effects.rule_of(function)
     if acts is not None:
         return acts(*args, **kwargs)
@@ -197,10 +199,28 @@ _CALLS_OF_MODULES: frozenset[Any] = frozenset({nn.Module.__call__, nn.Module._ca
 
 def fixed_key(key: Any) -> Any:
     """A key of a dict or an item of a set, which is kept from call to call, with sizes as they are
-    in this one."""
+    in this one, and numbers that are the same in every run."""
     if isinstance(key, torch.SymInt):
         return int(key)
+    if is_number(key):
+        try:
+            return concrete(key, "number for a key")
+        except Abort:
+            return key
     return tuple(map(fixed_key, key)) if type(key) is tuple else key  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def fixed_keys(items: Any) -> Any:
+    """What a dict or set is updated with, with such keys."""
+    match items:
+        case dict():
+            return {fixed_key(key): value for key, value in items.items()}  # pyright: ignore[reportUnknownVariableType]
+        case set() | frozenset():
+            return set(map(fixed_key, items))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case list() | tuple():
+            return list(map(fixed_key, items))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            return items
 
 
 def _note_changes(function: Any, args: tuple[Any, ...]) -> None:

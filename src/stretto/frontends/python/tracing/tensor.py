@@ -294,6 +294,7 @@ class Hooks:
     setitem: Hook
     item: Hook
     concrete: Hook
+    is_tracing: Hook
     list_method: Hook
     list_operator: Hook
     list_items: Hook
@@ -454,7 +455,7 @@ class TracedTensor(torch.Tensor):
 
     def __hash__(self) -> int:
         """A number of Python is a key by its value, and a tensor by its identity."""
-        if self.number is not None:
+        if self.number is not None and Hooks.is_tracing():
             return hash(Hooks.concrete(self, "number for a key"))
         return super().__hash__()
 

@@ -678,6 +678,13 @@ def data_dependent_shape(what: str = "a shape") -> Abort:
     )
 
 
+def is_tracing() -> bool:
+    """Whether a capture is going on whose trace has not ended."""
+    state = active()
+    return state is not None and bool(state.regions)
+
+
+Hooks.is_tracing = is_tracing
 _local = threading.local()
 
 
