@@ -166,3 +166,24 @@ FOUND = [
 @pytest.mark.filterwarnings("ignore")
 def test_pairs_that_were_wrong(text: str, kinds: tuple[str, str], tmp_path: Path) -> None:
     check(text, kinds, tmp_path)
+
+
+class Counted(int):
+    """Its methods call those of int."""
+
+    def __add__(self, other: int) -> Counted:
+        return Counted(super().__add__(other) + 1)
+
+    def __mul__(self, other: int) -> int:
+        return int.__mul__(self, other) + 1
+
+
+def of_counted(x: torch.Tensor, n: int) -> Any:
+    number = Counted(n)
+    return x + (number + 2), number * 3, (number + 1) + 1, Counted(3) + n, number < n + 1
+
+
+def test_a_class_derived_from_int() -> None:
+    compiled: Any = stretto.compile(of_counted, backend="interpreter")
+    for n in (1, 2, 3, 1):
+        assert identical(compiled(torch.ones(2), n), of_counted(torch.ones(2), n))

@@ -129,7 +129,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     check_frames(function, args, kwargs)
     function = original(function)
     args, kwargs = number_types.with_accepted(function, args, kwargs)
-    if number_methods.is_of_operator(function):
+    if number_methods.is_of_operator(function, args):
         return number_methods.of_operator(function, args)
     rule = _rule(function)
     if args and type(args[0]) is Generated and function in OF_GENERATORS:

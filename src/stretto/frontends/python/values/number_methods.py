@@ -41,15 +41,17 @@ def attribute(number: TracedTensor, name: str) -> Any:
     return getattr(concrete(number, kind_of_number(number).__name__), name)
 
 
-def is_of_operator(function: Any) -> bool:
+def is_of_operator(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether it is a method of numbers that an operator calls, as `n.__add__` and `int.__add__`,
-    which says NotImplemented where the other number is of a type that it does not know."""
+    which says NotImplemented where the other number is of a type that it does not know. A class
+    derived from that of numbers may call it in a method of the same name."""
     if _name(function) not in _OPERATORS:
         return False
     owner = getattr(function, "__self__", None)
     if owner is None:
-        return getattr(function, "__objclass__", None) in (bool, int, float)
-    return _kind(owner) is not None or isinstance(owner, _BESIDE_NUMBERS)
+        is_known = getattr(function, "__objclass__", None) in (bool, int, float) and bool(args)
+        return is_known and (is_number(args[0]) or type(args[0]) in _PLAIN)
+    return is_number(owner) or type(owner) in (*_PLAIN, *_BESIDE_NUMBERS)
 
 
 def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
@@ -57,12 +59,9 @@ def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
     owner = getattr(function, "__self__", None)
     values = args if owner is None else (owner, *args)
     name = _name(function)
-    if isinstance(owner, _BESIDE_NUMBERS) and _kind(owner) is None:
-        return (
-            function(*args)
-            if not any(map(is_number, args))
-            else Hooks.call(_OPERATORS[name], *values)
-        )
+    if type(owner) in _BESIDE_NUMBERS:
+        is_known = not any(map(is_number, args))
+        return function(*args) if is_known else Hooks.call(_OPERATORS[name], *values)
     kind: Any = function.__objclass__ if owner is None else _kind(owner)
     if not hasattr(kind, name):
         raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
@@ -89,7 +88,8 @@ def _kind(value: Any) -> type | None:
 
 
 _KINDS_OF_SIZES = {torch.SymBool: bool, torch.SymFloat: float, torch.SymInt: int}
-_BESIDE_NUMBERS = (complex, np.ndarray, np.generic)
+_PLAIN = (bool, int, float, *_KINDS_OF_SIZES)
+_BESIDE_NUMBERS = (complex, np.ndarray)
 _NOT_REFLECTED = ("__rshift__",)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     f"__{prefix}{name}__": getattr(operator, f"__{name}__")
