@@ -48,6 +48,17 @@ def test_signatures_and_calls_are_counted() -> None:
     assert "f32[3]" in text and "f32[s0]" in text
 
 
+def _added(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0] + torch.ones(2)
+
+
+def test_calls_that_ran_in_python_are_counted() -> None:
+    compiled: Any = stretto.compile(_added, backend="emulator")
+    for values in ([1.0, 2.0], [1.0, -1.0], [3.0, 4.0]):
+        compiled(torch.tensor(values))
+    assert "3 calls, 1 of them in Python" in compiled.explain()
+
+
 def test_it_says_for_which_sizes_a_program_was_verified() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ w) @ w

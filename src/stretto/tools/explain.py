@@ -58,9 +58,9 @@ def explain(compiled: Compiled) -> str:
         out.write(f"each size has its own program: {reason}")
     for number, entry in enumerate(entries, 1):
         out.write()
-        out.write(
-            f"signature {number}: backend {entry.stages.backend}, {counted(entry.calls, 'call')}"
-        )
+        again = f", {entry.runs_in_python} of them in Python" if entry.runs_in_python else ""
+        calls = counted(entry.calls, "call") + again
+        out.write(f"signature {number}: backend {entry.stages.backend}, {calls}")
         with out.indent():
             _write_entry(out, entry, compiled)
     _write_fallback(out, compiled)
