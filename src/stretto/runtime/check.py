@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from stretto.deadline import TIMED_OUT
-from stretto.errors import RunError, VerifyError
+from stretto.errors import RaisesInPython, RunError, VerifyError
 from stretto.interp.interpreter import STACK_ENDED, Datum
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
@@ -71,7 +71,7 @@ class Checker:
         except Exception as stop:  # a RunError, or what a check of the user's own raises
             is_error = isinstance(stop, RunError)
             reason = stop.message if is_error else f"{type(stop).__name__}: {stop}"
-            if reason in (TIMED_OUT, STACK_ENDED):
+            if reason in (TIMED_OUT, STACK_ENDED) or isinstance(stop, RaisesInPython):
                 return
             raise VerifyError(
                 f"the compiled program ran, but the interpreter stopped: {reason}",

@@ -11,8 +11,9 @@ import linecache
 import time
 import tokenize
 import types
+import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ class Pulled(NamedTuple):
 def pulled(function: types.FunctionType) -> Pulled | None:
     """A generator function, which may be rewritten already, in that form; None where it has
     none."""
-    code = function.__code__
+    code = code_of(function)
     key = code_key(code)
     if key not in _PULLED:
         found = definition_of(code)
@@ -141,8 +142,21 @@ def compiled_within(node: ast.FunctionDef, free: list[str], code: types.CodeType
     flags = code.co_flags & __future__.annotations.compiler_flag
     compiled = compile(module, code.co_filename, "exec", flags, dont_inherit=True)
     inner = _code_named(_code_named(compiled, "__stretto_factory"), node.name)
-    named = _renamed(inner, inner.co_qualname, code.co_qualname)
-    return named.replace(co_name=code.co_name)
+    named = _renamed(inner, inner.co_qualname, code.co_qualname).replace(co_name=code.co_name)
+    _COMPILED.update(_codes_in(named))
+    return named
+
+
+_COMPILED = weakref.WeakSet[types.CodeType]()
+"""The code that this module has compiled, from text that it has found to be that of a function."""
+
+
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code, and that of all functions in it."""
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, types.CodeType):
+            yield from _codes_in(item)
 
 
 def _renamed(code: types.CodeType, old: str, new: str) -> types.CodeType:
@@ -189,7 +203,9 @@ def _is_as_imported(code: types.CodeType) -> bool:
         changed = Path(code.co_filename).stat().st_mtime
     except OSError:
         return True  # a cell of a notebook, or made by a program
-    if changed < _STARTED - _BEFORE or any(name.startswith("@py") for name in code.co_varnames):
+    parts = list(_codes_in(code))
+    by_pytest = any(name.startswith("@py") for part in parts for name in part.co_varnames)
+    if changed < _STARTED - _BEFORE or by_pytest or code in _COMPILED:
         return True  # pytest compiles functions with asserts from another text
     text = "".join(linecache.getlines(code.co_filename))
     flags = code.co_flags & __future__.annotations.compiler_flag
@@ -208,13 +224,11 @@ def _codes_of(filename: str, text: str, flags: int) -> dict[tuple[str, int], lis
     """The code of all functions in a file, by qualified name and first line."""
     found = defaultdict[tuple[str, int], list[types.CodeType]](list)
     try:
-        pending = [compile(text, filename, "exec", flags, dont_inherit=True)]
+        module = compile(text, filename, "exec", flags, dont_inherit=True)
     except SyntaxError:
         return found
-    while pending:
-        code = pending.pop()
+    for code in _codes_in(module):
         found[code.co_qualname, code.co_firstlineno].append(code)
-        pending += [item for item in code.co_consts if isinstance(item, types.CodeType)]
     return found
 
 
