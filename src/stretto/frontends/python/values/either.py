@@ -230,9 +230,11 @@ def _items_of(container: Any) -> list[Any]:
     """The values of a dict, or the items of a list or tuple; none of other objects."""
     match container:
         case dict():
-            return [*container.values()]
-        case list() | tuple():
-            return [*container]
+            return list(dict.values(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case list():
+            return list(list.__iter__(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case tuple():  # a class derived from it may have methods of its own
+            return list(tuple.__iter__(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         case _:
             return []
 
