@@ -15,6 +15,7 @@ from stretto.frontends.python.control.branches import (
     is_traced,
     stage_not,
     truth,
+    use,
 )
 from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.control.learned import (
@@ -37,6 +38,7 @@ from stretto.frontends.python.tracing.signals import (
 )
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
+from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
@@ -323,6 +325,12 @@ def stage_for(
     loop = UserLoop(frame, body, frozenset(live), place or body.__code__, stop)
     if source is None:
         _native(iter(iterable), loop)
+        return
+    if isinstance(source.length, Either):  # as many as one of several lists has
+        of_length: Any = lambda length: stage_for(  # noqa: E731
+            frame, Indexed(length, source.item), body, live, stop, place
+        )
+        use(source.length, of_length, frame, frozenset(live))
         return
     static = source.length if isinstance(source.length, int) else None
     if static is not None and static <= tracer().options.unroll:
