@@ -279,7 +279,7 @@ class Entry:
 
 
 def ends_in_python(op: Op) -> bool:
-    """Whether an op checks what lets the call start again in Python where it does not hold."""
+    """Returns True if the call may start again in Python, because a check of the op fails."""
     if isinstance(op, TensorOp):
         return bool(relations_of_sizes(op))
     return isinstance(op, CheckOp) and issubclass(eager_class(op.failure.error), RaisesInPython)

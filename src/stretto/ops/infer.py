@@ -106,7 +106,7 @@ class Relation:
                 return self.sign == "==" and self.left == self.right
 
     def holds(self, left: int, right: int) -> bool:
-        """Whether it holds of these sizes."""
+        """Compares these sizes in the place of the left and the right one."""
         return bool(COMPARISONS[self.sign](left, right))
 
     def renamed(self, renaming: Renaming) -> Relation:

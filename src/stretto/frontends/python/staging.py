@@ -494,7 +494,7 @@ def augment(operation: str, value: Any, other: Any) -> Any:
     if not isinstance(value, _IMMUTABLE):
         changes(value)
     if isinstance(value, dict | builtins.set):
-        other = fixed_keys(other)
+        other = fixed_keys(value, other)
     return _INPLACE[operation](value, other)
 
 

@@ -27,10 +27,11 @@ bag |= {v}; bag.add((v, 1)); bag.symmetric_difference_update({v, 5})
 bag.intersection_update([v]); bag -= {v, 7}; bag ^= {v}; bag &= {v, 7}
 bag.difference_update((v,)); bag.remove(v); bag.update(map(abs, [v])); table[v] = 2
 table[v, 2] = v; table.setdefault(v, 3); table.update({v: 1}); table.update([(v, 1)])
-table.pop(v, None); del table[v]; table |= {v: 2}; table.update(dict([(v, 3)])); table.get(v)
-table.update({k: 1 for k in [v]}); table.setdefault((v,), []).append(v); table[7] = {v}
-table[7] = {v: v}; tally[v] += 1; tally.update([v]); tally.subtract([v, 1])
-tally += Counter([v]); order[v] = 1; order.move_to_end(v); order.update({v: 2})
+table.update([("n", len(x))]); table.update(n=v); table.pop(v, None); del table[v]
+table |= {v: 2}; table.update(dict([(v, 3)])); table.get(v); table.update({k: 1 for k in [v]})
+table.setdefault((v,), []).append(v); table[7] = {v}; table[7] = {v: v}; tally[v] += 1
+tally.update([v]); tally.subtract([v, 1]); tally += Counter([v]); tally &= Counter([v])
+tally |= Counter([v, 9]); order[v] = 1; order.move_to_end(v); order.update({v: 2})
 lists[v].append(1); lists[v, 1] += [v]; place.bag = {v, 2}; place.bag.add(v); place.bag |= {v}
 place.table[v] = v; place.table = {v: 1}; place.bag = frozenset([v]); place.bag = set([v, 2])
 place.table = dict.fromkeys([v, 1], 2); place.bag = {v + 1, (v, v)}"""

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import stretto
 from stretto.errors import CaptureError
 
-from ..checks import defined, identical
+from ..checks import defined, identical, outcome
 
 # Expressions of x, four floats, m, an int, z, a tensor of m zeros, and p, those of x above 0.
 FORMS = """x.reshape(2, m); x.view(m, -1); x.view(m, 2).view(4); x.reshape(len(p), -1)
@@ -61,25 +61,21 @@ def added(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
 NAMES = {"F": F, "added": added, "assigned": assigned, "copied": copied, "torch": torch}
 
 
-def outcome(function: Any, values: list[float], number: int) -> Any:
-    try:
-        return function(torch.tensor(values), torch.tensor([number]))
-    except CaptureError:
-        raise
-    except Exception as error:
-        return next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
-
-
-@pytest.mark.parametrize("text", texts_of(FORMS))
-@pytest.mark.filterwarnings("ignore")
-def test_right_or_refused(text: str, tmp_path: Path) -> None:
+def made(text: str, folder: Path) -> Any:
+    """A function of x and a tensor with the number m that returns this expression."""
     source = f"""
 def program(x, i):
     m = int(i[0])
     z, p = torch.zeros(m), x[x > 0]
     return {text}
 """
-    function: Any = defined(source, NAMES, tmp_path)["program"]
+    return defined(source, NAMES, folder)["program"]
+
+
+@pytest.mark.parametrize("text", texts_of(FORMS))
+@pytest.mark.filterwarnings("ignore")
+def test_right_or_refused(text: str, tmp_path: Path) -> None:
+    function = made(text, tmp_path)
     compiled = stretto.compile(function, backend="interpreter")
     for values in (
         [1.0, 2.0, 3.0, 4.0],
@@ -88,9 +84,9 @@ def program(x, i):
         [4.0, -1.0, -1.0, -2.0],
     ):
         for number in (2, 1, 4, 3, 0, -1):
-            wanted = outcome(function, values, number)
+            wanted = outcome(function, torch.tensor(values), torch.tensor([number]))
             try:
-                found = outcome(compiled, values, number)
+                found = outcome(compiled, torch.tensor(values), torch.tensor([number]))
             except CaptureError:
                 return
             assert found is wanted or identical(found, wanted), (values, number, found, wanted)
@@ -104,14 +100,8 @@ x[z == 0]; copied(x, z)"""
 
 @pytest.mark.parametrize("text", texts_of(CAPTURED))
 def test_captured(text: str, tmp_path: Path) -> None:
-    source = f"""
-def program(x, i):
-    m = int(i[0])
-    z, p = torch.zeros(m), x[x > 0]
-    return {text}
-"""
-    function: Any = defined(source, NAMES, tmp_path)["program"]
+    function = made(text, tmp_path)
     compiled: Any = stretto.compile(function, backend="cpu")
     for number in (2, 1, 4):
-        given = [1.0, 2.0, 3.0, 4.0], number
+        given = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([number])
         assert identical(outcome(compiled, *given), outcome(function, *given))

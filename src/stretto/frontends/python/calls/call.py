@@ -12,8 +12,10 @@ import inspect
 import logging
 import threading
 import types
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from enum import Enum
+from operator import is_not
 from typing import Any, NoReturn
 
 import torch
@@ -119,8 +121,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     _note_changes(function, args)
     owner = getattr(function, "__self__", None)
     if args and isinstance(owner, dict | set):
-        fixed = fixed_keys if function.__name__.endswith(("update", "subtract")) else fixed_key
-        args = (fixed(args[0]), *args[1:])
+        updates = function.__name__.endswith(("update", "subtract"))
+        first = fixed_keys(owner, args[0]) if updates else fixed_key(args[0])
+        args = (first, *args[1:])
     acts = effects.rule_of(function)
     if acts is not None:
         return acts(*args, **kwargs)
@@ -207,20 +210,32 @@ def fixed_key(key: Any) -> Any:
             return concrete(key, "number for a key")
         except Abort:
             return key
-    return tuple(map(fixed_key, key)) if type(key) is tuple else key  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if type(key) is not tuple:
+        return key
+    parts: Any = tuple(map(fixed_key, key))  # pyright: ignore[reportUnknownArgumentType]
+    return parts if any(map(is_not, key, parts)) else key  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def fixed_keys(items: Any) -> Any:
-    """What a dict or set is updated with, with such keys."""
-    match items:
-        case dict():
-            return {fixed_key(key): value for key, value in items.items()}  # pyright: ignore[reportUnknownVariableType]
-        case set() | frozenset():
-            return set(map(fixed_key, items))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case list() | tuple():
-            return list(map(fixed_key, items))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case _:
-            return items
+def fixed_keys(holder: Any, items: Any) -> Any:
+    """The argument of an update of a dict or set, with keys as `fixed_key` has them. It stays the
+    same object where all of them are so already."""
+    kind: Any = type(items)
+    if kind in (dict, OrderedDict, Counter):
+        pairs = [(fixed_key(key), value) for key, value in items.items()]
+        return kind(dict(pairs)) if any(map(is_not, items, (key for key, _ in pairs))) else items
+    if kind not in (list, tuple, set, frozenset):
+        return items
+    has_pairs = isinstance(holder, dict) and not isinstance(holder, Counter)
+    found = [_fixed_pair(item) if has_pairs else fixed_key(item) for item in items]
+    return kind(found) if any(map(is_not, items, found)) else items
+
+
+def _fixed_pair(pair: Any) -> Any:
+    """A key and its value, with the key as `fixed_key` has it."""
+    if type(pair) is not tuple or len(pair) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        return pair
+    key: Any = fixed_key(pair[0])
+    return pair if key is pair[0] else (key, pair[1])  # pyright: ignore[reportUnknownVariableType]
 
 
 def _note_changes(function: Any, args: tuple[Any, ...]) -> None:

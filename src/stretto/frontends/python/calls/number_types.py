@@ -108,7 +108,7 @@ def check_error(
 
 
 _OF_SHAPES = "data-dependent expression"
-"""What torch says where it would have to know a size that data decide, in errors of any class."""
+"""Torch has this in an error, of any class, if it would have to know a size that data decide."""
 
 
 class _Parsed(Exception):

@@ -327,9 +327,10 @@ def stage_for(
         _native(iter(iterable), loop)
         return
     if isinstance(source.length, Either):  # as many as one of several lists has
-        of_length: Any = lambda length: stage_for(  # noqa: E731
-            frame, Indexed(length, source.item), body, live, stop, place
-        )
+
+        def of_length(length: Any) -> None:
+            stage_for(frame, Indexed(length, source.item), body, live, stop, place)
+
         use(source.length, of_length, frame, frozenset(live))
         return
     static = source.length if isinstance(source.length, int) else None

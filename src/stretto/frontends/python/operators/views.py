@@ -122,9 +122,8 @@ def _reshaped(func: Any) -> ViewRule:
 
 
 def _fitting_view(func: Any, x: TracedTensor, *args: Any) -> Any:
-    """What a view operator makes of the fake tensor. Where the shape that is asked for has sizes
-    that data decide, torch takes them for what the tensor needs; a call where they are not runs in
-    Python."""
+    """The fake result of a view operator. Torch takes sizes that data decide, in the shape that is
+    asked for, for what the tensor needs; a call where they are not runs in Python."""
     asked: Any = args[0] if args and isinstance(args[0], tuple | list) else ()
     known: list[Any] = [size if is_decided(size) else None for size in asked]
     dims = [None if size is None else tracer().dim(size) for size in known]
@@ -247,7 +246,9 @@ def _check(position: Value, tensor: TracedTensor, dim: int, length: Any, operato
     state.emit(Positions(state.use(position), size, count, operator, dim, True).check(), ())
 
 
-def narrowed(tensor: TracedTensor, dim: int, start: Value, length: Any) -> TracedTensor:
+def narrowed(
+    tensor: TracedTensor, dim: int, start: Value, length: int | torch.SymInt
+) -> TracedTensor:
     """`length` elements of `dim` from a position known only at run time."""
     fake = _fake_view(aten.narrow.default, tensor, dim, 0, length)
     _check(start, tensor, dim % tensor.dim(), length, "stretto.narrow")
@@ -444,10 +445,11 @@ def _in_order_of_memory(x: TracedTensor) -> TracedTensor:
 def _expand(x: TracedTensor, sizes: list[int], **_: Any) -> TracedTensor:
     """The tensor repeated without copies; where an element is repeated it cannot be written."""
     own = list(x.shape)
-    for place, size in enumerate(sizes[len(sizes) - x.dim() :]):
-        if is_decided(own[place]) and size != -1:
-            own[place] = size  # a size that data decide is taken for another than 1
-    x = _with_shape(x, _fitting_view(aten.view.default, x, own))
+    wanted = sizes[len(sizes) - x.dim() :]
+    taken = [n for n, size in enumerate(own) if is_decided(size) and wanted[n] != -1]
+    if taken:  # a size that data decide is taken for the wanted one, not for 1
+        shape = [wanted[n] if n in taken else size for n, size in enumerate(own)]
+        x = _with_shape(x, _fitting_view(aten.view.default, x, shape))
     fake = _fitting_view(aten.expand.default, x, sizes)
     new = fake.dim() - x.dim()
     before, after = (tuple(map(tracer().dim, shape)) for shape in (x.shape, fake.shape))

@@ -197,8 +197,9 @@ def _module(filename: str) -> ast.Module | None:
 
 
 def _is_as_imported(code: types.CodeType) -> bool:
-    """Whether the file still has the text that `code` was compiled from. It may have been edited
-    since it was imported. Files that are older than the process are not looked at."""
+    """Returns True if the file still has the text that `code` was compiled from, which somebody may
+    have edited since the import. A file that did not change in the last hour before this module
+    was imported, or later, has it."""
     try:
         changed = Path(code.co_filename).stat().st_mtime
     except OSError:
@@ -233,7 +234,7 @@ def _codes_of(filename: str, text: str, flags: int) -> dict[tuple[str, int], lis
 
 
 def _is_alike(code: types.CodeType, other: types.CodeType) -> bool:
-    """Whether both do the same."""
+    """Returns True if both have the same instructions, names and constants."""
     if (code.co_code, code.co_names) != (other.co_code, other.co_names):
         return False
     pairs = zip(code.co_consts, other.co_consts, strict=False)

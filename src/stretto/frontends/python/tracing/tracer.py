@@ -679,7 +679,7 @@ def data_dependent_shape(what: str = "a shape") -> Abort:
 
 
 def is_tracing() -> bool:
-    """Whether a capture is going on whose trace has not ended."""
+    """Returns True if this thread is tracing a function."""
     state = active()
     return state is not None and bool(state.regions)
 

@@ -8,7 +8,7 @@ options. So what eager PyTorch raises for one of them is raised where the progra
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from stretto.frontends.python.tracing.frames import UNDEFINED
@@ -227,16 +227,15 @@ def check_compared(*values: Any) -> None:
 
 
 def _items_of(container: Any) -> list[Any]:
-    """The values of a dict, or the items of a list or tuple; none of other objects."""
-    match container:
-        case dict():
-            return list(dict.values(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case list():
-            return list(list.__iter__(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case tuple():  # a class derived from it may have methods of its own
-            return list(tuple.__iter__(container))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        case _:
-            return []
+    """The values of a dict, or the items of a list or tuple; none of other objects. A class derived
+    from these may have methods of its own, which are not called."""
+    found = (of_kind for kind, of_kind in _ITEMS if isinstance(container, kind))
+    return list(next(found, lambda _: ())(container))
+
+
+_ITEMS: tuple[tuple[type, Callable[[Any], Iterable[Any]]], ...] = (
+    (dict, dict.values), (list, list.__iter__), (tuple, tuple.__iter__),
+)  # fmt: skip
 
 
 def check_truth(value: Any) -> None:

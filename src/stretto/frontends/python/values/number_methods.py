@@ -42,9 +42,9 @@ def attribute(number: TracedTensor, name: str) -> Any:
 
 
 def is_of_operator(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether it is a method of numbers that an operator calls, as `n.__add__` and `int.__add__`,
-    which says NotImplemented where the other number is of a type that it does not know. A class
-    derived from that of numbers may call it in a method of the same name."""
+    """Returns True for a method of numbers that an operator calls, as `n.__add__` and
+    `int.__add__`; not for one of an object whose class is derived from that of numbers: it may have
+    a method of the same name, which calls this one."""
     if _name(function) not in _OPERATORS:
         return False
     owner = getattr(function, "__self__", None)
@@ -55,7 +55,7 @@ def is_of_operator(function: Any, args: tuple[Any, ...]) -> bool:
 
 
 def of_operator(function: Any, args: tuple[Any, ...]) -> Any:
-    """What such a method returns."""
+    """Calls such a method. It returns NotImplemented if it does not know the other type."""
     owner = getattr(function, "__self__", None)
     values = args if owner is None else (owner, *args)
     name = _name(function)

@@ -116,9 +116,10 @@ def _is_of_the_call(size: Size) -> bool:
 
 
 def compare_in_run() -> None:
-    """What is made of several operators in C++, as `broadcast_tensors`, compares sizes before any
-    of these, and takes those that data decide for what it needs. The run compares them, too; where
-    they are others, the call runs in Python."""
+    """Emits the comparisons of sizes that torch has made outside of operators. A function that C++
+    makes of several operators, as `broadcast_tensors`, compares sizes before it calls any of them,
+    and takes those that data decide for what it needs. A call where they are others runs in
+    Python."""
     state = tracer()
     for symbol, expression in state.sizes.env.forget_equal(state.symbols):
         dim = state.dim_of(expression)
