@@ -3,10 +3,12 @@
 import difflib
 import gc
 import logging
+import lzma
 import os
 import random
 import signal
 from collections.abc import Callable, Generator
+from itertools import islice
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +20,8 @@ from tests.sampling import chosen
 pytest_plugins = ("tests.native", "tests.compile_times")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
+MOST_LINES = 400
+"""Lines of a difference from a golden file that a failing test shows."""
 
 # Property tests compile; how long one takes says nothing about its being right.
 hypothesis.settings.register_profile("stretto", deadline=None)
@@ -109,7 +113,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(text, name)`: `text` must be what `tests/golden/<name>` holds.
 
     With `--update-golden` (`make golden`) the file is rewritten instead; read the diff before
-    committing it.
+    committing it. A file whose name ends with `.xz` is kept compressed.
     """
     return golden_check(GOLDEN_FOLDER, update=request.config.getoption("--update-golden"))
 
@@ -119,17 +123,27 @@ def golden_check(folder: Path, *, update: bool) -> Callable[[str, str], None]:
 
     def check(text: str, name: str) -> None:
         path = folder / name
+        opened = lzma.open if path.suffix == ".xz" else open
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        elif not path.exists():
+            if path.exists():
+                with opened(path, "rt") as file:
+                    if file.read() == text:
+                        return
+            with opened(path, "wt") as file:
+                file.write(text)
+            return
+        if not path.exists():
             pytest.fail(f"no golden file {name}: run `make golden`, read it, commit it")
-        elif (expected := path.read_text()) != text:
+        with opened(path, "rt") as file:
+            expected = file.read()
+        if expected != text:
             diff = difflib.unified_diff(
                 expected.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm=""
             )
+            shown = list(islice(diff, MOST_LINES))
             pytest.fail(
-                "\n".join([f"{name} changed; if it should, run `make golden`", *diff]),
+                "\n".join([f"{name} changed; if it should, run `make golden`", *shown]),
                 pytrace=False,
             )
 
