@@ -22,7 +22,7 @@ INSTALLED_RAY := .venv/.installed-ray
 INSTALLED_OUTSIDE := .venv-outside/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo near test whole outside ray lint type golden fuzz bench gpu lease docs
+.PHONY: help setup demo near test whole outside ray lint type golden fuzz answers bench gpu lease docs
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,16 @@ golden: setup ## rewrite the golden files from what the compiler prints now
 	$(BIN)/pytest tests/golden --update-golden $(ARGS)
 
 fuzz: setup ## try random functions and torch's own databases: make fuzz ARGS="--part functions --count 200"
-	$(BIN)/stretto fuzz $(ARGS)
+	$(BIN)/python -m checks.fuzz $(ARGS)
+
+# Databases on the interpreter, and as many random programs as take minutes.
+ANSWERS := tests/golden/answers.jsonl.xz
+answers: setup ## compare what the databases and random programs with fixed seeds give with what they gave
+	$(BIN)/python -m checks.fuzz --count 0 --machines interpreter --part modules --part exportdb --part operators --against $(ANSWERS) $(ARGS)
+	$(BIN)/python -m checks.fuzz --no-reduce --count 400 --seed 130000 --part python --against $(ANSWERS) $(ARGS)
+	$(BIN)/python -m checks.fuzz --no-reduce --count 200 --seed 60000 --part functions --against $(ANSWERS) $(ARGS)
+	$(BIN)/python -m checks.fuzz --no-reduce --count 60 --part sizes --against $(ANSWERS) $(ARGS)
+	$(BIN)/python -m checks.fuzz --no-reduce --count 100 --part instances --against $(ANSWERS) $(ARGS)
 
 bench: setup $(INSTALLED_BENCH) ## time the zoo against its peers (installs them first)
 	$(BIN)/stretto bench $(ARGS)

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.batching.levels import LevelProgram, Tables, check_tables
+from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, output_types, row_type, rows_inputs
 from stretto.batching.program import Block, Input, Operation, Step
 from stretto.batching.types import RowsType, Scalar, TensorType
 from stretto.ir.types import DType
+from tests.batching.level_tables import check_tables
 
 Kind = TensorType | RowsType | Scalar
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import stretto
+from checks.fuzz.compare import differences
+from checks.fuzz.observe import observe
 from stretto.options import Options
-from stretto.tools.fuzz.compare import differences
-from stretto.tools.fuzz.observe import observe
 from tests.sampling import every
 
 torch.manual_seed(0)

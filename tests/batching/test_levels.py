@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stretto.batching.levels import LevelProgram, Tables, check_tables
+from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, INDICES
 from stretto.batching.program import Block
 from stretto.errors import CaptureError, VerifyError
 from stretto.options import Options
 from tests.batching.blocks import BLOCKS, FLOAT, INT, ROWS_BLOCKS, V
+from tests.batching.level_tables import check_tables
 from tests.batching.levels import block_of, chain_of, check, f32, launch
 from tests.sampling import every
 

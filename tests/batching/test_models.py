@@ -11,7 +11,7 @@ import torch
 
 import stretto
 from benchmarks.models.instances import INSTANCE_ZOO, build
-from stretto.tools.fuzz.observe import Thing, observe
+from checks.fuzz.observe import Thing, observe
 from tests.sampling import sampled
 
 SIZES = (0, 1, 2, 3, 5, 8, 13, 33, 64, 100, 256)

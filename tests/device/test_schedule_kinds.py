@@ -10,11 +10,11 @@ from itertools import pairwise, product
 
 import pytest
 
+from checks.mutants import Tally, judge_mutant
+from checks.mutation import Mutant
+from checks.mutation.parts import at_path, places, with_part
 from stretto.device.program import DeviceProgram, Item, Placement, Run, Schedule, Wait
 from stretto.device.verifier import verify
-from stretto.tools.mutants import Tally, judge_mutant
-from stretto.tools.mutation import Mutant
-from stretto.tools.mutation.parts import at_path, places, with_part
 from tests.sampling import sampled
 from tests.schedule.kinds import CHOICES, KINDS, kind_specimen
 

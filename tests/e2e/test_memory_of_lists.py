@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.tools.fuzz.machines import MACHINES, spread
+from checks.fuzz.machines import MACHINES, spread
 from tests.frontends.python.checks import assert_same
 
 

@@ -1,7 +1,7 @@
 """Infinities, NaN, signed zeros and the ends of each dtype's range, against eager.
 
-The first part is a sample of what `stretto fuzz --part special` tries: each float dtype, operators
-of torch's database. The second part is what that found.
+The first part is a sample of what `--part special` of `make fuzz` tries: each float dtype,
+operators of torch's database. The second part is what that found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stretto
-from stretto.tools.fuzz.outcome import FAILURES
+from checks.fuzz.outcome import FAILURES
 from tests.sampling import every
 
 LARGE = 3e38
@@ -37,7 +37,7 @@ def chosen() -> list[str]:
 @pytest.mark.parametrize("name", every(2, chosen()))
 def test_sample(name: str) -> None:
     pytest.importorskip("expecttest", reason="torch's sample inputs need the package expecttest")
-    from stretto.tools.fuzz.operators import operators, special_samples
+    from checks.fuzz.operators import operators, special_samples
 
     samples = [sample for sample in special_samples(2) if sample.name == name]
     assert samples

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import stretto
+from checks.mutation import mutate
 from stretto import Options
 from stretto.build import build
 from stretto.device.expr import Apply
@@ -30,7 +31,6 @@ from stretto.machines.cuda.templates.user import User, block_sizes
 from stretto.machines.machine import Stages
 from stretto.machines.registry import registered
 from stretto.schedule.plan import make_plan
-from stretto.tools.mutation import mutate
 from tests.extending import operators
 from tests.extending.operators import fast_gelu, rotary, smooth
 from tests.extending.test_programs import (

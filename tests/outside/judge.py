@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 import stretto
+from checks.fuzz.compare import differences
+from checks.fuzz.observe import observe
+from checks.fuzz.outcome import REFUSALS
 from stretto.errors import StrettoError
 from stretto.failures import is_defect
-from stretto.tools.fuzz.compare import differences
-from stretto.tools.fuzz.observe import observe
-from stretto.tools.fuzz.outcome import REFUSALS
 from tests.outside.registry import Case, Program, programs
 
 

@@ -1,6 +1,6 @@
 """Random Programs under all policies, numbers of units, and passes that change what waits for what.
 
-`stretto fuzz --part schedules` draws many more.
+`python -m checks.fuzz --part schedules` draws many more.
 """
 
 from __future__ import annotations

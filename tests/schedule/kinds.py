@@ -7,10 +7,10 @@ from functools import cache
 
 import torch
 
+from checks.mutants import Specimen
 from stretto.ir.core import Program
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.passes.manager import run_passes
-from stretto.tools.mutants import Specimen
 from tests.backends import SPREAD
 from tests.property.combinations import Combination, Use
 from tests.schedule.policies import POLICIES

@@ -16,6 +16,7 @@ from torch import Tensor
 import stretto
 from benchmarks.models import CORE
 from benchmarks.models import build as build_model
+from checks.mutants import Outcome, Specimen
 from stretto.device.costs import CostModel
 from stretto.device.forms import ProgramInterface
 from stretto.device.normalize import normalize
@@ -37,7 +38,6 @@ from stretto.machines.stages import PASSES
 from stretto.options import Options
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import schedule
-from stretto.tools.mutants import Outcome, Specimen
 from tests.backends import SPREAD
 from tests.e2e.language import CASES
 from tests.schedule.policies import POLICIES

@@ -32,7 +32,6 @@ from stretto.errors import ScheduleError, VerifyError
 from stretto.frontends.python import capture
 from stretto.ir.types import DType
 from stretto.machines.cuda.plan import PlanExecutable, in_order
-from stretto.machines.cuda.shuffled import sequence_graphs, shuffled
 from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
 from stretto.options import Options
@@ -41,6 +40,7 @@ from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
 from stretto.schedule.streams import arranged, implied, opara_streams
 from tests.schedule.random_trees import random_tree
+from tests.schedule.shuffled import sequence_graphs, shuffled
 from tests.schedule.trees import EAGER
 
 Function = Callable[[torch.Tensor], torch.Tensor]

@@ -242,22 +242,6 @@ class Profiler(Protocol):
     def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int, int]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """How `stretto fuzz` tries random functions on a machine.
-
-    units: how many it asks for. spread: work is cut finely and dealt over all units, however small
-    it is. every: one function in this many is tried, since the machine is slow. options: what else
-    is asked for. label: tells it from other trials of the machine where units do not.
-    """
-
-    units: int = 1
-    spread: bool = False
-    every: int = 1
-    options: Options = field(default_factory=Options)
-    label: str | None = None
-
-
 @dataclass(frozen=True)
 class Machine(ABC):
     """A machine that programs run on; `replace(machine, costs=...)` makes a variant.
@@ -293,8 +277,6 @@ class Machine(ABC):
 
     languages: ClassVar[frozenset[str]] = frozenset()
     """The languages in which it takes kernels of users; operators are library calls elsewhere."""
-
-    trials: ClassVar[tuple[Trial, ...]] = (Trial(),)
 
     @property
     @abstractmethod

@@ -1,5 +1,5 @@
 """The command line: `stretto doctor | demo | explain | calibrate | simulate | opt | bench |
-streams | cache | fuzz`.
+streams | cache`.
 
 Commands import what they run when they run it: torch alone takes a second to import, which
 `stretto --help` should not.
@@ -23,7 +23,6 @@ from stretto.errors import StrettoError
 from stretto.options import POLICIES, Options
 from stretto.text import bytes_text
 from stretto.tools.cache import CacheFolder
-from stretto.tools.fuzz.command import fuzz
 from stretto.tools.names import UsageError, require_known
 
 if TYPE_CHECKING:
@@ -540,6 +539,3 @@ def cache(
             typer.echo(f"removed {folder.clear()} programs, {size}, from {folder.path}")
         else:
             typer.echo(f"{folder.path}: {folder.entries} programs, {size}")
-
-
-app.command()(told()(fuzz))

@@ -1,4 +1,4 @@
-"""Functions that random ones (`stretto fuzz --part python`) were reduced to: each was wrong once.
+"""Functions that random ones (`--part python` of `make fuzz`) were reduced to: each was wrong once.
 
 Results, state, what is printed and exceptions are compared with eager over several calls. A
 function that is refused has to be so by a CaptureError that says why.
@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import stretto
+from checks.fuzz.outcome import Outcome
+from checks.fuzz.source import Source
+from checks.fuzz.trial import try_program
 from stretto.errors import CaptureError
-from stretto.tools.fuzz.outcome import Outcome
-from stretto.tools.fuzz.source import Source
-from stretto.tools.fuzz.trial import try_program
 
 HEAD = """\
 import itertools, torch, types

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from benchmarks.models import CORE
+from checks.machine_code import VERIFIED, Checked, check, check_cubin, check_ptx
+from checks.machine_code import sass as sass_text
+from checks.machine_code.rules import is_poll
 from stretto.machines.cuda import compile as triton_compile
+from stretto.machines.cuda import ptx as ptx_text
 from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.hazards import analysed
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.machine_code import VERIFIED, Checked, check, check_cubin, check_ptx
-from stretto.machines.cuda.machine_code import ptx as ptx_text
-from stretto.machines.cuda.machine_code import sass as sass_text
-from stretto.machines.cuda.machine_code.flow import Effect, Function
-from stretto.machines.cuda.machine_code.hazards import analysed
-from stretto.machines.cuda.machine_code.rules import is_poll
+from stretto.machines.cuda.machine_code import Effect, Function
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import SUPPORTED
 from stretto.options import Options

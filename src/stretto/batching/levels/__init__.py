@@ -2,11 +2,10 @@
 
 `capture` makes the Program of a block for one instance, `batched` the one for n rows, `program` the
 Program that loops over steps; `LevelProgram` is that one built for a machine, ready to be called.
-`tables` says what the tables are, and `check` what must hold of them.
+`tables` says what the tables are.
 """
 
-from stretto.batching.levels.check import check_tables
 from stretto.batching.levels.level_program import LevelProgram
 from stretto.batching.levels.tables import Layout, Tables, pool_types
 
-__all__ = ["Layout", "LevelProgram", "Tables", "check_tables", "pool_types"]
+__all__ = ["Layout", "LevelProgram", "Tables", "pool_types"]

@@ -30,7 +30,6 @@ from stretto.machines.machine import (
     Machine,
     Profiler,
     Stages,
-    Trial,
 )
 from stretto.machines.stages import SELECT, TO_SCHEDULE
 from stretto.options import Options
@@ -95,7 +94,6 @@ class CpuMachine(Machine):
     is_native: ClassVar[bool] = True
     takes_symbols: ClassVar[bool] = True
     languages: ClassVar[frozenset[str]] = frozenset({"cpp"})
-    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=1), Trial(units=2, spread=True))
 
     @property
     def templates(self) -> Mapping[str, type[Template]]:

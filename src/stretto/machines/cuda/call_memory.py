@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.errors import BuildError
-from stretto.machines.cuda.machine_code.hazards import Hazard
+from stretto.machines.cuda.hazards import Hazard
 
 REPORT = "please report it, with the program's text (Options(dump_dir=...))"
 _LOOPS = ("scf.for", "scf.while")

@@ -52,7 +52,6 @@ from stretto.machines.machine import (
     Machine,
     Packed,
     Stages,
-    Trial,
 )
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
@@ -206,7 +205,6 @@ class CudaMachine(TritonMachine):
 
     summary: ClassVar[str] = "one Triton kernel on an NVIDIA GPU"
     device_type: ClassVar[str] = "cuda"
-    trials: ClassVar[tuple[Trial, ...]] = ()
     is_default: ClassVar[bool] = True
     stops_at_once: ClassVar[bool] = False
     targets: ClassVar[tuple[str, ...]] = (*TARGETS, *NAMED)
@@ -310,20 +308,12 @@ def _require_room(room: int, target: str, stages: Stages) -> None:
         raise FewerUnitsError(f"the GPU holds only {room} thread blocks at once", room)
 
 
-AS_GRAPHS = Options(enqueue="graph", launches="per_kernel", control="host")
-"""Captured graphs of small launches, with branches and loops as nodes."""
-
-
 @dataclass(frozen=True)
 class EmulatedCudaMachine(TritonMachine):
     """The same kernels on CPU tensors; their text is interpreted."""
 
     summary: ClassVar[str] = "the kernels of a GPU, interpreted on this host"
     is_emulated: ClassVar[bool] = True
-    trials: ClassVar[tuple[Trial, ...]] = (
-        Trial(units=3, every=20),
-        Trial(units=3, every=20, options=AS_GRAPHS, label="graphs"),
-    )
 
     @property
     def stages(self) -> tuple[BuildStage, ...]:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError
+from stretto.machines.cuda import ptx as ptx_text
 from stretto.machines.cuda.call_memory import NO_BARRIERS, REPORT, Barriers, held_over_calls
-from stretto.machines.cuda.machine_code import ptx as ptx_text
-from stretto.machines.cuda.machine_code.hazards import Hazard, analysed
+from stretto.machines.cuda.hazards import Hazard, analysed
 
 Stage = Callable[[Any, dict[str, Any]], Any]
 """A stage of Triton: from what the one before it has made, and what is known of the kernel."""

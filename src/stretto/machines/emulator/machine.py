@@ -9,7 +9,7 @@ from typing import ClassVar
 from stretto.device.forms import Lowered, Selected
 from stretto.device.operator import Template
 from stretto.machines.emulator.executable import EmulatedExecutable
-from stretto.machines.machine import BuildStage, Machine, Stages, Trial
+from stretto.machines.machine import BuildStage, Machine, Stages
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
@@ -28,7 +28,6 @@ class EmulatorMachine(Machine):
     summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
     is_emulated: ClassVar[bool] = True
     takes_symbols: ClassVar[bool] = True
-    trials: ClassVar[tuple[Trial, ...]] = (Trial(units=3, spread=True),)
 
     @property
     def templates(self) -> Mapping[str, type[Template]]:

@@ -1,0 +1,5 @@
+"""`python -m checks.fuzz`."""
+
+from checks.fuzz.command import app
+
+app()

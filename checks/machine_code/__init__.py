@@ -1,0 +1,66 @@
+"""Checks what the compiler has made of a program's waits, signals and calls.
+
+The memory model of PTX, as the prelude argues with it, says what a correct text means. That the
+text arrives in the machine is checked here, on PTX, which Triton makes, and on SASS, which ptxas
+makes of it: `stretto.machines.cuda.machine_code` has what both are read into, `rules.py` what must
+hold on every path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from checks.machine_code import sass as _sass
+from checks.machine_code.rules import RULES, Violation, is_poll, violations
+from stretto.machines.cuda import ptx as _ptx
+from stretto.machines.cuda.machine_code import Effect, Function
+
+__all__ = ["VERIFIED", "Checked", "Violation", "check", "check_cubin", "check_ptx"]
+
+VERIFIED = ("3.6.0", "3.7.1")
+"""Versions of Triton with which the whole zoo was compiled for sm_90 without a violation, and with
+every hazard across calls ordered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """polls: functions that look at counters. releases: instructions that publish progress. Who
+    knows that a program has waits or signals must see that they are not 0."""
+
+    violations: tuple[Violation, ...]
+    polls: int
+    releases: int
+
+
+def check(functions: Iterable[Function]) -> Checked:
+    """All rules on all functions of a program."""
+    functions = tuple(functions)
+    found = [one for function in functions for rule in RULES for one in violations(function, rule)]
+    polls = [function for function in functions if is_poll(function)]
+    found += [
+        Violation("wait", poll.name, "", "", "no counter is looked at by a strong load")
+        for poll in polls
+        if not _count((poll,), Effect.LOOK, Effect.ACQUIRE)
+    ]
+    return Checked(tuple(found), len(polls), _count(functions, Effect.PUBLISH))
+
+
+def check_ptx(ptx: str) -> Checked:
+    return check(_ptx.functions(ptx))
+
+
+def check_cubin(cubin: bytes) -> Checked:
+    """Raises BuildError where Triton's disassembler is missing."""
+    from triton import knobs
+
+    return check(_sass.functions(_sass.disassemble(cubin, knobs.nvidia.nvdisasm.path)))
+
+
+def _count(functions: Iterable[Function], *effects: Effect) -> int:
+    return sum(
+        effect in effects
+        for function in functions
+        for instruction in function.instructions
+        for effect in instruction.effects
+    )

@@ -1,0 +1,195 @@
+"""What must hold on every path of a compiled program, as tables: automata over `Effect`.
+
+A rule walks every path of every function from instruction to instruction, in a state that the
+effects change. `wrong` has the pairs of a state and an effect that break the rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from stretto.machines.cuda.machine_code import Effect, Function
+
+POLL = re.compile(r"(?:^|\$_)poll__")
+"""Found in the compiler's names of the functions that are made of the prelude's `poll`."""
+
+
+class State(Enum):
+    START = auto()
+    # Of a wait.
+    POLLING = auto()  # in a function that polls, before its first look
+    LOOKED = auto()  # by the last instruction that has an effect
+    UNFENCED = auto()  # looked earlier; what was seen has not been acquired
+    FENCED = auto()  # the same, with a fence since
+    ACQUIRED = auto()  # by each thread, from what it has seen itself
+    FAILING = auto()  # the unit stops: what it reads or writes from here on holds no meaning
+    # Of a signal.
+    ORDERED = auto()  # a barrier follows all that the unit has done
+    SEALED = auto()  # a fence follows that barrier
+    # Of copies to shared memory.
+    COPYING = auto()
+    COMMITTED = auto()
+    # Of constants in shared memory.
+    KEEPING = auto()  # stored, with no barrier since
+    READING = auto()  # loaded, with no barrier since
+
+
+Moves = Mapping[tuple[State, Effect], State]
+Wrong = Mapping[tuple[State, Effect], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """moves: an effect that it does not name leaves the state as it is. in_polls: the state at the
+    beginning of functions that poll; others begin in START."""
+
+    name: str
+    moves: Moves
+    wrong: Wrong
+    in_polls: State = State.START
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    rule: str
+    function: str
+    place: str
+    instruction: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.function} {self.place}: {self.instruction}: {self.why}"
+
+
+def violations(function: Function, rule: Rule) -> list[Violation]:
+    """Each instruction that breaks the rule on some path from the beginning of the function."""
+    instructions = function.instructions
+    pending = [(0, rule.in_polls if is_poll(function) else State.START)] if instructions else []
+    seen = set(pending)
+    found: set[tuple[int, str]] = set()
+    while pending:
+        index, before = pending.pop()
+        after = before
+        for effect in instructions[index].effects:
+            if (why := rule.wrong.get((after, effect))) is not None:
+                found.add((index, why))
+            after = rule.moves.get((after, effect), after)
+        states = {before, after} if instructions[index].may_do_nothing else {after}
+        for node in ((n, state) for n in function.successors(index) for state in states):
+            if node not in seen:
+                seen.add(node)
+                pending.append(node)
+    return [
+        Violation(rule.name, function.name, instructions[n].place, instructions[n].text, why)
+        for n, why in sorted(found)
+    ]
+
+
+def is_poll(function: Function) -> bool:
+    return POLL.search(function.name) is not None
+
+
+# ---- the rules -----------------------------------------------------------------------------------
+
+_DATA = (Effect.LOAD, Effect.STORE, Effect.UPDATE, Effect.COPY)
+_LOOKED = (State.LOOKED, State.UNFENCED, State.FENCED)
+_LEAVING = (*_DATA, Effect.PUBLISH, Effect.CALL, Effect.RETURN)
+
+
+def _waits() -> Rule:
+    """A look, a fence of the thread that has looked, a barrier, and only then anything else.
+
+    The fence may be part of the look: an acquire load, which is in SASS a strong load with the
+    invalidation directly behind it.
+    """
+    before = (State.START, State.POLLING, State.ACQUIRED)
+    moves = {
+        **{(state, Effect.LOOK): State.LOOKED for state in before},
+        **{(state, Effect.ACQUIRE): State.ACQUIRED for state in before},
+        **{(state, Effect.LOOK): State.UNFENCED for state in _LOOKED},
+        (State.LOOKED, Effect.INVALIDATE): State.ACQUIRED,
+        (State.LOOKED, Effect.BARRIER): State.UNFENCED,
+        (State.LOOKED, Effect.FENCE): State.FENCED,
+        (State.UNFENCED, Effect.FENCE): State.FENCED,
+        (State.FENCED, Effect.BARRIER): State.UNFENCED,
+        (State.FENCED, Effect.INVALIDATE): State.ACQUIRED,
+        # A barrier before the fence does not help: other threads read before this one's fence.
+        (State.ACQUIRED, Effect.BARRIER): State.START,
+        **{(state, Effect.FAIL): State.FAILING for state in (*_LOOKED, *before[1:])},
+    }
+    wrong = {
+        **{(State.POLLING, effect): "a poll looks by strong loads only" for effect in _DATA},
+        **{(state, e): "no fence since the look" for state in _LOOKED for e in _LEAVING},
+        **{(State.ACQUIRED, effect): "no barrier since the fence" for effect in _LEAVING},
+    }
+    return Rule("wait", moves, wrong, in_polls=State.POLLING)
+
+
+def _signals() -> Rule:
+    done = (*_DATA, Effect.FAIL, Effect.CALL)
+    moves = {
+        **{
+            (state, effect): State.START
+            for state in (State.ORDERED, State.SEALED)
+            for effect in done
+        },
+        (State.START, Effect.BARRIER): State.ORDERED,
+        (State.ORDERED, Effect.FENCE): State.SEALED,
+        (State.SEALED, Effect.BARRIER): State.ORDERED,
+        (State.SEALED, Effect.PUBLISH): State.ORDERED,
+    }
+    wrong = {
+        (State.START, Effect.PUBLISH): "no barrier since the unit has read or written memory",
+        (State.ORDERED, Effect.PUBLISH): "no fence since the barrier",
+    }
+    return Rule("signal", moves, wrong)
+
+
+def _copies() -> Rule:
+    pending = (State.COPYING, State.COMMITTED)
+    moves = {
+        (State.START, Effect.COPY): State.COPYING,
+        (State.COMMITTED, Effect.COPY): State.COPYING,
+        (State.COPYING, Effect.COMMIT): State.COMMITTED,
+        (State.COMMITTED, Effect.COPIED): State.START,
+    }
+    wrong = {
+        (state, effect): "a copy of global memory may not have ended"
+        for state in pending
+        for effect in (Effect.PUBLISH, Effect.CALL, Effect.RETURN)
+    }
+    return Rule("copies", moves, wrong)
+
+
+def _kept() -> Rule:
+    moves = {
+        **{(state, Effect.KEEP): State.KEEPING for state in (State.START, State.READING)},
+        (State.START, Effect.KEPT): State.READING,
+        (State.KEEPING, Effect.BARRIER): State.START,
+        (State.READING, Effect.BARRIER): State.START,
+    }
+    wrong = {
+        **{
+            (State.KEEPING, effect): "no barrier since constants were stored in shared memory"
+            for effect in (Effect.KEPT, Effect.CALL, Effect.RETURN)
+        },
+        (State.READING, Effect.KEEP): "another thread may still read what is stored over",
+    }
+    return Rule("kept", moves, wrong)
+
+
+def _coherence() -> Rule:
+    return Rule(
+        "coherence",
+        {},
+        {
+            (State.START, Effect.NON_COHERENT): "may give what memory held before a wait",
+            (State.START, Effect.ASYNC_PROXY): "is not ordered by the fences of waits and signals",
+        },
+    )
+
+
+RULES: Sequence[Rule] = (_waits(), _signals(), _copies(), _kept(), _coherence())

@@ -1,0 +1,228 @@
+"""Disassembles cubins and reads the result, SASS of compute capability 8.0 to 12.0.
+
+What its instructions do is nowhere documented. What is assumed here is what ptxas makes of each
+operation of PTX: of fence.acq_rel.gpu `MEMBAR.ALL.GPU; ERRBAR; CGAERRBAR; CCTL.IVALL`, of
+ld.acquire.gpu `LDG.E.STRONG.GPU; CCTL.IVALL`, of a release exchange `MEMBAR.ALL.GPU; ERRBAR;
+CGAERRBAR; ATOMG.E.EXCH.STRONG.GPU`, of ld.volatile `LDG.E.STRONG.SYS`. Constants in shared memory
+are loaded and stored at an offset below zero, from its end; whatever else lies there, from its
+beginning.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stretto.errors import BuildError
+from stretto.machines.cuda.machine_code import Effect, Function, Instruction, definitions
+
+_TYPE = re.compile(r"^\s*\.type\s+(\S+?),@function")
+_LABEL = re.compile(r"^(\S+):\s*$")
+_INSTRUCTION = re.compile(
+    r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z]\w*(?:\.\w+)*)(.*?);?\s*$"
+)
+_SCHEDULING = re.compile(r"\s+[&?]\w")
+"""Where what compute capability 12.0 says of the pipeline begins."""
+_TARGET = re.compile(r"\.L\w+")
+_EXCLUSIVE_OR = re.compile(r"^R\d+, R\d+, R\d+, RZ, 0x3c,")
+_ADDRESS = re.compile(r"(?<!desc)\[(U?R\d+)(?:\.64)?\]")
+_FROM_END = re.compile(r"\[[^]]*\+-0x[0-9a-f]+\]")
+_COPIES = ("MOV", "UMOV", "IMAD", "LDC", "ULDC", "R2UR")
+_ELSEWHERE = frozenset(
+    ("LDC", "LDCU", "LDL", "LDS", "LDSM", "LDTM", "STL", "STS", "STSM", "STTM", "ATOMS", "REDUX")
+)
+"""Loads, stores and reductions that are not of global memory."""
+
+
+def disassemble(cubin: bytes, nvdisasm: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        try:
+            result = subprocess.run(
+                [nvdisasm, "-c", str(file)], capture_output=True, text=True, check=True
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            detail = getattr(error, "stderr", "") or str(error)
+            raise BuildError(
+                f"{nvdisasm} cannot read the machine code: {detail.strip()}",
+                remedy="install Triton anew; its CUDA tools are part of it",
+            ) from error
+    return result.stdout
+
+
+def functions(text: str) -> list[Function]:
+    """The functions of what nvdisasm prints."""
+    names = {match[1] for line in text.splitlines() if (match := _TYPE.match(line))}
+    found: list[Function] = []
+    instructions: list[Instruction] = []
+    labels: dict[str, int] = {}
+
+    def end() -> None:
+        if found:
+            found[-1] = _refined(Function(found[-1].name, tuple(instructions), dict(labels)))
+        instructions.clear()
+        labels.clear()
+
+    for line in text.splitlines():
+        if match := _INSTRUCTION.match(line):
+            instructions.append(_instruction(int(match[1], 16), match[2], match[3], match[4]))
+        elif (label := _LABEL.match(line)) and label[1] in names:
+            end()
+            found.append(Function(label[1], ()))
+        elif label:
+            labels[label[1]] = len(instructions)
+    end()
+    return found
+
+
+def _instruction(place: int, predicate: str | None, name: str, rest: str) -> Instruction:
+    """Raises ValueError for a jump whose targets are not known."""
+    operands = _SCHEDULING.split(rest)[0].strip()
+    parts = tuple(name.split("."))
+    text = " ".join(f"{f'@{predicate} ' if predicate else ''}{name} {operands}".split())
+    jumps = parts[0] in ("BRA", "BRX", "JMP", "JMX")
+    targets = tuple(_TARGET.findall(operands)) if jumps else ()
+    if jumps and not targets:
+        raise ValueError(f"{place:#x}: nothing is known of where {text!r} goes")
+    # A jump may have a second condition among its operands: BRA !P0, `(.L_x_0)
+    always = parts[0] in ("EXIT", "RET", "BRX", "JMX", "KILL") or (
+        jumps and operands.startswith("`")
+    )
+    conditional = predicate is not None and predicate != "PT"
+    return Instruction(
+        f"{place:#x}",
+        text,
+        _effects(parts, operands),
+        conditional,
+        targets,
+        falls_through=conditional or not always,
+    )
+
+
+def _effects(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    wide = "GPU" in parts or "SYS" in parts
+    match parts[0]:
+        case "LDG" | "LD":
+            if "CONSTANT" in parts:
+                return (Effect.NON_COHERENT,)
+            return (Effect.LOOK,) if wide else (Effect.LOAD,)
+        case "STG" | "ST":
+            return (Effect.PUBLISH,) if wide else (Effect.STORE,)
+        case "ATOMG" | "ATOM":
+            kind = {"EXCH": Effect.PUBLISH, "CAS": Effect.FAIL}
+            return (next((kind[part] for part in parts if part in kind), Effect.UPDATE),)
+        case "TEX" | "TLD" | "TLD4" | "SULD":
+            return (Effect.NON_COHERENT,)
+        case "LDS" | "STS" if _FROM_END.search(operands):
+            return (Effect.KEPT,) if parts[0] == "LDS" else (Effect.KEEP,)
+        case "LDGSTS":
+            return (Effect.COPY,)
+        case "LDGDEPBAR":
+            return (Effect.COMMIT,)
+        case "DEPBAR":
+            return (Effect.COPIED,) if re.fullmatch(r"SB0, 0x0", operands) else ()
+        case "MEMBAR":
+            return (Effect.FENCE,) if wide else ()
+        case "CCTL":
+            return (Effect.INVALIDATE,) if "IVALL" in parts else ()
+        case "BAR":
+            everyone = re.fullmatch(r"0x0(, !?U?P\w+)?", operands)
+            return (Effect.BARRIER,) if everyone and {"SYNC", "RED"} & {*parts} else ()
+        case "CALL":
+            return () if "$__internal" in operands else (Effect.CALL,)
+        case "RET" | "EXIT":
+            return (Effect.RETURN,)
+        case name:
+            return _others(name)
+
+
+def _others(name: str) -> tuple[Effect, ...]:
+    """Of an instruction of which nothing is known the worst is assumed, by how its name begins."""
+    if name in _ELSEWHERE:
+        return ()
+    kinds = {
+        "UTMA": Effect.ASYNC_PROXY,
+        "UBLK": Effect.ASYNC_PROXY,
+        "LD": Effect.LOAD,
+        "ST": Effect.STORE,
+        "ATOM": Effect.UPDATE,
+        "RED": Effect.UPDATE,
+    }
+    return tuple(effect for begin, effect in kinds.items() if name.startswith(begin))
+
+
+def _refined(function: Function) -> Function:
+    """What single instructions do not tell. From a look at the error word nothing is acquired. A
+    branch by which the other threads skip a compare-and-swap is the failure of the unit, too."""
+    instructions = list(function.instructions)
+    for index, one in enumerate(function.instructions):
+        if Effect.LOOK in one.effects and _is_error_word(function, index):
+            instructions[index] = replace(one, effects=())
+        elif Effect.FAIL in one.effects and (branch := _skips(function, index)) is not None:
+            instructions[branch] = replace(instructions[branch], effects=(Effect.FAIL,))
+    return replace(function, instructions=tuple(instructions))
+
+
+def _skips(function: Function, index: int) -> int | None:
+    """The branch before an instruction whose target is behind it."""
+    for before in range(index - 1, -1, -1):
+        one = function.instructions[before]
+        if before + 1 in function.labels.values() or (one.targets and not one.falls_through):
+            return None
+        if one.targets:
+            return before if function.labels[one.targets[0]] > index else None
+    return None
+
+
+def _is_error_word(function: Function, index: int) -> bool:
+    """Whether the address is that of the control block itself: a copy of an argument, without an
+    offset. A counter's address has one, and that of the thread besides."""
+    address = _ADDRESS.search(function.instructions[index].text)
+    return address is not None and _is_copied(function, index, address[1], ())
+
+
+def _is_copied(function: Function, index: int, register: str, seen: Sequence[int]) -> bool:
+    found = definitions(function, index, lambda one: register in _defined(one.text))
+    for at in found or ():
+        if at in seen:
+            continue
+        sources = _copied_from(function.instructions[at].text)
+        if sources is None:
+            return False
+        if not all(_is_copied(function, at, source, (*seen, at)) for source in sources):
+            return False
+    return True
+
+
+def _copied_from(text: str) -> list[str] | None:
+    """The registers of which an instruction gives a copy; None where it does anything else."""
+    name, operands = _parted(text)
+    sources = re.findall(r"\bU?R\d+\b", operands)[1:]
+    if name == "LOP3.LUT" and _EXCLUSIVE_OR.search(operands):
+        return sources  # three of them let two registers trade places
+    is_number = "0x" in operands.partition("c[")[0]
+    if name.split(".")[0] not in _COPIES or "HI" in name or is_number or len(sources) > 1:
+        return None
+    return sources
+
+
+def _defined(text: str) -> list[str]:
+    """The registers that an instruction may define."""
+    name, operands = _parted(text)
+    match = re.match(r"(?:P\w+, )*(U?R)(\d+)\b", operands)
+    if match is None or name.startswith(("ST", "BRA", "RED")):
+        return []
+    parts = name.split(".")
+    width = 4 if "128" in parts else 2 if {"64", "WIDE"} & {*parts} or parts[0] == "CS2R" else 1
+    return [f"{match[1]}{int(match[2]) + more}" for more in range(width)]
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The name of an instruction, and its operands."""
+    name, _, operands = re.sub(r"^@\S+ ", "", text).partition(" ")
+    return name, operands

@@ -1,0 +1,221 @@
+"""Accesses to scratch that no barrier orders, across the calls of a compiled program.
+
+Triton's scratch is the shared memory in which its own reductions, conversions and products exchange
+values. All functions have theirs at one place. Triton 3.6 and 3.7 put the barriers between accesses
+within a function, but describe a function that is called only by what it leaves at its end
+(triton-lang/triton issue 11326). Where that is a barrier, nothing orders what the caller last did
+to its scratch before what the callee first does to it:
+
+    caller                      callee
+      ld.shared  its result       st.shared  its own, before the callee's first barrier
+      call callee                 ...
+                                  bar.sync
+
+Each function has a summary: what it does before its first barrier, what it leaves behind without
+one, and if a path goes through it without any. The state before each instruction is the union over
+all paths. Addresses are not compared: two functions' scratch begins at one address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stretto.machines.cuda.machine_code import Effect, Function, Instruction, called_by
+
+_WRITES = {
+    Effect.READ: False,
+    Effect.WRITE: True,
+    Effect.COPY: True,
+    Effect.MULTIPLY: False,
+    Effect.SEND: False,
+    Effect.RECEIVE: True,
+}
+"""The effects that access scratch: True for those that write."""
+_WAITS = {
+    Effect.COPIED: Effect.COPY,
+    Effect.MULTIPLIED: Effect.MULTIPLY,
+    Effect.SENT: Effect.SEND,
+    Effect.RECEIVED: Effect.RECEIVE,
+}
+"""The asynchronous accesses that each wait ends. A barrier before the wait does not order them."""
+_RELEVANT = {*_WRITES, *_WAITS, Effect.BARRIER, Effect.CALL, Effect.RETURN}
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two accesses to scratch, of which one writes, with no barrier between them on some path.
+
+    first, second: the functions called by `caller` that make the accesses, "" where it makes one
+    itself. kind: such as "a write after a read". place: where the second one, or its call, is.
+    """
+
+    caller: str
+    first: str
+    second: str
+    kind: str
+    place: str
+
+    def __str__(self) -> str:
+        first, second = (one or "the function itself" for one in (self.first, self.second))
+        return f"{self.caller} {self.place}: {self.kind}, of {second} after {first}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An access that no barrier has ordered yet. callee: the function that made it, "" for the one
+    that is looked at. flying: the effect that began it, where it may not have ended."""
+
+    writes: bool
+    callee: str = ""
+    flying: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Facts that may hold before an instruction. fresh: a path comes here from the function's
+    beginning without a barrier."""
+
+    fresh: bool
+    pending: frozenset[Pending] = frozenset()
+
+    def joined(self, other: State) -> State:
+        return State(self.fresh or other.fresh, self.pending | other.pending)
+
+
+@dataclass(slots=True)
+class Summary:
+    """Facts about a function that its callers need. first: if it may write, and if it may read,
+    before its first barrier. left: what is pending where it returns. passes: a path has no barrier.
+    touches: the function, or one that it calls, accesses scratch."""
+
+    first: set[bool] = field(default_factory=set[bool])
+    left: frozenset[Pending] = frozenset()
+    passes: bool = False
+    touches: bool = False
+
+
+@dataclass(slots=True)
+class Calls:
+    """The hazards of a program, and the summaries of its functions by name."""
+
+    functions: Sequence[Function]
+    summaries: dict[str, Summary] = field(default_factory=dict[str, Summary])
+    hazards: dict[Hazard, None] = field(default_factory=dict[Hazard, None])
+
+    def visit(self, function: Function) -> Summary:
+        """Walks a function, those that it calls before it. Triton's functions do not recurse."""
+        if function.name not in self.summaries:
+            _Walk(self, function, self._callees(function)).walk()
+        return self.summaries[function.name]
+
+    def _callees(self, function: Function) -> dict[int, list[tuple[str, Summary]]]:
+        """By the index of each call."""
+        named = {one.name: one for one in self.functions}
+        calls = [
+            (index, one)
+            for index, one in enumerate(function.instructions)
+            if Effect.CALL in one.effects
+        ]
+        return {
+            index: [(name, self.visit(named[name])) for name in called_by(one, self.functions)]
+            for index, one in calls
+        }
+
+
+def analysed(functions: Iterable[Function]) -> Calls:
+    """All functions of a program."""
+    calls = Calls(tuple(functions))
+    for function in calls.functions:
+        calls.visit(function)
+    return calls
+
+
+@dataclass(slots=True)
+class _Walk:
+    calls: Calls
+    function: Function
+    callees: Mapping[int, list[tuple[str, Summary]]]
+    summary: Summary = field(default_factory=Summary)
+
+    def walk(self) -> None:
+        self.calls.summaries[self.function.name] = self.summary
+        nodes = self._nodes()
+        states = {0: State(True)} if self.function.instructions else {}
+        waiting = list(states)
+        while waiting:
+            index = waiting.pop()
+            after = self._through(index, states[index])
+            for following in self.function.successors(index):
+                while following not in nodes:
+                    (following,) = self.function.successors(following)
+                before = states.get(following)
+                joined = after if before is None else before.joined(after)
+                if joined != before:
+                    states[following] = joined
+                    waiting.append(following)
+
+    def _nodes(self) -> set[int]:
+        """The instructions at which states are kept: those that change it, and where paths meet or
+        part."""
+        function = self.function
+        return {0, *function.labels.values()} | {
+            index
+            for index, one in enumerate(function.instructions)
+            if _RELEVANT & {*one.effects} or len(function.successors(index)) != 1
+        }
+
+    def _through(self, index: int, before: State) -> State:
+        instruction = self.function.instructions[index]
+        state = before
+        for effect in instruction.effects:
+            if effect is Effect.BARRIER:
+                state = State(False, frozenset(one for one in state.pending if one.flying))
+            elif effect in _WAITS:
+                state = State(state.fresh, _landed(state.pending, _WAITS[effect]))
+            elif effect in _WRITES:
+                state = self._accessed(instruction, effect, state)
+            elif effect is Effect.CALL:
+                for name, callee in self.callees[index]:
+                    state = self._called(instruction, name, callee, state)
+            elif effect is Effect.RETURN:
+                self.summary.left |= state.pending
+                self.summary.passes |= state.fresh
+        return before.joined(state) if instruction.may_do_nothing else state
+
+    def _accessed(self, instruction: Instruction, effect: Effect, state: State) -> State:
+        """Accesses of this function among themselves are ordered by Triton."""
+        writes = _WRITES[effect]
+        self.summary.touches = True
+        if state.fresh:
+            self.summary.first.add(writes)
+        for one in state.pending:
+            if one.callee:
+                self._compare(instruction, one, "", writes)
+        flying = effect if effect in _WAITS.values() else None
+        return State(state.fresh, state.pending | {Pending(writes, flying=flying)})
+
+    def _called(self, instruction: Instruction, name: str, callee: Summary, state: State) -> State:
+        self.summary.touches |= callee.touches
+        if state.fresh:
+            self.summary.first |= callee.first
+        for one in state.pending:
+            for writes in callee.first:
+                self._compare(instruction, one, name, writes)
+        kept = {one for one in state.pending if callee.passes or one.flying}
+        left = {replace(one, callee=name) for one in callee.left}
+        return State(state.fresh and callee.passes, frozenset(kept | left))
+
+    def _compare(self, instruction: Instruction, one: Pending, name: str, writes: bool) -> None:
+        if one.writes or writes:
+            kind = f"a {_word(writes)} after a {_word(one.writes)}"
+            found = Hazard(self.function.name, one.callee, name, kind, instruction.place)
+            self.calls.hazards[found] = None
+
+
+def _landed(pending: frozenset[Pending], ended: Effect) -> frozenset[Pending]:
+    return frozenset(replace(one, flying=None) if one.flying is ended else one for one in pending)
+
+
+def _word(writes: bool) -> str:
+    return "write" if writes else "read"
