@@ -21,8 +21,8 @@ from stretto.fallback import NotNative
 from stretto.families import SizeKey, fitting
 from stretto.frontends.python import Captured, Reading, Surroundings, capture
 from stretto.frontends.python.tracing.admission import check_inputs
+from stretto.frontends.python.tracing.history import Settling
 from stretto.frontends.python.tracing.locations import definition
-from stretto.frontends.python.tracing.settling import Settling
 from stretto.keys import Key
 from stretto.machines.machine import Machine, Stages
 from stretto.options import Options

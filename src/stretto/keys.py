@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.results.inputs import key_of
 from stretto.frontends.python.tracing.admission import foreign_input
 
 Key = tuple[Any, ...]

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stretto.families import CallForm
 from stretto.frontends.python import is_structural
-from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.results.inputs import key_of
 from stretto.keys import BY_STRUCTURE, Key
 
 

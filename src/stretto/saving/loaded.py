@@ -18,7 +18,7 @@ from stretto.errors import BuildError, LoadError, OtherProgram, RunError, Strett
 from stretto.families import CallForm
 from stretto.frontends.python import Captured
 from stretto.frontends.python.control.settled import is_settled
-from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.results.inputs import key_of
 from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
 from stretto.locks import ForkSafeLock
 from stretto.machines.machine import Machine, Stages

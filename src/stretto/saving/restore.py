@@ -35,7 +35,7 @@ from stretto.frontends.python import (
 )
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.results.captured import ChoiceLeaf
-from stretto.frontends.python.results.signature import key_of
+from stretto.frontends.python.results.inputs import key_of
 from stretto.ir.core import Program
 from stretto.ir.parser import parse_program
 from stretto.ir.sizes import Symbol, symbols_in

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stretto.errors import LoadError, SaveError
-from stretto.frontends.python.results.containers import (
+from stretto.frontends.python.results.output import (
     CollectionOf,
     Container,
     DictOf,

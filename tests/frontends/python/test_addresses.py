@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils import swap_tensors
 
-from stretto.frontends.python.guards.addresses import places, probe_addresses
+from stretto.frontends.python.results.watch import places, probe_addresses
 from stretto.options import Options
 from stretto.runtime.probes import ProbeTable, load
 

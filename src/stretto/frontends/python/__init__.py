@@ -36,7 +36,7 @@ from stretto.frontends.python.results.captured import (
     build_output,
 )
 from stretto.frontends.python.results.watch import Watch
-from stretto.frontends.python.tracing.seen import SeenSizes
+from stretto.frontends.python.tracing.history import SeenSizes
 from stretto.frontends.python.tracing.signals import ArgumentsChange, GradientsWanted
 from stretto.frontends.python.tracing.sizes import (
     CallSizes,

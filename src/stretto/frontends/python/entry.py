@@ -25,8 +25,7 @@ from stretto.frontends.python.calls.effects import silenced
 from stretto.frontends.python.calls.generated import Generated
 from stretto.frontends.python.control.settled import settles_more
 from stretto.frontends.python.guards.guards import Guards
-from stretto.frontends.python.guards.layout import guards_of
-from stretto.frontends.python.guards.reach import Code
+from stretto.frontends.python.guards.reach import Code, guards_of
 from stretto.frontends.python.guards.reading import Exempt, Reading
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.heap import Heap
@@ -56,16 +55,18 @@ from stretto.frontends.python.results.inputs import (
     check_aliases,
     externals,
     fetch_counters,
+    owners_of,
+    paths_of,
+    provable,
+    settled_sizes,
+    source_of,
     traced_arguments,
 )
 from stretto.frontends.python.results.output import ArgumentReturned, Flattener
-from stretto.frontends.python.results.owners import owners_of, paths_of, source_of
-from stretto.frontends.python.results.sizes import provable, settled_sizes
 from stretto.frontends.python.source.redirected import redirected
-from stretto.frontends.python.tracing.evaluate import OPERATOR_ERRORS
-from stretto.frontends.python.tracing.executed import ExecutedCode
-from stretto.frontends.python.tracing.hints import Hints
-from stretto.frontends.python.tracing.settling import Settling
+from stretto.frontends.python.tracing.contents import OPERATOR_ERRORS
+from stretto.frontends.python.tracing.history import Hints, Settling
+from stretto.frontends.python.tracing.locations import ExecutedCode
 from stretto.frontends.python.tracing.signals import (
     Abort,
     ArgumentsChange,

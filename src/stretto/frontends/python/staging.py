@@ -20,13 +20,12 @@ import torch
 
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls import (
+    arguments,
     generated,
     iterating,
-    matching,
-    number_types,
     ordering,
-    raising,
     recurrent,
+    statements,
 )
 from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.call import (
@@ -38,24 +37,23 @@ from stretto.frontends.python.calls.call import (
     fixed_key,
     fixed_keys,
 )
-from stretto.frontends.python.calls.contexts import context
 from stretto.frontends.python.calls.generated import Generated, generated_by
 from stretto.frontends.python.calls.in_python import mark
+from stretto.frontends.python.calls.statements import context
 from stretto.frontends.python.calls.texts import percent
-from stretto.frontends.python.control import branches, loops, size_branches
-from stretto.frontends.python.lists import choices, indexing, operations, parts, sources
+from stretto.frontends.python.control import branches, loops
+from stretto.frontends.python.lists import indexing, operations, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.objects.foreign import note_made, note_use
 from stretto.frontends.python.operators import decompositions
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.redirected import mark as local
-from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe
+from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, caught
 from stretto.frontends.python.tracing.locations import is_user_file
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import OF_CODE, OF_ERRORS, Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
-from stretto.frontends.python.tracing.tries import caught
-from stretto.frontends.python.values import arithmetic, mixed_numbers, number_methods, raises, texts
+from stretto.frontends.python.values import arithmetic, number_methods, raises, texts
 from stretto.frontends.python.values.either import (
     Either,
     check_compared,
@@ -64,7 +62,7 @@ from stretto.frontends.python.values.either import (
     may_be_missing,
     replaced,
 )
-from stretto.frontends.python.values.own_methods import own_method, tested
+from stretto.frontends.python.values.number_methods import own_method, tested
 from stretto.frontends.python.values.scalars import concrete, is_number, number_kind, to_number
 from stretto.frontends.python.values.state import TracedList, is_same
 
@@ -76,7 +74,7 @@ or_ = branches.stage_or
 value_of_and_ = branches.value_of_and
 value_of_or_ = branches.value_of_or
 not_ = branches.stage_not
-as_flag = size_branches.as_flag
+as_flag = branches.as_flag
 hand_over = generated.hand_over
 
 
@@ -185,7 +183,7 @@ def _is_staged(iterable: Any) -> bool:
     if active() is None:
         return False
     is_indexed = isinstance(iterable, TracedList | sources.Indexed)
-    return is_indexed or parts.unsettled(iterable) is not None
+    return is_indexed or sources.unsettled(iterable) is not None
 
 
 def listed(iterable: Any, comprehension: FunctionType, lowered: Any = None) -> Any:
@@ -388,12 +386,12 @@ def getitem(holder: Any, index: Any) -> Any:
         return holder[index]
     if isinstance(holder, torch.Tensor):
         return indexing.getitem(tracer().promote(holder), index)
-    if isinstance(holder, choices.SEQUENCES):
-        return choices.item_of_sequence(holder, index)
+    if isinstance(holder, sources.SEQUENCES):
+        return sources.item_of_sequence(holder, index)
     if texts.is_text(index) and isinstance(holder, dict):
-        return choices.entry_by_text(holder, index)  # pyright: ignore[reportUnknownArgumentType]
+        return sources.entry_by_text(holder, index)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, TracedTensor) and isinstance(holder, dict):
-        return choices.entry_of_dict(holder, index)  # pyright: ignore[reportUnknownArgumentType]
+        return sources.entry_of_dict(holder, index)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(index, TracedTensor):
         return holder[concrete(index, "int")]
     return holder[index]
@@ -450,7 +448,7 @@ def setattr(holder: Any, name: str, value: Any) -> None:
     try:
         builtins.setattr(holder, name, value)
     except Exception as error:  # whatever a descriptor raises
-        number_types.check_error(error, builtins.setattr, (holder, name, value), {})
+        arguments.check_error(error, builtins.setattr, (holder, name, value), {})
         raise
 
 
@@ -803,13 +801,13 @@ __all__ = [
     "added", "and_", "as_flag", "assert_", "attribute", "augment", "augment_attr", "augment_item",
     "bound", "bound_values", "call", "chain", "contains", "context", "defined", "delattr",
     "delitem", "enter", "enter_try", "equal", "for_", "generator", "getitem", "hand_over", "if_",
-    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "matching", "modulo",
-    "namespace", "not_", "not_equal", "or_", "plain", "raising", "slice", "store", "store_item",
+    "ifexp", "is_", "leave", "leave_try", "listed", "local", "mark", "modulo",
+    "namespace", "not_", "not_equal", "or_", "plain", "slice", "statements", "store", "store_item",
     "text", "value_of_and_", "value_of_chain", "value_of_or_", "variables", "while_", "whole",
     "wrote_outer", "yielded",
 ]  # fmt: skip
 
-decompositions.RULES.update(recurrent.RULES)
+decompositions.RULES.update(recurrent.RECURRENT)
 RULES[operator.is_], RULES[operator.is_not] = is_, _COMPARE["IsNot"]
 
 Hooks.staging = sys.modules[__name__]
@@ -819,5 +817,5 @@ Hooks.item = to_number
 Hooks.concrete = concrete
 Hooks.arithmetic = arithmetic.applied
 Hooks.arithmetic_of_one = arithmetic.applied_to_one
-Hooks.of_operator = mixed_numbers.of_operator
-Hooks.of_function = mixed_numbers.of_function
+Hooks.of_operator = arithmetic.of_operator
+Hooks.of_function = arithmetic.of_function

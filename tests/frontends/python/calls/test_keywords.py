@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import stretto
+from stretto.frontends.python.calls.arguments import OF_NUMPY
 from stretto.frontends.python.calls.builtins import RULES
-from stretto.frontends.python.calls.keywords import OF_NUMPY
 from tests.frontends.python.checks import assert_same
 
 X = torch.tensor([1.0, 2.0, 3.0])

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
-from stretto.frontends.python.operators import eager
+from stretto.frontends.python.operators import checks
 from stretto.frontends.python.tracing import fakes
 from stretto.frontends.python.tracing.fakes import (
     call_key,
@@ -136,9 +136,9 @@ def count_of_shapes(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
             x = torch.relu(x @ WEIGHT) + x.sum(0) if x.shape[0] > 2 else x - 1
         return x
 
-    on_fakes = eager.on_fakes
+    on_fakes = checks.on_fakes
     with monkeypatch.context() as patched:
-        patched.setattr(eager, "on_fakes", counted)
+        patched.setattr(checks, "on_fakes", counted)
         fast = stretto.compile(chain, dynamic=True, backend="interpreter")
         for rows in (3, 7, 2, 5):
             x = torch.rand(rows, 4)

@@ -13,7 +13,7 @@ from stretto.batching.frontend.state.builder import PathEnds
 from stretto.batching.frontend.state.dispatch import execute
 from stretto.batching.frontend.state.frame import Frame
 from stretto.batching.frontend.state.values import NONE, Value
-from stretto.frontends.python.source.liveness import stores
+from stretto.frontends.python.source.syntax import stores
 
 
 @lru_cache(4096)

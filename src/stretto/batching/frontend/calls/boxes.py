@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 
-from stretto.frontends.python.source.liveness import stores
+from stretto.frontends.python.source.syntax import stores
 
 _INNER = ast.FunctionDef | ast.Lambda
 

@@ -27,7 +27,7 @@ from stretto.batching.frontend.state.values import (
 from stretto.batching.program import Call, Function, Operand, Variable
 from stretto.batching.types import NEVER, TupleType
 from stretto.errors import SourceLocation
-from stretto.frontends.python.source.liveness import loads, stores
+from stretto.frontends.python.source.syntax import loads, stores
 
 
 def call_recursive(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:

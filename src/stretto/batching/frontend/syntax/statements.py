@@ -20,7 +20,7 @@ from stretto.batching.frontend.state.values import NONE, Static, TupleValue, Val
 from stretto.batching.frontend.syntax.expressions import argument, closure
 from stretto.batching.frontend.syntax.strings import text_parts
 from stretto.batching.program import Break, Continue, Leave
-from stretto.frontends.python.source.liveness import stores
+from stretto.frontends.python.source.syntax import stores
 
 
 @executes(ast.Expr)

@@ -33,7 +33,7 @@ from stretto.frontends.python.tracing.tensor import (
 )
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.flags import logical, select
+from stretto.frontends.python.values.scalars import logical, select
 from stretto.frontends.python.values.state import Snapshot, TracedList, children, parts_of
 from stretto.ir.core import Value
 from stretto.ir.types import FLAG

@@ -24,9 +24,8 @@ from stretto.frontends.python.tracing.tensor import (
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import Region, tracer
-from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import kind_of
-from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.scalars import Kind, logical
 from stretto.ir.core import Value
 from stretto.ir.ops import IfOp
 from stretto.ir.types import FLAG

@@ -18,16 +18,15 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from stretto.frontends.python.calls import (
+    arguments,
     effects,
     iterating,
-    number_arguments,
     numbers,
     ordering,
-    packed,
+    recurrent,
     sized,
     texts,
-    torch_control,
-    transformers,
+    torch_code,
 )
 from stretto.frontends.python.control.branches import (
     branch,
@@ -37,7 +36,7 @@ from stretto.frontends.python.control.branches import (
     stage_or,
     which,
 )
-from stretto.frontends.python.lists import iterators, methods, operations, parts, sources
+from stretto.frontends.python.lists import iterators, methods, operations, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.operators import draws
 from stretto.frontends.python.source.rewrite import rewritten
@@ -48,8 +47,7 @@ from stretto.frontends.python.tracing.tensor import OF_GRADIENTS, Hooks, TracedT
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.number_methods import kind_of_number
-from stretto.frontends.python.values.own_methods import own_length, own_method
+from stretto.frontends.python.values.number_methods import kind_of_number, own_length, own_method
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     cast_number,
@@ -168,7 +166,7 @@ def _isinstance(value: Any, kinds: Any) -> Any:
     every = tuple(_classes(kinds))
     if any(own_method(kind, "__instancecheck__") is not None for kind in every):
         return _is_one_of(value, every)
-    if isinstance(value, packed.PaddedSequence):
+    if isinstance(value, recurrent.PaddedSequence):
         return builtins.any(issubclass(PackedSequence, kind) for kind in every)
     if (own := _class_of_items(value)) is not None:
         return builtins.any(issubclass(own, kind) for kind in every)
@@ -191,7 +189,7 @@ def _class_of_items(value: Any) -> type | None:
         return list
     if not isinstance(value, sources.Indexed) or isinstance(value, sources.Iterated):
         return None
-    kinds: dict[type, type] = {sources.Range: range, parts.Parts: tuple}
+    kinds: dict[type, type] = {sources.Range: range, sources.Parts: tuple}
     return kinds.get(type(value), list)
 
 
@@ -268,14 +266,14 @@ def _hasattr(holder: Any, name: str) -> Any:
 def _list(*args: Any) -> Any:
     if args and isinstance(args[0], TracedList):
         return operations.copied(args[0])
-    source = parts.unsettled(args[0]) if args else None
-    return NotImplemented if source is None else parts.listed(source)
+    source = sources.unsettled(args[0]) if args else None
+    return NotImplemented if source is None else sources.listed(source)
 
 
 def _as_list(items: Any) -> Any:
     """A list of the Program in the place of other things whose number is no Python number."""
-    source = None if isinstance(items, TracedList) else parts.unsettled(items)
-    return items if source is None else parts.listed(source)
+    source = None if isinstance(items, TracedList) else sources.unsettled(items)
+    return items if source is None else sources.listed(source)
 
 
 def _sum(items: Any, start: Any = 0) -> Any:
@@ -579,24 +577,24 @@ RULES: dict[Any, BuiltinRule] = {
     torch.asarray: _tensor,
     torch.full: _full,
     torch.full_like: _full_like,
-    **parts.RULES,
+    **sources.RULES,
     **iterating.RULES,
     **sized.RULES,
-    **number_arguments.RULES,
+    **arguments.RULES,
     **effects.RULES,
     **texts.RULES,
-    **packed.RULES,
-    **transformers.RULES,
+    **recurrent.PACKED,
+    **torch_code.RULES,
     torch.arange: _arange,
     torch.equal: _compared("equal"),
     torch.allclose: _compared("allclose"),
     torch.ops.aten.item.default: _item,
     torch.ops.aten._local_scalar_dense.default: _item,
-    torch.cond: torch_control.cond,
-    torch.while_loop: torch_control.while_loop,
-    torch_map: torch_control.map_rows,
-    torch_scan: torch_control.scan,
-    **torch_control.OPERATORS,
+    torch.cond: torch_code.cond,
+    torch.while_loop: torch_code.while_loop,
+    torch_map: torch_code.map_rows,
+    torch_scan: torch_code.scan,
+    **torch_code.OPERATORS,
 }
 
 
@@ -680,13 +678,13 @@ def needs_items(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments for a function that knows nothing of traced lists."""
-    known = (TracedList, parts.Parts)
+    known = (TracedList, sources.Parts)
     has_list = any(isinstance(item, known) for item in (*args, *kwargs.values()))
     if not has_list or isinstance(function, _ListMethod):
         return args, kwargs
 
     def convert(item: Any) -> Any:
-        if isinstance(item, parts.Parts):
+        if isinstance(item, sources.Parts):
             return tuple(item)
         return operations.to_python(item) if isinstance(item, TracedList) else item
 

@@ -22,17 +22,8 @@ import torch
 from torch import fx, nn
 
 from stretto.errors import CaptureError, SourceLocation
-from stretto.frontends.python.calls import (
-    autograd_functions,
-    effects,
-    entries,
-    number_arguments,
-    number_types,
-    recursion,
-    sized,
-    switches,
-    texts,
-)
+from stretto.frontends.python.calls import arguments, effects, recursion, sized, special, texts
+from stretto.frontends.python.calls.arguments import names_of_torch, takes
 from stretto.frontends.python.calls.builtins import (
     RULES,
     generator_method,
@@ -41,13 +32,16 @@ from stretto.frontends.python.calls.builtins import (
 )
 from stretto.frontends.python.calls.generated import OF_GENERATORS, Generated, generated_by
 from stretto.frontends.python.calls.iterating import USE_ALL, drained
-from stretto.frontends.python.calls.keywords import names_of_torch, takes
-from stretto.frontends.python.calls.outside import check_frames, check_harmless, check_repeatable
-from stretto.frontends.python.calls.single_dispatch import implementation
+from stretto.frontends.python.calls.special import (
+    check_frames,
+    check_harmless,
+    check_repeatable,
+    implementation,
+)
 from stretto.frontends.python.control import branches
-from stretto.frontends.python.control.size_branches import as_flag
+from stretto.frontends.python.control.branches import as_flag
 from stretto.frontends.python.guards.reach import ATOMS, is_of_user, original
-from stretto.frontends.python.lists import choices, parts
+from stretto.frontends.python.lists import sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.objects.foreign import (
@@ -67,15 +61,13 @@ from stretto.frontends.python.source.rewrite import (
 )
 from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.locations import enter_graph, in_module, is_user_file
-from stretto.frontends.python.tracing.poison import Poison
-from stretto.frontends.python.tracing.signals import Abort, fail
+from stretto.frontends.python.tracing.signals import Abort, Poison, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, suspended, tracer
 from stretto.frontends.python.values import number_methods
 from stretto.frontends.python.values.either import Either, check_entries, first_either, replaced
-from stretto.frontends.python.values.flags import known
-from stretto.frontends.python.values.own_methods import own_method
-from stretto.frontends.python.values.scalars import concrete, is_number
+from stretto.frontends.python.values.number_methods import own_method
+from stretto.frontends.python.values.scalars import concrete, is_number, known
 from stretto.frontends.python.values.sizes import compare_in_run, plain
 from stretto.frontends.python.values.state import TracedList, contents, is_box, is_same
 from stretto.frontends.python.values.texts import is_text, settled_texts
@@ -131,7 +123,7 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     check_harmless(function, args, kwargs)
     check_frames(function, args, kwargs)
     function = original(function)
-    args, kwargs = number_types.with_accepted(function, args, kwargs)
+    args, kwargs = arguments.with_accepted(function, args, kwargs)
     if number_methods.is_of_operator(function, args):
         return number_methods.of_operator(function, args)
     rule = _rule(function)
@@ -165,9 +157,9 @@ def traced_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 return function(*args, **kwargs)
             if function.__func__ in _CALLS_OF_MODULES and isinstance(function.__self__, nn.Module):
                 return _call_module(function.__self__, args, kwargs)
-            kind = autograd_functions.applied(function)
+            kind = special.applied(function)
             if kind is not None:
-                return autograd_functions.apply(kind, args, kwargs, traced_call)
+                return special.apply(kind, args, kwargs, traced_call)
             return traced_call(function.__func__, (function.__self__, *args), kwargs)
         case types.FunctionType():
             return _call_function(function, args, kwargs)
@@ -348,10 +340,10 @@ def _rule(function: Any) -> Callable[..., Any] | None:
 
 
 def _get_by_text(holder: dict[Any, Any], key: Any, default: Any = None) -> Any:
-    return choices.entry_by_text(holder, key, default) if is_text(key) else NotImplemented
+    return sources.entry_by_text(holder, key, default) if is_text(key) else NotImplemented
 
 
-_METHODS = {**parts.METHODS, **sized.METHODS, **number_arguments.METHODS}
+_METHODS = {**sources.METHODS, **sized.METHODS, **arguments.METHODS}
 """Methods of tensors that are traced otherwise than by torch."""
 
 
@@ -416,7 +408,7 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if function is not next and function is not iter and not _stores(function):
         args = _collected(function, args)
         args, kwargs = settled_texts((args, kwargs))
-    outcome = entries.method(function, args)
+    outcome = special.method(function, args)
     if outcome is not NotImplemented:
         return outcome
     for given in (getattr(function, "__self__", None), *args):
@@ -428,8 +420,8 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if getattr(function, "__name__", "") not in _KEEP_THE_LIST or not _stores(function):
         args, kwargs = needs_items(function, args, kwargs)
     args, kwargs = sized.with_sizes(function, args, kwargs)
-    kwargs = switches.with_flags(function, kwargs)
-    switch = switches.switch_of(function, kwargs)
+    kwargs = arguments.with_flags(function, kwargs)
+    switch = arguments.switch_of(function, kwargs)
     if switch is not None:
         return _switched(function, args, kwargs, switch)
     if isinstance(function, _SCRIPTED):
@@ -439,7 +431,7 @@ def _native(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     try:
         made = function(*args, **kwargs)
     except Exception as error:  # whatever it raises
-        number_types.check_error(error, function, args, kwargs)
+        arguments.check_error(error, function, args, kwargs)
         raise
     compare_in_run()
     note_made(made, function, (*args, *kwargs.values()))
@@ -516,7 +508,7 @@ def _call_function(
         _check_decorator(function)
         return _native(function, args, kwargs)
     _check_kind(function)
-    kwargs = entries.with_defaults(function, kwargs)
+    kwargs = special.with_defaults(function, kwargs)
     if code_of(function).co_flags & inspect.CO_GENERATOR:
         return _generated(function, args, kwargs)
     if not is_rewritten(function):

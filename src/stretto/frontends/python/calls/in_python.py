@@ -32,7 +32,7 @@ from stretto.frontends.python.source.syntax import STAGING
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, read_cell, write_cell
 from stretto.frontends.python.tracing.locations import MARK, definition
 from stretto.frontends.python.tracing.tensor import Hooks
-from stretto.frontends.python.values.own_methods import own_method
+from stretto.frontends.python.values.number_methods import own_method
 
 
 def mark(statement: int) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from stretto.frontends.python.calls.generated import Generated
-from stretto.frontends.python.lists import iterators, parts, sources
+from stretto.frontends.python.lists import iterators, sources
 from stretto.frontends.python.lists.iterators import Iterating
 from stretto.frontends.python.objects.foreign import note_made
 from stretto.frontends.python.source.rewrite import rewritten
@@ -134,7 +134,7 @@ def _gone_through(iterator: Iterating) -> Iterator[Iterating]:
 
 
 def _map(function: Any, *iterables: Any) -> Any:
-    known = parts.mapped(function, *iterables)
+    known = sources.mapped(function, *iterables)
     if known is not NotImplemented:
         return known
     inner = _all(iterables)

@@ -17,7 +17,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.arithmetic import TOO_LARGE, as_traced_float
-from stretto.frontends.python.values.own_methods import own_method
+from stretto.frontends.python.values.number_methods import own_method
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.scalars import (
     cast_number,

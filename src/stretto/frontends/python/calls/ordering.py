@@ -20,7 +20,7 @@ from stretto.frontends.python.control.branches import (
     stage_or,
 )
 from stretto.frontends.python.lists import methods, operations
-from stretto.frontends.python.lists.choices import item_of_sequence
+from stretto.frontends.python.lists.sources import item_of_sequence
 from stretto.frontends.python.source.rewrite import rewritten
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.values.either import Either

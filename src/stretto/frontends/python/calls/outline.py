@@ -11,36 +11,95 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from types import CellType, CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of
-from stretto.frontends.python.calls.surroundings import Surroundings
+from torch import nn
+
+from stretto.frontends.python.aliasing.aliases import link, overlapping, storages_of, visible
 from stretto.frontends.python.control.carry import Carry
 from stretto.frontends.python.objects.stand_ins import note_copy
-from stretto.frontends.python.tracing.poison import poisons
+from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import (
     CaptureSignal,
     UnknownResult,
     abort,
     about_definition,
     fail,
+    poisons,
 )
 from stretto.frontends.python.tracing.tensor import FunctionContext, Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
-from stretto.frontends.python.values.leaves import device_of, kind_of, materialize, wrap
-from stretto.frontends.python.values.scalars import Kind, decided_rows, left_by_function, unify
-from stretto.frontends.python.values.state import Snapshot, describe
-from stretto.frontends.python.values.templates import (
+from stretto.frontends.python.values.leaves import (
     RESULT,
     Fixed,
     ResultTemplate,
     ValueWalk,
+    device_of,
     is_mixed_number,
+    kind_of,
+    materialize,
     merge,
+    wrap,
 )
+from stretto.frontends.python.values.scalars import Kind, decided_rows, left_by_function, unify
+from stretto.frontends.python.values.state import Snapshot, contents, describe, equal_leaves, is_box
 from stretto.ir.core import Function, Value
 from stretto.ir.ops import CallOp
+
+# ---- What a traced function may have read besides its arguments, to find out later whether it
+# changed.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surroundings:
+    """Variables of outer functions, contents of containers, tensors, and writes to globals."""
+
+    cells: tuple[tuple[CellType, Any], ...]
+    boxes: tuple[tuple[Any, dict[Any, Any]], ...]
+    storages: tuple[tuple[Storage, Value], ...]
+    globals: int
+
+    @staticmethod
+    def of(cells: tuple[CellType, ...], arguments: Any, captures: list[Value]) -> Surroundings:
+        """Follows the variables of outer functions, the functions among them, and containers."""
+        found, boxes = dict[int, tuple[CellType, Any]](), dict[int, tuple[Any, dict[Any, Any]]]()
+        pending: list[Any] = [arguments, *cells]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, CellType):
+                if id(value) not in found:
+                    found[id(value)] = value, read_cell(value)
+                    pending.append(read_cell(value))
+            elif isinstance(value, FunctionType):
+                pending += value.__closure__ or ()
+            elif isinstance(value, tuple):
+                pending += value
+            elif (is_box(value) or isinstance(value, nn.Module)) and id(value) not in boxes:
+                boxes[id(value)] = value, contents(value)
+                pending += contents(value).values()
+        bases = set(captures)
+        storages = ((s, s.state.base) for s in visible() if isinstance(s.state.base, Value))
+        return Surroundings(
+            tuple(found.values()),
+            tuple(boxes.values()),
+            tuple((storage, base) for storage, base in storages if base in bases),
+            tracer().global_writes,
+        )
+
+    def hold(self) -> bool:
+        """Whether nothing has changed."""
+        return (
+            all(equal_leaves(read_cell(cell), value) for cell, value in self.cells)
+            and all(_same_items(contents(box), items) for box, items in self.boxes)
+            and all(storage.state.base is base for storage, base in self.storages)
+            and tracer().global_writes == self.globals
+        )
+
+
+def _same_items(first: dict[Any, Any], second: dict[Any, Any]) -> bool:
+    return first.keys() == second.keys() and all(equal_leaves(first[k], second[k]) for k in first)
+
 
 OUTLINE_LIMIT = 8
 """The most IR functions that are made of one user function at the same time, each within the

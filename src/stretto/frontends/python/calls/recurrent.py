@@ -11,20 +11,67 @@ in the reverse direction, and behind its last one otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+from torch.nn.utils.rnn import PackedSequence
 
-from stretto.frontends.python.calls.packings import Packing
-from stretto.frontends.python.operators.cells import Cell, State, Step, elman, gru, lstm
+from stretto.frontends.python.lists import indexing
+from stretto.frontends.python.operators.replacements import Cell, State, Step, elman, gru, lstm
 from stretto.frontends.python.source.rewrite import rewritten
+from stretto.frontends.python.tracing.contents import known_content
 from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
+from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
 from stretto.frontends.python.values.raises import check
 from stretto.frontends.python.values.sizes import is_decided, plain
+
+# ---- Where the items of a packed sequence stand in a matrix of all steps by all sequences.
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where items stand, which is known when the program is captured.
+
+    items: for each place of the matrix an item; any item where the sequence has ended.
+    places: for each item its place in the matrix, counted row by row.
+    active: which places have an item, with a dim for the features. None if all have.
+    """
+
+    items: Tensor
+    places: Tensor
+    active: Tensor | None
+
+    @staticmethod
+    def of(batch_sizes: Tensor) -> Packing:
+        """Of the number of sequences that each step has an item of."""
+        known = known_content(batch_sizes)
+        if known is None:
+            raise data_dependent_shape("the number of items of a packed sequence")
+        with tracer().native():
+            columns = torch.arange(max(known.tolist(), default=0))
+            active = columns < known[:, None]
+            starts = known.cumsum(0) - known
+            items = torch.where(active, starts[:, None] + columns, 0)
+            places = active.flatten().nonzero().flatten()
+            return Packing(items, places, None if active.all() else active[..., None])
+
+    def spread(self, data: Tensor) -> Tensor:
+        """The items as a tensor of steps, sequences and features."""
+        if self.active is None:
+            return data.unflatten(0, self.items.shape)
+        return data[self.items]
+
+    def packed(self, rows: Tensor) -> Tensor:
+        """The inverse of `spread`."""
+        flat = rows.flatten(0, 1)
+        return flat if self.active is None else flat[self.places]
+
 
 aten = torch.ops.aten
 
@@ -158,7 +205,315 @@ STEPS: dict[Any, Step] = {
     aten.lstm: lstm,
 }
 
-RULES: dict[Any, Callable[..., Any]] = {
+RECURRENT: dict[Any, Callable[..., Any]] = {
     **{packet.input: _whole(step) for packet, step in STEPS.items()},
     **{packet.data: _packed(step) for packet, step in STEPS.items()},
+}
+
+
+# ---- Packed sequences, kept as the padded tensor that they were packed from.
+#
+# A recurrent module then needs no items: its loop goes over all steps, and a mask says which
+# sequences have not ended. Sequences stay in their order, as sorting changes no result. Only a
+# program that looks at the fields of a packed sequence makes them; where the lengths are a tensor,
+# their sizes are decided by data.
+
+
+_UNSORTED = (
+    "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can "
+    "pass `enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this "
+    "requirement if you do not need ONNX exportability."
+)
+_EMPTY = (
+    "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
+)
+_TOO_LONG = "a length is greater than the number of steps of the padded tensor"
+_CUT = (
+    "Expected total_length to be at least the length of the longest sequence in input, but got "
+    "total_length={} and a sequence that is longer"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedSequence:
+    """Stands for a PackedSequence: rows [steps, sequences, *] and a length per sequence.
+
+    source: the packed sequence that it was made from, if the caller has packed it. count: how many
+    sequences there are, if only the run knows; those behind them have no items.
+    """
+
+    rows: Tensor
+    lengths: Tensor
+    is_sorted: bool
+    source: PackedSequence | None = None
+    count: Any = None
+
+    def items(self) -> PackedSequence:
+        """The packed sequence that eager PyTorch has."""
+        return PackedSequence(*self)
+
+    def active(self) -> Tensor:
+        """For each step and sequence whether it has an item."""
+        return torch.arange(self.rows.shape[0]).unsqueeze(-1) < self.lengths
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all sequences are known to be as long as the padded tensor."""
+        if self.source is not None:
+            return False
+        known = known_content(self.lengths)
+        if known is None:
+            return False
+        with tracer().native():
+            return bool((known == self.rows.shape[0]).all())
+
+    @property
+    def longest(self) -> Any:
+        """The number of steps that have an item."""
+        if self.source is not None:
+            return self.rows.shape[0]
+        known = known_content(self.lengths)
+        if known is None:
+            return self.lengths.max()
+        with tracer().native():
+            return int(known.max())
+
+    @property
+    def sorted_indices(self) -> Tensor | None:
+        if self.source is not None:
+            return self.source.sorted_indices
+        return None if self.is_sorted else torch.sort(self.lengths, descending=True)[1]
+
+    @property
+    def unsorted_indices(self) -> Tensor | None:
+        if self.source is not None:
+            return self.source.unsorted_indices
+        return rnn.invert_permutation(self.sorted_indices)
+
+    @property
+    def batch_sizes(self) -> Tensor:
+        if self.source is not None:
+            return self.source.batch_sizes
+        known = known_content(self.lengths)
+        if known is None:
+            return _first_steps(self.active().sum(1), self.longest)
+        with tracer().native():
+            sizes = (torch.arange(int(known.max())).unsqueeze(-1) < known).sum(1)
+        return aten.lift_fresh.default(sizes)
+
+    @property
+    def data(self) -> Tensor:
+        order = self.sorted_indices
+        rows = self.rows if order is None else self.rows.index_select(1, order)
+        if self.source is not None:
+            return rows[_places_of(self.source)]
+        known = known_content(self.lengths)
+        if known is None:
+            lengths = self.lengths if order is None else self.lengths[order]
+            return rows[torch.arange(rows.shape[0]).unsqueeze(-1) < lengths]
+        return Packing.of(self.batch_sizes).packed(rows[: self.longest])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.data, self.batch_sizes, self.sorted_indices, self.unsorted_indices))
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+
+def _places_of(packed: PackedSequence) -> tuple[Tensor, Tensor]:
+    """For each item its step and its sequence, in the order of the items."""
+    ends = packed.batch_sizes.cumsum(0)
+    items = torch.arange(packed.data.shape[0])
+    steps = torch.searchsorted(ends, items, right=True)
+    return steps, items - (ends - packed.batch_sizes)[steps]
+
+
+def _first_steps(rows: Tensor, count: Any) -> Tensor:
+    if isinstance(count, TracedTensor):
+        return indexing.getitem(rows, slice(None, count))  # type: ignore[arg-type]
+    return rows[:count]
+
+
+def _first_sequences(rows: Tensor, count: Any) -> Tensor:
+    """Of the second dim."""
+    if count is None:
+        return rows
+    return indexing.getitem(rows, (slice(None), slice(None, count)))  # type: ignore[arg-type]
+
+
+# ---- packing and padding -------------------------------------------------------------------------
+
+
+def pack_padded_sequence(
+    input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+) -> Any:
+    lengths = _as_tensor(lengths)
+    rows = input.transpose(0, 1) if batch_first else input
+    if lengths.dim() != 1:
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, but got "
+            f"{lengths.dim()}D cpu Long tensor"
+        )
+    if lengths.shape[0] != rows.shape[1]:
+        raise RuntimeError(
+            "Expected `len(lengths)` to be equal to batch_size, but got "
+            f"{lengths.shape[0]} (batch_size={rows.shape[1]})"
+        )
+    _expect(lengths, lambda n: (n > 0).all(), "RuntimeError", _EMPTY)
+    if enforce_sorted:
+        _expect(lengths, lambda n: (n[1:] <= n[:-1]).all(), "RuntimeError", _UNSORTED)
+    steps = rows.shape[0]
+    _expect(lengths, lambda n: (n <= steps).all(), "RuntimeError", _TOO_LONG)
+    return PaddedSequence(rows, lengths, enforce_sorted)
+
+
+def pack_sequence(sequences: list[Tensor], enforce_sorted: bool = True) -> Any:
+    lengths = [sequence.shape[0] for sequence in sequences]
+    return pack_padded_sequence(rnn.pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
+
+
+def _as_tensor(lengths: Any) -> Tensor:
+    if isinstance(lengths, torch.Tensor):
+        return lengths.to(torch.int64)
+    if any(isinstance(item, torch.Tensor) for item in lengths):
+        return torch.stack([torch.as_tensor(item) for item in lengths]).to(torch.int64)
+    return torch.as_tensor(lengths, dtype=torch.int64)
+
+
+def _expect(lengths: Tensor, holds: Callable[[Tensor], Tensor], error: str, message: str) -> None:
+    """Raises what eager raises, now or when the program runs."""
+    known = known_content(lengths)
+    if known is None:
+        check(holds(lengths), error, message)
+        return
+    with tracer().native():
+        is_right = bool(holds(known))
+    if not is_right:
+        raise ValueError(message) if error == "ValueError" else RuntimeError(message)
+
+
+def pad_packed_sequence(
+    sequence: Any,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> Any:
+    packed = _padded(sequence)
+    if packed is None:
+        return NotImplemented
+    rows = packed.rows
+    active = packed.active().reshape([*rows.shape[:2], *[1] * (rows.dim() - 2)])
+    rows = torch.where(active, rows, padding_value)
+    if total_length is None:
+        rows = _first_steps(rows, packed.longest)
+    else:
+        total = total_length
+        cut = _CUT.format(total)
+        _expect(packed.lengths, lambda n: (n <= total).all(), "ValueError", cut)
+        missing = max(total - rows.shape[0], 0)
+        rows = F.pad(rows[:total], (0, 0) * (rows.dim() - 1) + (0, missing), value=padding_value)
+    rows = _first_sequences(rows, packed.count)
+    lengths = packed.lengths if packed.count is None else _first_steps(packed.lengths, packed.count)
+    return rows.transpose(0, 1) if batch_first else rows, lengths.clone()
+
+
+def unpack_sequence(packed_sequences: Any) -> Any:
+    packed = _padded(packed_sequences)
+    if packed is None:
+        return NotImplemented
+    known = known_content(packed.lengths)
+    lengths = packed.lengths if known is None else known.tolist()
+    columns = range(packed.rows.shape[1])
+    return [_first_steps(packed.rows[:, place], lengths[place]) for place in columns]
+
+
+def _padded(sequence: Any, width: int | None = None) -> PaddedSequence | None:
+    """A packed sequence by its padded tensor; None for anything else. width: how many sequences
+    there are, where that is known."""
+    if isinstance(sequence, PaddedSequence):
+        return sequence
+    if not isinstance(sequence, PackedSequence):
+        return None
+    sizes = known_content(sequence.batch_sizes)
+    if sizes is None:
+        return _given(sequence, width)
+    rows = Packing.of(sizes).spread(sequence.data)
+    with tracer().native():
+        lengths = (sizes.unsqueeze(-1) > torch.arange(int(sizes[0]))).sum(0)
+    lengths = aten.lift_fresh.default(lengths)
+    order = sequence.unsorted_indices
+    if order is None:
+        return PaddedSequence(rows, lengths, True)
+    return PaddedSequence(rows.index_select(1, order), lengths[order], False)
+
+
+def _given(packed: PackedSequence, width: int | None) -> PaddedSequence:
+    """A packed sequence that the caller has made. There are not more sequences than items in the
+    first step, and each other step has an item."""
+    sizes, order, count = packed.batch_sizes, packed.unsorted_indices, None
+    if order is not None:
+        width = order.shape[0]
+    elif width is None:
+        width, count = packed.data.shape[0] - sizes.shape[0] + 1, sizes[0]
+    columns = torch.arange(width)
+    active = columns < sizes.unsqueeze(-1)
+    starts = (sizes.cumsum(0) - sizes).unsqueeze(-1)
+    rows, lengths = packed.data[torch.where(active, starts + columns, 0)], active.sum(0)
+    if order is not None:
+        rows, lengths = rows.index_select(1, order), lengths[order]
+    return PaddedSequence(rows, lengths, order is None, packed, count)
+
+
+# ---- recurrent modules ---------------------------------------------------------------------------
+
+
+def _forward(module: nn.RNNBase, input: Any, hx: Any = None) -> Any:
+    is_lstm = isinstance(module, nn.LSTM)
+    states = hx if is_lstm or hx is None else (hx,)
+    packed = _padded(input, None if states is None else states[0].shape[1])
+    if packed is None:
+        return NotImplemented
+    rows = packed.rows
+    if hx is None:
+        count = module.num_layers * (2 if module.bidirectional else 1)
+        sizes = [module.proj_size or module.hidden_size, module.hidden_size]
+        hidden, cell = (rows.new_zeros(count, rows.shape[1], size) for size in sizes)
+        hx = (hidden, cell) if is_lstm else hidden
+    _check_arguments(module, rows, hx)
+    layers = layers_of(
+        STEPS[_OPERATORS[module.mode]],
+        module._flat_weights,  # type: ignore[arg-type]
+        module.bias, module.num_layers, module.dropout, module.training, module.bidirectional,
+    )  # fmt: skip
+    active = None if packed.is_full else packed.active().unsqueeze(-1)
+    output, *lasts = layers.run(rows, hx if is_lstm else (hx,), active)
+    made = replace(packed, rows=output)
+    lasts = [_first_sequences(last, packed.count) for last in lasts]
+    return made, tuple(lasts) if is_lstm else lasts[0]
+
+
+def _check_arguments(module: nn.RNNBase, rows: Tensor, states: Any) -> None:
+    """Raises what eager raises. With the numbers of sequences it would want one as an int."""
+    if rows.dim() == 3:
+        given = rows.transpose(0, 1) if module.batch_first else rows
+        module.check_forward_args(given, states, None)
+    else:
+        module.check_forward_args(rows.flatten(0, 1), states, [rows.shape[1]])  # type: ignore[arg-type]
+
+
+_OPERATORS = {
+    "LSTM": aten.lstm,
+    "GRU": aten.gru,
+    "RNN_TANH": aten.rnn_tanh,
+    "RNN_RELU": aten.rnn_relu,
+}
+
+PACKED: dict[Any, Callable[..., Any]] = {
+    rnn.pack_padded_sequence: pack_padded_sequence,
+    rnn.pack_sequence: pack_sequence,
+    rnn.pad_packed_sequence: pad_packed_sequence,
+    rnn.unpack_sequence: unpack_sequence,
+    nn.LSTM.forward: _forward,
+    nn.GRU.forward: _forward,
+    nn.RNN.forward: _forward,
 }

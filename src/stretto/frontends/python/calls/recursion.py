@@ -13,18 +13,17 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from stretto.frontends.python.calls.outline import ActiveCall, ByIdentity, Outline, passed_kind
-from stretto.frontends.python.source.bytecode import names_read
 from stretto.frontends.python.source.redirected import code_of
+from stretto.frontends.python.source.syntax import names_read
 from stretto.frontends.python.tracing.signals import RecursionFound, Replan, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
+from stretto.frontends.python.values.arithmetic import with_tensors
 from stretto.frontends.python.values.either import first_either
-from stretto.frontends.python.values.leaves import kind_of
-from stretto.frontends.python.values.mixed_numbers import with_tensors
+from stretto.frontends.python.values.leaves import ValueWalk, is_traced_leaf, kind_of
 from stretto.frontends.python.values.scalars import Kind, python_dtype
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
-from stretto.frontends.python.values.templates import ValueWalk, is_traced_leaf
 from stretto.ir.symbols import dims_of
 from stretto.ir.types import Dim
 

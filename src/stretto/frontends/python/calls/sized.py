@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stretto.errors import OnlyInPython
-from stretto.frontends.python.lists import parts
+from stretto.frontends.python.lists import sources
 from stretto.frontends.python.lists.sources import Indexed
 from stretto.frontends.python.tracing.signals import Abort, abort, fail
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
@@ -237,7 +237,7 @@ def split(*args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return NotImplemented
     if not (is_integer(size) or is_decided(size)):
-        return parts.split(x, size, dim)
+        return sources.split(x, size, dim)
     whole, length = plain(x.shape[dim]), plain(size)
     check(length >= 0, "RuntimeError", "split expects split_size be non-negative")
     message = "split_size can only be 0 if dimension size is 0"

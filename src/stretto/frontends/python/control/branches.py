@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Any
 
+import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from stretto.frontends.python.control import size_branches
 from stretto.frontends.python.control.join import ArmEnd, Joiner
 from stretto.frontends.python.control.settled import is_left_out, note_divided, settled
-from stretto.frontends.python.tracing.evaluate import evaluated
+from stretto.frontends.python.tracing.contents import evaluated
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import (
     Abort,
     CaptureSignal,
@@ -24,16 +27,165 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, active, tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.flags import assuming, derive, logical, negation, possible
-from stretto.frontends.python.values.own_methods import tested
+from stretto.frontends.python.values.number_methods import tested
 from stretto.frontends.python.values.raises import RaisingArm, is_of_user, leave, raises, stop_at
-from stretto.frontends.python.values.scalars import cast_number, flag_of, known_value
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.scalars import (
+    assuming,
+    cast_number,
+    derive,
+    flag_of,
+    implied,
+    known_value,
+    logical,
+    negation,
+    possible,
+)
+from stretto.frontends.python.values.sizes import condition_of_sizes, plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Value
 from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
 from stretto.ir.types import FLAG
 from stretto.ops.properties import properties, stay_reason
+
+# ---- Conditions on sizes that are branches of the program.
+#
+# `if x.shape[0] > 8` is a guard as long as all calls answer it alike. Once calls have been seen
+# to go both ways, one program has both arms, and decides by the sizes of each call. A line of
+# which that cannot be captured, or whose arms leave things of different kinds, so that all that
+# follows would be captured twice, asks for a guard again.
+
+
+def divided(condition: Any) -> torch.SymBool | None:
+    """The condition, if it is one on sizes of the call that is to be a branch of the program."""
+    if not isinstance(condition, torch.SymBool | torch.SymInt) or active() is None:
+        return None
+    if not condition.node.has_hint():
+        return None
+    calls = tracer().sizes.calls
+    found: Any = condition if isinstance(condition, torch.SymBool) else condition != 0
+    place = user_location()
+    if place is None or not calls.divides(found.node.expr):
+        return None
+    reason = calls.why_guard(place)
+    if reason is not None:
+        tracer().note(f"a condition on sizes is no branch of the program, since {reason}")
+    return found if reason is None else None
+
+
+def staged(condition: Any) -> Any:
+    """A traced flag for a condition on sizes that is to be a branch; else the condition itself."""
+    found = divided(condition)
+    if found is None:
+        return condition
+    state, place = tracer(), user_location()
+    flag = condition_of_sizes(state, found)
+    if flag is None or isinstance(flag, bool) or place is None:
+        return condition
+    state.size_flags[state.read(flag)] = found.node.expr, place
+    state.sizes.calls.branch_on(found.node.expr, place)
+    return flag
+
+
+def as_flag(value: Any) -> Any:
+    """A bool, or a traced flag, in the place of a condition on sizes that is more than tested: it
+    may be stored, compared, or asked for its type."""
+    if not isinstance(value, torch.SymBool):
+        return value
+    found = staged(plain(value))
+    return bool(found) if isinstance(found, torch.SymBool) else found
+
+
+@contextmanager
+def branching(flag: Value) -> Generator[bool]:
+    """Around both arms of a branch on a flag. Gives whether that says something of sizes."""
+    state = tracer()
+    found = [*implied(flag, True), *implied(flag, False)] if state.size_flags else []
+    places = [state.size_flags[item][1] for item in found if item in state.size_flags]
+    is_of_sizes, place = bool(places), places[0] if places else None
+    with state.sizes.calls.branching(place) if is_of_sizes and place else nullcontext():
+        yield is_of_sizes
+
+
+@contextmanager
+def size_arm(flag: Value, taken: bool) -> Generator[bool]:
+    """Around the arm of a branch that is run where the flag is as given. Gives whether that says
+    something of sizes."""
+    state, path = tracer(), _path(flag, taken)
+    if path is None:
+        yield False
+        return
+    outlines = set(state.outlines)
+    with state.sizes.calls.under(path) as was_seen:
+        if not was_seen:
+            fail("no call goes this way whose sizes the guards allow", "pass other sizes")
+        yield True
+    for key in state.outlines.keys() - outlines:  # they have guards of this arm
+        del state.outlines[key]
+
+
+def _path(flag: Value, taken: bool) -> Any:
+    """What sizes are like where a flag is as given; None where it says nothing of them."""
+    known = tracer().size_flags
+    if not known:
+        return None
+    found = [
+        known[item][0] if holds else sympy.Not(known[item][0])
+        for item, holds in implied(flag, taken).items()
+        if item in known
+    ]
+    return reduce(sympy.And, found) if found else None
+
+
+def refuse_division(flag: Any) -> None:
+    """Stops the capture where what is one of several things, depending on a size, is used: each
+    use would be captured for each of them."""
+    state = tracer()
+    if not state.size_flags or isinstance(flag, bool):
+        return
+    found = [state.size_flags.get(item) for item in implied(state.read(flag), True)]
+    places = [item[1] for item in found if item is not None]
+    if places:
+        state.sizes.calls.blamed = places[0]
+        fail(
+            "what follows would be captured for each of two things of different kinds",
+            "let both arms leave the same kind of things",
+        )
+
+
+def joint_condition(is_and: bool, first: Any, following: Callable[[], Any]) -> Any:
+    """`first and following()`, or with `or`, of conditions on sizes, as one such condition; None
+    where the second is another kind of value, or more than that has to be computed for it."""
+    state = tracer()
+    expression = first.node.expr if is_and else sympy.Not(first.node.expr)
+    calls = state.sizes.calls
+    with (
+        state.transaction() as rollback,
+        calls.under(expression) as was_seen,
+        calls.trial() as was_asked,
+    ):
+        last = state.last_op()
+        second = following() if was_seen else None
+        is_pure = state.last_op() is last and not was_asked()
+        rollback()
+    if not is_pure or not isinstance(second, bool | torch.SymBool):
+        return None
+    if isinstance(second, torch.SymBool) and not second.node.has_hint():
+        return None
+    if isinstance(second, bool):
+        return first if second is is_and else second
+    if _divides(second.node.expr):  # where the first decides, it may not be computed
+        return None
+    return first & second if is_and else first | second
+
+
+def _divides(expression: Any) -> bool:
+    """Whether an expression divides by a size, which may be 0."""
+    return any(
+        not part.args[1].is_number
+        for part in sympy.preorder_traversal(expression)
+        if isinstance(part, FloorDiv | Mod | PythonMod)
+    )
+
 
 Thunk = Callable[[], Any]
 
@@ -53,7 +205,7 @@ def use(
         )
     if not rest:
         return operation(option)
-    size_branches.refuse_division(flag)
+    refuse_division(flag)
     other = Either(*zip(*rest, strict=True))
     return branch(
         flag,
@@ -109,7 +261,7 @@ def truth(value: Any) -> bool:
 def condition_of(value: Any) -> Value:
     """The truth of a traced value as an IR flag."""
     if isinstance(value, Either):
-        value = use(value, lambda option: size_branches.as_flag(stage_not(stage_not(option))))
+        value = use(value, lambda option: as_flag(stage_not(stage_not(option))))
         if isinstance(value, bool):
             return tracer().literal(value, FLAG.dtype)
     if isinstance(value, TracedList):
@@ -122,7 +274,7 @@ def stage_if(
     frame: CallFrame, condition: Any, then: Thunk, orelse: Thunk, live: tuple[str, ...]
 ) -> None:
     """An `if` statement; `live` are the frame's variables read afterwards."""
-    condition = in_every_run(size_branches.staged(tested(plain(condition))))
+    condition = in_every_run(staged(tested(plain(condition))))
     if not is_traced(condition):
         (then if truth(condition) else orelse)()
         return
@@ -141,7 +293,7 @@ def branch(
     taken = settled(flag)
     if taken is not None:
         return then() if taken else orelse()
-    with size_branches.branching(flag) as is_of_sizes:
+    with branching(flag) as is_of_sizes:
         return _both_arms(flag, then, orelse, frame, live, is_of_sizes=is_of_sizes)
 
 
@@ -222,7 +374,7 @@ def _arm(
         with (
             tracer().region() as region,
             assuming(flag, taken),
-            size_branches.arm(flag, taken) as decides_by_sizes,
+            size_arm(flag, taken) as decides_by_sizes,
         ):
             try:
                 result = arm()
@@ -240,7 +392,7 @@ def _arm(
 
 def stage_ifexp(condition: Any, then: Thunk, orelse: Thunk) -> Any:
     """`then() if condition else orelse()`."""
-    condition = in_every_run(size_branches.staged(tested(plain(condition))))
+    condition = in_every_run(staged(tested(plain(condition))))
     if active() is None or not is_traced(condition):
         return then() if truth(condition) else orelse()
     return branch(condition, then, orelse)
@@ -256,7 +408,7 @@ def in_every_run(condition: Any) -> Any:
 
 def stage_not(value: Any) -> Any:
     value = tested(plain(value))
-    of_sizes = size_branches.divided(value)
+    of_sizes = divided(value)
     if of_sizes is not None:
         return torch.sym_not(of_sizes)
     if active() is None or not is_traced(value):
@@ -308,18 +460,18 @@ def _logical(
         return _logical(is_and, rest[0](), rest[1:], is_flag)
 
     def as_flags() -> Any:
-        return size_branches.as_flag(others())
+        return as_flag(others())
 
     decides = tested(first)
     if decides is not first:
         return stage_ifexp(
             decides, *((others, lambda: first) if is_and else (lambda: first, others))
         )
-    if isinstance(first, torch.SymBool) and size_branches.divided(first) is not None:
-        both = size_branches.joint(is_and, first, others)
+    if isinstance(first, torch.SymBool) and divided(first) is not None:
+        both = joint_condition(is_and, first, others)
         if both is not None:
             return both
-        first = size_branches.staged(first)
+        first = staged(first)
     if active() is None or not is_traced(first):
         return others() if truth(first) == is_and else first
     flag = condition_of(first)

@@ -28,11 +28,11 @@ from stretto.frontends.python.objects.stand_ins import (
     note_twins,
 )
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
-from stretto.frontends.python.tracing.poison import Poison
 from stretto.frontends.python.tracing.signals import (
     Abort,
     NeedsPeel,
     NeedsUnroll,
+    Poison,
     abort,
     fail_growth,
     growth,

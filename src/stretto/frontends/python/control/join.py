@@ -15,12 +15,10 @@ from typing import Any
 from stretto.frontends.python.aliasing.joined import JoinedAliases
 from stretto.frontends.python.objects.stand_ins import check_growth, note_copy, note_origin
 from stretto.frontends.python.tracing.frames import UNDEFINED, CallFrame, Maybe, is_internal
-from stretto.frontends.python.tracing.poison import Poison
-from stretto.frontends.python.tracing.signals import fail, fail_growth
+from stretto.frontends.python.tracing.signals import Poison, fail, fail_growth
 from stretto.frontends.python.tracing.tensor import ListLength, Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import NONE, Either
-from stretto.frontends.python.values.flags import assuming, negation, possible
 from stretto.frontends.python.values.leaves import (
     device_of,
     items_kind,
@@ -33,7 +31,16 @@ from stretto.frontends.python.values.leaves import (
     rows_sizes,
     wrap,
 )
-from stretto.frontends.python.values.scalars import Kind, most_bits, outside, unify, unify_rows
+from stretto.frontends.python.values.scalars import (
+    Kind,
+    assuming,
+    most_bits,
+    negation,
+    outside,
+    possible,
+    unify,
+    unify_rows,
+)
 from stretto.frontends.python.values.state import (
     Snapshot,
     TracedList,

@@ -14,11 +14,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases
-from stretto.frontends.python.aliasing.ways import without_values
+from stretto.frontends.python.aliasing.carried import Candidate, CarriedAliases, without_values
 from stretto.frontends.python.control.carry import Carried, Carry, Slot
 from stretto.frontends.python.tracing.frames import UNDEFINED, Maybe, is_internal
-from stretto.frontends.python.tracing.poison import Poison
+from stretto.frontends.python.tracing.signals import Poison
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import NONE

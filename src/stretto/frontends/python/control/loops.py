@@ -39,10 +39,9 @@ from stretto.frontends.python.tracing.signals import (
 from stretto.frontends.python.tracing.tensor import SIZE_BITS, TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.flags import logical
 from stretto.frontends.python.values.leaves import loops_of
 from stretto.frontends.python.values.raises import raises
-from stretto.frontends.python.values.scalars import Kind
+from stretto.frontends.python.values.scalars import Kind, logical
 from stretto.frontends.python.values.sizes import plain
 from stretto.frontends.python.values.state import Snapshot, TracedList
 from stretto.ir.core import Block, Op, Value

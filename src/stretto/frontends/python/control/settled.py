@@ -12,10 +12,10 @@ raises, in a run that would take this one, why it could not be captured.
 from __future__ import annotations
 
 from stretto.errors import CaptureError, NotCaptured, OtherProgram
+from stretto.frontends.python.tracing.contents import in_this_call
 from stretto.frontends.python.tracing.locations import user_location
-from stretto.frontends.python.tracing.this_call import in_this_call
 from stretto.frontends.python.tracing.tracer import Surroundings, Tracer, tracer
-from stretto.frontends.python.values.flags import logical
+from stretto.frontends.python.values.scalars import logical
 from stretto.ir.core import Program, Value
 from stretto.ir.failure import Failure
 from stretto.ir.ops import CheckOp

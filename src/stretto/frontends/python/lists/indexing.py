@@ -9,11 +9,11 @@ import torch
 from stretto.frontends.python.lists.operations import checked_bound, stack
 from stretto.frontends.python.operators import views
 from stretto.frontends.python.operators.functional import overwrite
+from stretto.frontends.python.tracing.frames import caught
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import Abort, NeedsUnroll, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
-from stretto.frontends.python.tracing.tries import caught
 from stretto.frontends.python.values.number_methods import kind_of_number
 from stretto.frontends.python.values.scalars import (
     concrete,
@@ -327,3 +327,10 @@ def _unrolled(bounds: tuple[Any, ...]) -> list[Any] | None:
         except Abort:
             return None
     return found
+
+
+# ---- Items of Python sequences and dicts at positions that the run decides.
+#
+# Items of one shape and dtype become a list of the Program. Others, such as the modules of an
+# `nn.ModuleList` or functions, become a value that is one of them: each use of it is a branch on
+# the position, which makes the call of a chosen expert a switch.

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from stretto.frontends.python.operators import cells
+from stretto.frontends.python.operators import replacements
+from stretto.frontends.python.operators.checks import check_classes, eager_refusal, infer
 from stretto.frontends.python.operators.draws import DROPOUTS
-from stretto.frontends.python.operators.eager import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite
-from stretto.frontends.python.operators.groups import RULES as GROUPS
-from stretto.frontends.python.operators.ordering import RULES as ORDERING
-from stretto.frontends.python.operators.quantized import RULES as QUANTIZED
-from stretto.frontends.python.operators.value_checks import check_classes
+from stretto.frontends.python.operators.replacements import GROUPS as GROUPS
+from stretto.frontends.python.operators.replacements import ORDERING as ORDERING
+from stretto.frontends.python.operators.replacements import QUANTIZED as QUANTIZED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import Storage, StorageState, TracedTensor
 from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
@@ -451,7 +450,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.new_ones.default: _new(1),
     aten.new_empty.default: _new(0),
     aten.new_full.default: _new(None),
-    **cells.RULES,
+    **replacements.CELLS,
     aten.batch_norm.default: batch_norm,
     aten.scaled_dot_product_attention.default: _attention,
     aten._softmax_backward_data.default: _softmax_backward,

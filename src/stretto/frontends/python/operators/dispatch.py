@@ -23,23 +23,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stretto.errors import StrettoError
 from stretto.frontends.python.aliasing.aliases import link
-from stretto.frontends.python.operators import draws, selections, value_checks
-from stretto.frontends.python.operators.decompositions import RULES, decompositions
-from stretto.frontends.python.operators.eager import (
+from stretto.frontends.python.operators import checks, draws, selections
+from stretto.frontends.python.operators.checks import (
     OF_OPERATORS,
     eager_error,
     eager_refusal,
     infer,
     settled,
 )
+from stretto.frontends.python.operators.decompositions import RULES, decompositions
 from stretto.frontends.python.operators.functional import (
     apply_functionally,
     is_mutating,
     written_by,
 )
-from stretto.frontends.python.operators.memory import replaced_methods
-from stretto.frontends.python.operators.overlap import check_overlap
-from stretto.frontends.python.operators.sized_results import with_decided_size
+from stretto.frontends.python.operators.memory import check_overlap, replaced_methods
+from stretto.frontends.python.operators.selections import with_decided_size
 from stretto.frontends.python.operators.views import RULES as VIEW_RULES
 from stretto.frontends.python.tracing.fakes import mapped, tensors_of
 from stretto.frontends.python.tracing.signals import fail
@@ -56,12 +55,14 @@ from stretto.frontends.python.values.arithmetic import (
     with_number,
 )
 from stretto.frontends.python.values.scalars import concrete, result_number
-from stretto.frontends.python.values.size_numbers import (
+from stretto.frontends.python.values.sizes import (
+    compare_in_run,
     float_kind,
+    is_decided,
     number_of_size,
+    plain,
     with_numbers,
 )
-from stretto.frontends.python.values.sizes import compare_in_run, is_decided, plain
 from stretto.ir.ops import Argument, TensorOp
 from stretto.ops.infer import Parameter, parameters
 from stretto.ops.properties import draws as is_drawing
@@ -129,8 +130,8 @@ def dispatch(mode: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         return concrete(args[0], "number")
     if is_mutating(func):
         check_overlap(func, args, kwargs, written_by(func, args, kwargs))
-    if func in value_checks.RULES:
-        outcome = _replaced(mode, value_checks.RULES[func], func, args, kwargs)
+    if func in checks.RULES:
+        outcome = _replaced(mode, checks.RULES[func], func, args, kwargs)
         if outcome is not NotImplemented:
             return outcome
     if is_float_of_ints(func, args, kwargs):

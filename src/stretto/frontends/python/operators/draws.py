@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stretto.frontends.python.operators.eager import eager_refusal, infer
+from stretto.frontends.python.operators.checks import eager_refusal, infer
 from stretto.frontends.python.operators.functional import overwrite, written_by
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import fail

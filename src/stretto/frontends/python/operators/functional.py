@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stretto.errors import NotCaptured, OnlyInPython
-from stretto.frontends.python.operators.eager import eager_error
+from stretto.frontends.python.operators.checks import eager_error
 from stretto.frontends.python.operators.views import part_of
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor

@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from stretto.errors import OnlyInPython, VerifyError
-from stretto.frontends.python.operators.eager import OF_OPERATORS, eager_error, faked, settled
+from stretto.frontends.python.operators.checks import OF_OPERATORS, eager_error, faked, settled
 from stretto.frontends.python.tracing.fakes import call_key, dims_by_stride, known_result, remember
 from stretto.frontends.python.tracing.locations import user_location
 from stretto.frontends.python.tracing.signals import fail

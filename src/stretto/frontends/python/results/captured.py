@@ -11,9 +11,9 @@ import torch
 from stretto.errors import SourceLocation
 from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.guards.reading import Arguments, Reading, Root, read_state
-from stretto.frontends.python.objects.journal import Site, act_out
+from stretto.frontends.python.objects.heap import Site, act_out
+from stretto.frontends.python.tracing.admission import Gradients
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.gradients import Gradients
 from stretto.frontends.python.tracing.sizes import CallSizes
 from stretto.frontends.python.values.state import contents, refill
 from stretto.ir.core import Program

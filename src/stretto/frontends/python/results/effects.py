@@ -33,9 +33,8 @@ from stretto.frontends.python.results.captured import (
     ObjectState,
     OutputSpec,
 )
-from stretto.frontends.python.results.containers import CollectionOf
-from stretto.frontends.python.results.output import Flattener
-from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.results.output import CollectionOf, Flattener
+from stretto.frontends.python.source.syntax import names_read
 from stretto.frontends.python.tracing.contents import newly_updated
 from stretto.frontends.python.tracing.signals import Abort, fail
 from stretto.frontends.python.tracing.tensor import TracedTensor

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from stretto.frontends.python.guards.reading import Reading
+from stretto.frontends.python.guards.reading import Identity, Reading
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.results.captured import (
     ArgumentLeaf,
+    ConstantSource,
     External,
     Fetched,
     InputBinding,
     IntLeaf,
 )
 from stretto.frontends.python.tracing.fakes import fake_like, fake_with_sizes
+from stretto.frontends.python.tracing.frames import read_cell
 from stretto.frontends.python.tracing.signals import fail
-from stretto.frontends.python.tracing.sizes import SizeSource
+from stretto.frontends.python.tracing.sizes import CallSizes, SizePlan, Sizes, SizeSource
 from stretto.frontends.python.tracing.tensor import (
     FunctionContext,
     Storage,
     StorageState,
     TracedTensor,
 )
-from stretto.frontends.python.tracing.tracer import Constant, Tracer
+from stretto.frontends.python.tracing.tracer import Constant, Owner, Tracer
 from stretto.frontends.python.values.state import rebuild_tuple
-from stretto.ir.core import Value
-from stretto.ir.types import INDEX
+from stretto.ir.core import Program, Value
+from stretto.ir.rewrite import defined_values
+from stretto.ir.size_bounds import at_most
+from stretto.ir.sizes import Size, symbols_in
+from stretto.ir.symbols import dims_of, rename_symbols
+from stretto.ir.types import INDEX, Dim
 
 
 @dataclass(eq=False, slots=True)
@@ -184,3 +195,191 @@ def _forbid_in_functions(tracer: Tracer, constant: Constant) -> None:
                     f"the buffer '{constant.key}' is changed and also read in a recursive function",
                     "pass the buffer to the recursive function as an argument",
                 )
+
+
+# ---- Signatures: the properties of the arguments for which a program is specialised, as a key.
+
+
+_HASHED_BY_VALUE = (
+    bool,
+    int,
+    str,
+    bytes,
+    type(None),
+    range,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def key_of(leaf: Any) -> Any:
+    """The key of an argument, or of an item of a container among the arguments.
+
+    A tensor is represented by its type. A value whose content cannot change is represented by that
+    content, so that an equal one finds the same program. Any other object is represented by itself;
+    the key keeps it alive.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return (leaf.shape, leaf.dtype, leaf.device)
+    return value_key(leaf)
+
+
+def value_key(value: Any) -> Any:
+    """The key of a value that is no input: here a tensor, too, is represented by itself."""
+    kind = type(value)
+    if kind in _HASHED_BY_VALUE:
+        return (kind, value)
+    if kind is float:
+        return (float, value.hex())
+    if kind is complex:
+        return (complex, value.real.hex(), value.imag.hex())
+    if kind is slice:
+        return (slice, value_key(value.start), value_key(value.stop), value_key(value.step))
+    if kind is tuple:
+        return (tuple, *map(value_key, value))
+    if kind is frozenset:
+        return (frozenset, frozenset(map(value_key, value)))
+    if isinstance(value, np.generic) and value.dtype != object:
+        return (kind, value.dtype.str, value.tobytes())
+    if _is_frozen(kind):
+        return (kind, *((name, value_key(item)) for name, item in _contents(value)))
+    return (kind, Identity(value))
+
+
+def _is_frozen(kind: type) -> bool:
+    """Whether attributes of objects of a class, a dataclass, cannot be set."""
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and "__dataclass_fields__" in vars(kind)
+
+
+def _contents(value: Any) -> list[tuple[str, Any]]:
+    """Fields of a frozen dataclass, and what else it was given when it was made."""
+    found = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    for name, item in getattr(value, "__dict__", {}).items():
+        if not isinstance(getattr(type(value), name, None), cached_property):
+            found[name] = item
+    return sorted(found.items())
+
+
+# ---- The sizes of a captured Program: its symbols with their ranges, and what a call must have.
+
+
+def settled_sizes(
+    sizes: Sizes,
+    program: Program,
+    inputs: Sequence[tuple[InputBinding, Value]],
+    *,
+    writes: bool,
+) -> CallSizes | None:
+    """Renames the symbols in the program as the guards leave them; what a call must have. None
+    where no size is a symbol. writes: whether it changes tensors in place."""
+    if not sizes.are_symbolic and not sizes.plan.fixed:
+        return None
+    final = sizes.final()
+    renaming = sizes.renaming()
+    for function in program.functions.values():
+        rename_symbols(function.body, renaming)
+    shapes: dict[int, tuple[Dim, ...]] = {}
+    ints: dict[int, Dim] = {}
+    held: dict[int, tuple[Dim, ...]] = {}
+    for binding, value in inputs:
+        if isinstance(binding, ArgumentLeaf):
+            shapes[binding.index] = value.tensor.shape
+        elif isinstance(binding, IntLeaf):
+            ints[binding.index] = value.tensor.shape[0]
+        elif isinstance(binding, Fetched) and binding.is_tensor:
+            held[binding.index] = value.tensor.shape
+    conditions = sizes.conditions(final, writes=writes)
+    program.is_guarded = bool(conditions or sizes.plan.seen.branches)
+    symbols = symbols_in(final.values())
+    return CallSizes(
+        tuple(shape for _, shape in sorted(shapes.items())),
+        ints,
+        symbols,
+        conditions,
+        sizes.plan.fixed,
+        tuple(shape for _, shape in sorted(held.items())),
+        sizes.branches(final),
+    )
+
+
+def provable(sizes: Sizes, program: Program) -> SizePlan | None:
+    """A plan with one symbol less, where a size is not proved to be at least 0 for all values of
+    its symbols; None where all are."""
+    for function in program.functions.values():
+        for value in defined_values(function.body):
+            for dim in dims_of(value.type):
+                if isinstance(dim, int) or at_most(0, dim):
+                    continue
+                known = symbols_in(dim for dim in sizes.final().values())
+                less = [atom for atom, factor in dim.terms if factor < 0]
+                for symbol in (*symbols_in(Size.of(atom) for atom in less), *dim.symbols):
+                    if symbol in known:
+                        return sizes.without(symbol)
+    return None
+
+
+# ---- The modules whose parameters and buffers a Program has as constants.
+
+
+# pyright: reportPrivateUsage=false
+# module parameters are private tables
+
+
+def source_of(tracer: Tracer, key: str | None, tensor: torch.Tensor) -> ConstantSource:
+    """Where a constant comes from: its module's table, if there is one."""
+    owner = tracer.owners.get(id(tensor))
+    table, name = (owner.table, owner.name) if owner else (None, None)
+    version = None if tensor.is_inference() else tensor._version
+    return ConstantSource(key, tensor, version, tensor.data_ptr(), table, name)
+
+
+def owners_of(roots: Iterable[Any]) -> dict[int, Owner]:
+    """Parameters and buffers of every module that is reachable from the function's closure."""
+    owners = dict[int, Owner]()
+    for prefix, module in _modules(roots):
+        for path, part in module.named_modules():
+            for table in (part._parameters, part._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        parts = [item for item in (prefix, path, name) if item]
+                        owners.setdefault(id(tensor), Owner(table, name, ".".join(parts)))
+    return owners
+
+
+def paths_of(roots: Iterable[Any]) -> dict[int, str]:
+    """The path of every module that is reachable from the function's closure, by its id. The
+    first one counts, which for the module that is compiled is empty."""
+    paths = dict[int, str]()
+    for prefix, module in _modules(roots):
+        for path, part in module.named_modules():
+            paths.setdefault(id(part), ".".join(item for item in (prefix, path) if item))
+    return paths
+
+
+def _modules(roots: Iterable[Any]) -> list[tuple[str, nn.Module]]:
+    found = list[tuple[str, nn.Module]]()
+    pending = [("", root) for root in roots]
+    seen = set[int]()
+    while pending:
+        name, value = pending.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        match value:
+            case nn.Module():
+                found.append((name, value))
+            case MethodType():
+                pending += [(name, value.__self__), (name, value.__func__)]
+            case FunctionType():
+                code, table = value.__code__, value.__globals__
+                cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+                pending += [(free, read_cell(cell)) for free, cell in cells]
+                used = ((n, table.get(n)) for n in code.co_names)
+                pending += [item for item in used if isinstance(item[1], nn.Module | FunctionType)]
+            case _:
+                continue
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType
@@ -16,10 +16,9 @@ from torch.utils._pytree import tree_map_only
 
 from stretto.frontends.python.aliasing.aliases import overlapping
 from stretto.frontends.python.calls.generated import Generated
-from stretto.frontends.python.calls.packed import PaddedSequence
+from stretto.frontends.python.calls.recurrent import PaddedSequence
 from stretto.frontends.python.lists.iterators import Iterating
-from stretto.frontends.python.lists.parts import Parts
-from stretto.frontends.python.lists.sources import Indexed, Iterated, Range
+from stretto.frontends.python.lists.sources import Indexed, Iterated, Parts, Range
 from stretto.frontends.python.objects.heap import Heap
 from stretto.frontends.python.objects.stand_ins import check_kept, stand_ins
 from stretto.frontends.python.results.captured import (
@@ -31,25 +30,16 @@ from stretto.frontends.python.results.captured import (
     PythonLeaf,
     ResultLeaf,
 )
-from stretto.frontends.python.results.containers import (
-    CollectionOf,
-    DictOf,
-    RecordOf,
-    SubclassOf,
-    TupleOf,
-)
 from stretto.frontends.python.source.rewrite import is_rewritten
 from stretto.frontends.python.tracing.fakes import dims_by_stride, tensors_of
 from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.locations import MARK
-from stretto.frontends.python.tracing.poison import Poison
-from stretto.frontends.python.tracing.signals import CaptureSignal, fail
+from stretto.frontends.python.tracing.signals import CaptureSignal, Poison, fail
 from stretto.frontends.python.tracing.tensor import Storage, TracedTensor
 from stretto.frontends.python.tracing.tracer import tracer
 from stretto.frontends.python.values.either import Either
 from stretto.frontends.python.values.scalars import known_value
-from stretto.frontends.python.values.size_numbers import number_of_size
-from stretto.frontends.python.values.sizes import plain
+from stretto.frontends.python.values.sizes import number_of_size, plain
 from stretto.frontends.python.values.spelling import settled_size
 from stretto.frontends.python.values.state import (
     TracedList,
@@ -61,6 +51,87 @@ from stretto.frontends.python.values.state import (
 )
 from stretto.frontends.python.values.texts import TextOf, is_text
 from stretto.ir.core import Value
+
+# ---- How a container that the captured function makes is made anew by each call: from its class
+# and its items.
+
+
+@dataclass(frozen=True, slots=True)
+class TupleOf:
+    """A tuple, a named one, a range or a slice."""
+
+    kind: type
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        if self.kind in (range, slice):
+            return self.kind(*items)
+        return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOf:
+    """A list, set or deque. most: how many items a deque keeps."""
+
+    kind: type
+    most: int | None = None
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        return deque(items, self.most) if self.kind is deque else self.kind(items)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DictOf:
+    """A dict, or a ready-made kind of it. factory: of a defaultdict."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    factory: Callable[[], Any] | None = None
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        pairs = dict(zip(self.keys, items, strict=True))
+        if self.kind is defaultdict:
+            return defaultdict(self.factory, pairs)
+        return pairs if self.kind is dict else self.kind(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOf:
+    """An object, rebuilt without calling its class."""
+
+    kind: type
+    names: tuple[str, ...]
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        made = object.__new__(self.kind)
+        for name, item in zip(self.names, items, strict=True):
+            object.__setattr__(made, name, item)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class SubclassOf:
+    """An object of a class that derives from a built-in container: what that holds, then
+    attributes. It is rebuilt without calling its class."""
+
+    kind: type
+    base: type
+    keys: tuple[Any, ...]
+    names: tuple[str, ...]
+    options: tuple[Any, ...] = ()
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        count = len(items) - len(self.names)
+        held: Any = dict(zip(self.keys, items, strict=False)) if self.keys else items[:count]
+        made: Any = self.base.__new__(self.kind, *([held] if self.base is frozenset else ()))
+        if self.base is not frozenset:
+            self.base.__init__(made, *self.options, held)  # type: ignore[call-arg]
+        for name, item in zip(self.names, items[count:], strict=True):
+            object.__setattr__(made, name, item)
+        return made
+
+
+Container = TupleOf | CollectionOf | DictOf | RecordOf | SubclassOf
+
 
 _IMMUTABLE = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type, Enum,

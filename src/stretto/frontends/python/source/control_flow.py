@@ -21,11 +21,11 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
-from stretto.frontends.python.source import comprehensions, exceptions, generators, liveness
+from stretto.frontends.python.source import desugar, jumps, syntax
+from stretto.frontends.python.source.desugar import MatchLowering, TargetLowering
 from stretto.frontends.python.source.jumps import VALUE, JumpLowering
-from stretto.frontends.python.source.liveness import NameSet
-from stretto.frontends.python.source.matches import MatchLowering
 from stretto.frontends.python.source.syntax import (
+    NameSet,
     assign,
     at,
     constant,
@@ -39,7 +39,6 @@ from stretto.frontends.python.source.syntax import (
     staging,
     thunk,
 )
-from stretto.frontends.python.source.targets import TargetLowering
 from stretto.frontends.python.tracing.tensor import OF_CODE, OF_ERRORS, OF_TENSORS
 
 FRAME = "__stretto_frame"
@@ -96,7 +95,7 @@ class ExpressionLowering(ast.NodeTransformer):
     def visit_ListComp(self, node: ast.ListComp) -> ast.expr:
         """One with conditions or several loops becomes a function. Of another one, the first
         iterable is passed in, so that it may be a list of the Program."""
-        return self._comprehension(node, "listed", comprehensions.listing)
+        return self._comprehension(node, "listed", desugar.listing)
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
         self.generic_visit(node)
@@ -111,15 +110,15 @@ class ExpressionLowering(ast.NodeTransformer):
 
     def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.expr:
         """It stays what it is, unless the number of its items is no Python number."""
-        return self._comprehension(node, "yielded", comprehensions.yielding)
+        return self._comprehension(node, "yielded", desugar.yielding)
 
     def _comprehension(
         self, node: Any, kind: str, function: Callable[[Any, str], ast.FunctionDef]
     ) -> ast.expr:
-        if not comprehensions.is_plain(node):
+        if not desugar.is_plain(node):
             return self._scope(node)
         made = list[ast.expr]()
-        if not self.scopes and comprehensions.has_control_flow(node):
+        if not self.scopes and desugar.has_control_flow(node):
             identifier = f"__stretto_{kind}_{len(self.functions)}"
             lowered = function(node, identifier)
             self.functions.append(lowered)
@@ -127,8 +126,8 @@ class ExpressionLowering(ast.NodeTransformer):
             made.append(name(identifier))
         self._scope(node)
         first = node.generators[0]
-        items, first.iter = first.iter, at(first.iter, name(comprehensions.ITEMS))
-        only = ast.arguments([], [ast.arg(comprehensions.ITEMS)], None, [], [], None, [])
+        items, first.iter = first.iter, at(first.iter, name(desugar.ITEMS))
+        only = ast.arguments([], [ast.arg(desugar.ITEMS)], None, [], [], None, [])
         return staged(node, kind, items, at(node, ast.Lambda(only, node)), *made)
 
     def _operand(self, node: ast.expr) -> ast.expr:
@@ -188,7 +187,7 @@ class ExpressionLowering(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         """What skips parts of itself and yields in one of them stays Python's."""
-        if isinstance(node, ast.BoolOp | ast.IfExp | ast.Compare) and generators.has_yield(node):
+        if isinstance(node, ast.BoolOp | ast.IfExp | ast.Compare) and desugar.has_yield(node):
             return self.generic_visit(node)
         match node:
             case (
@@ -280,9 +279,9 @@ class ExpressionLowering(ast.NodeTransformer):
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         """What a `try` has noted and does not handle is raised behind it."""
         self.generic_visit(node)
-        if not isinstance(node.exc, ast.Name) or not node.exc.id.startswith(exceptions.ERROR):
+        if not isinstance(node.exc, ast.Name) or not node.exc.id.startswith(jumps.ERROR):
             return node
-        throw = ast.Attribute(staging("raising"), "throw", ast.Load())
+        throw = ast.Attribute(staging("statements"), "throw", ast.Load())
         return at(node, ast.Expr(ast.Call(throw, [node.exc], [])))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
@@ -322,7 +321,7 @@ class ExpressionLowering(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         """A value that may change the target comes after the target was read, as in Python."""
         acts = any(isinstance(item, ast.Call) for item in ast.walk(node.value))
-        is_late = acts and not generators.has_yield(node.value)
+        is_late = acts and not desugar.has_yield(node.value)
         node.value = self.visit(node.value)
         operator = ast.Constant(type(node.op).__name__)
         value = [self._operand(node.value), ast.Constant(True)] if is_late else [node.value]
@@ -378,12 +377,12 @@ class StatementLowering:
         out = list[list[ast.stmt]]()
         for statement in reversed(statements):
             out.append(self._one(statement, after))
-            after = liveness.live_before_one(statement, after)
+            after = syntax.live_before_one(statement, after)
         return [statement for group in reversed(out) for statement in group]
 
     def _one(self, statement: ast.stmt, after: NameSet) -> list[ast.stmt]:
         match statement:
-            case ast.If() | ast.While() | ast.For() if generators.has_yield(statement):
+            case ast.If() | ast.While() | ast.For() if desugar.has_yield(statement):
                 return [self._pythons(statement, after)]
             case ast.If():
                 return self._if(statement, after)
@@ -408,9 +407,9 @@ class StatementLowering:
         """A statement with a yield inside."""
         match statement:
             case ast.For():
-                after = liveness.live_at_head(statement, after | liveness.stop_names(statement))
+                after = syntax.live_at_head(statement, after | syntax.stop_names(statement))
             case ast.While():
-                after = liveness.live_at_head(statement, after)
+                after = syntax.live_at_head(statement, after)
             case ast.If():
                 pass
         statement.body = self.block(statement.body, after)
@@ -429,7 +428,7 @@ class StatementLowering:
         return [then, orelse, at(statement, ast.Expr(call))]
 
     def _while(self, statement: ast.While, after: NameSet) -> list[ast.stmt]:
-        head = liveness.live_at_head(statement, after)
+        head = syntax.live_at_head(statement, after)
         value = at(statement.test, ast.Return(statement.test))
         test = self._part("test", [value], statement)
         body = self._part("body", self.block(statement.body, head), statement)
@@ -438,12 +437,12 @@ class StatementLowering:
         return [test, body, at(statement, ast.Expr(call))]
 
     def _for(self, statement: ast.For, after: NameSet) -> list[ast.stmt]:
-        head = liveness.live_at_head(statement, after | liveness.stop_names(statement))
+        head = syntax.live_at_head(statement, after | syntax.stop_names(statement))
         first = at(statement.target, ast.Assign([statement.target], name("__stretto_item")))
         lowered = self.block(statement.body, head)
         body = self._part("body", [first, *lowered], statement, argument="__stretto_item")
         flags = [name(flag) for flag in getattr(statement, "stop_flags", ())]
-        live = self._live(head - (liveness.stores([statement.target]) - after))
+        live = self._live(head - (syntax.stores([statement.target]) - after))
         parts = [statement.iter, name(body.name)]
         call = staged(statement.iter, "for_", name(FRAME), *parts, live)
         if flags:
@@ -454,9 +453,9 @@ class StatementLowering:
     def _try(self, statement: ast.Try, after: NameSet) -> ast.stmt:
         raising = [_always_raises(handler.body) for handler in statement.handlers]
         behind, always = after, self.always
-        after = liveness.live_before(statement.finalbody, after)
-        self.always = always | after | liveness.live_in_handlers(statement, after)
-        statement.body = self.block(statement.body, liveness.live_before(statement.orelse, after))
+        after = syntax.live_before(statement.finalbody, after)
+        self.always = always | after | syntax.live_in_handlers(statement, after)
+        statement.body = self.block(statement.body, syntax.live_before(statement.orelse, after))
         self.always = always
         for handler in statement.handlers:
             handler.body = self.block(handler.body, after)
@@ -490,7 +489,7 @@ class StatementLowering:
         self, function: str, body: list[ast.stmt], like: ast.stmt, argument: str | None = None
     ) -> ast.FunctionDef:
         """A local function that shares the variables of the one around it."""
-        stored = liveness.stores(body)
+        stored = syntax.stores(body)
         assigned, outer = sorted(stored & self.shared), sorted(stored & self.globals)
         head: list[ast.stmt] = [ast.Nonlocal(assigned)] if assigned else []
         head += [ast.Global(outer)] if outer else []
@@ -530,21 +529,21 @@ def lower_function(
     node: ast.FunctionDef,
     *,
     is_outer: bool = False,
-    unsure: NameSet = liveness.EMPTY,
+    unsure: NameSet = syntax.EMPTY,
     pulled: bool = False,
 ) -> ast.FunctionDef:
     """The staged form of a function definition. `unsure`: see `liveness`, of functions around.
     pulled: it stays a generator function."""
     if any(isinstance(item, ast.Await) for item in own_nodes(node)):
         return node
-    is_generator = generators.is_generator(node) and not pulled
+    is_generator = desugar.is_generator(node) and not pulled
     if is_generator and is_outer:
         node.decorator_list = []
-    if is_generator and not generators.can_be_lowered(node):
+    if is_generator and not desugar.can_be_lowered(node):
         return node
     given = parameters(node.args)
     if is_generator:
-        values = generators.GeneratorLowering()
+        values = desugar.GeneratorLowering()
         given_nothing = at(node.body[0], assign(VALUE, ast.Constant(None)))
         node.body = [given_nothing, *_flat([values.visit(item) for item in node.body])]
     body = jump_free(node)
@@ -579,14 +578,14 @@ def lower_segment(node: ast.FunctionDef, result: ast.expr, after: NameSet) -> as
     """The staged form of a definition whose body has no jumps. It returns `result`, which reads the
     variables `after`."""
     given = parameters(node.args)
-    expressions = _expressions(node, node.body, given, liveness.EMPTY)
+    expressions = _expressions(node, node.body, given, syntax.EMPTY)
     node.body = _staged_body(node, node.body, given, expressions, result, after)
     return ast.fix_missing_locations(node)
 
 
 def _local(node: ast.FunctionDef, body: list[ast.stmt], given: list[str]) -> NameSet:
     declared = _declared(node, ast.Nonlocal) | _declared(node, ast.Global)
-    return (liveness.stores(body) | set(given)) - declared
+    return (syntax.stores(body) | set(given)) - declared
 
 
 def _expressions(
@@ -597,7 +596,7 @@ def _expressions(
     pulled: bool = False,
 ) -> ExpressionLowering:
     local = _local(node, body, given)
-    may_lack = liveness.unsure(body, frozenset(given)) & local
+    may_lack = syntax.unsure(body, frozenset(given)) & local
     first = given[0] if given else None
     return ExpressionLowering(first, (unsure - local) | may_lack, pulled)
 
@@ -612,13 +611,13 @@ def _staged_body(
 ) -> list[ast.stmt]:
     """The staged form of a body without jumps, in the frame of its function."""
     local = _local(node, body, given)
-    always = liveness.captured(node.body) | after
+    always = syntax.captured(node.body) | after
     body = _flat([expressions.visit(statement) for statement in _watch_outer(body, node)])
     nonlocals, outer = _declared(node, ast.Nonlocal), _declared(node, ast.Global)
     for value in expressions.operands.values():
-        always |= liveness.loads(value) | liveness.stores([value])
+        always |= syntax.loads(value) | syntax.stores([value])
     for function in expressions.functions:
-        always |= liveness.loads(function)
+        always |= syntax.loads(function)
     statements = StatementLowering(local | nonlocals, always | nonlocals, outer)
     lowered = statements.block(body, after)
     parts = [statements.operand(*item) for item in expressions.operands.items()]
@@ -696,7 +695,7 @@ class _OuterWatch(ast.NodeTransformer):
         self.generic_visit(node)
         notes = list[ast.stmt]()
         for kind, declared in self.outer.items():
-            for written in sorted(liveness.stores([node]) & declared):
+            for written in sorted(syntax.stores([node]) & declared):
                 table = ast.Call(name("globals"), [], [])
                 place = table if kind is ast.Global else name(FRAME)
                 call = staged(node, "wrote_outer", place, ast.Constant(written))

@@ -26,10 +26,9 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from stretto.frontends.python.source import liveness
+from stretto.frontends.python.source import syntax
 from stretto.frontends.python.source.control_flow import jump_free, lower_segment, parameters
 from stretto.frontends.python.source.jumps import VALUE
-from stretto.frontends.python.source.liveness import EMPTY, NameSet
 from stretto.frontends.python.source.rewrite import (
     compiled_within,
     definition_of,
@@ -37,7 +36,9 @@ from stretto.frontends.python.source.rewrite import (
     module_of,
 )
 from stretto.frontends.python.source.syntax import (
+    EMPTY,
     STAGING,
+    NameSet,
     assign,
     at,
     constant,
@@ -106,7 +107,7 @@ class Body:
 
     def compiled(self, statement: ast.stmt) -> CodeType:
         """A statement as a function without parameters that shares the variables by cells."""
-        stored = liveness.stores([statement])
+        stored = syntax.stores([statement])
         head = list[ast.stmt]()
         shared, outer = sorted(stored & set(self.cells)), sorted(stored & self.outer)
         head += [ast.Nonlocal(shared)] if shared else []
@@ -132,7 +133,7 @@ class Block:
         found, after = list[NameSet](), self.after
         for statement in reversed(self.statements):
             found.append(after | self.always)
-            after = liveness.live_before_one(statement, after)
+            after = syntax.live_before_one(statement, after)
         return found[::-1]
 
     def runs_in_python(self, index: int) -> bool:
@@ -140,7 +141,7 @@ class Block:
         statement = self.statements[index]
         if isinstance(statement, _OF_PYTHON):
             return True
-        used = liveness.loads(statement) | liveness.stores([statement])
+        used = syntax.loads(statement) | syntax.stores([statement])
         return not self.body.unstable.isdisjoint(used)
 
     def computes(self, start: int, end: int) -> bool:
@@ -164,19 +165,19 @@ class Block:
         found, stored = dict[str, int](), EMPTY
         for index in range(start, end):
             statement = self.statements[index]
-            read = liveness.live_before_one(statement, EMPTY)
+            read = syntax.live_before_one(statement, EMPTY)
             for variable in sorted((read - stored) & variables):
                 found.setdefault(variable, index)
-            stored |= liveness.surely_stored(statement)
-        kept = liveness.live_before(self.statements[start:end], self._results(start, end))
+            stored |= syntax.surely_stored(statement)
+        kept = syntax.live_before(self.statements[start:end], self._results(start, end))
         for variable in sorted((kept & variables) - found.keys()):
             found[variable] = next(
-                n for n in range(start, end) if variable in liveness.stores([self.statements[n]])
+                n for n in range(start, end) if variable in syntax.stores([self.statements[n]])
             )
         return found
 
     def _results(self, start: int, end: int) -> NameSet:
-        stored = liveness.stores(self.statements[start:end])
+        stored = syntax.stores(self.statements[start:end])
         return stored & self.live[end - 1] & set(self.body.cells)
 
     def segment(self, start: int, end: int, known: Mapping[str, str]) -> Segment:
@@ -195,7 +196,7 @@ class Block:
         code = self.body.code
         free = [item for item in code.co_freevars if item == "__class__"]
         head = list[ast.stmt]()
-        outer = sorted(liveness.stores(statements) & self.body.outer)
+        outer = sorted(syntax.stores(statements) & self.body.outer)
         head += [ast.Global(outer)] if outer else []
         if unbound:
             binding = [assign(item, ast.Constant(None)) for item in unbound]
@@ -251,10 +252,10 @@ class Block:
                 statement.body = called(statement.body, after, always)
                 statement.orelse = called(statement.orelse, after, always)
             case ast.While():
-                head = liveness.live_at_head(statement, after)
+                head = syntax.live_at_head(statement, after)
                 statement.body = called(statement.body, head, always)
             case ast.For():
-                head = liveness.live_at_head(statement, after | liveness.stop_names(statement))
+                head = syntax.live_at_head(statement, after | syntax.stop_names(statement))
                 statement.body = called(statement.body, head, always)
             case ast.With():
                 statement.body = called(statement.body, after, always | after)
@@ -275,7 +276,7 @@ class Block:
 
 
 def _all_loads(nodes: Sequence[ast.AST]) -> NameSet:
-    return EMPTY.union(*map(liveness.loads, nodes))
+    return EMPTY.union(*map(syntax.loads, nodes))
 
 
 def _mark(statement: ast.stmt, number: int) -> ast.stmt:
@@ -305,13 +306,13 @@ def _made(code: CodeType) -> Body | None:
     around = _declared(own_nodes(node), ast.Nonlocal)
     node.body = [_Declarations().visit(statement) for statement in node.body]
     lowered = jump_free(node)
-    local = (liveness.stores(lowered) | set(given)) - outer - around
-    captured = liveness.captured(lowered)
+    local = (syntax.stores(lowered) | set(given)) - outer - around
+    captured = syntax.captured(lowered)
     several = {item for item in captured & local if _stores_of(item, lowered, given) > 1}
     body = Body(code, node)
     body.local, body.outer = frozenset(local), outer
     body.unstable = frozenset(several) | _declared(ast.walk(module), ast.Nonlocal)
-    body.unsure = liveness.unsure(lowered, frozenset(given)) & local
+    body.unsure = syntax.unsure(lowered, frozenset(given)) & local
     body.root = Block(body, lowered, frozenset({VALUE}), captured)
     return body
 
@@ -332,7 +333,7 @@ def _stores_of(variable: str, statements: Sequence[ast.stmt], given: Sequence[st
     """How often a variable may be assigned, where twice stands for more than that."""
     count = int(variable in given)
     for statement in statements:
-        if variable not in liveness.stores([statement]):
+        if variable not in syntax.stores([statement]):
             continue
         repeats = any(isinstance(item, ast.While | ast.For) for item in ast.walk(statement))
         count += 2 if repeats or isinstance(statement, _OPENED) else 1

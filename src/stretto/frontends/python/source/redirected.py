@@ -79,8 +79,15 @@ _FRONTEND = Path(__file__).parents[1]
 _LOOKS_INTO = tuple(
     str(_FRONTEND / part)
     for part in (
-        *("aliasing", "guards", "objects", "results", "values/leaves.py", "values/state.py"),
-        *("values/stores.py", "values/templates.py"),
+        *(
+            "aliasing",
+            "guards",
+            "objects",
+            "results",
+            "values/leaves.py",
+            "values/state.py",
+            "values/stores.py",
+        ),
     )
 )
 

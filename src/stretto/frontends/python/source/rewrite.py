@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stretto.frontends.python.source import generators
+from stretto.frontends.python.source import desugar
 from stretto.frontends.python.source.control_flow import lower_function, parameters
 from stretto.frontends.python.source.redirected import code_of, is_rewritten
 from stretto.frontends.python.source.syntax import STAGING, at, definition
@@ -54,7 +54,7 @@ def rewritten(function: types.FunctionType) -> Callable[..., Any]:
 
 class Pulled(NamedTuple):
     """A generator function of which the statements around a `yield` are Python's, and all others
-    are staged. branches: see `generators.branches`."""
+    are staged. branches: see `desugar.branches`."""
 
     function: Callable[..., Any]
     branches: bool
@@ -67,10 +67,10 @@ def pulled(function: types.FunctionType) -> Pulled | None:
     key = code_key(code)
     if key not in _PULLED:
         found = definition_of(code)
-        if found is None or not generators.can_be_pulled(found):
+        if found is None or not desugar.can_be_pulled(found):
             _PULLED[key] = None
         else:
-            branches = generators.branches(found)
+            branches = desugar.branches(found)
             _PULLED[key] = _compiled(found, code, pulled=True), branches
     made = _PULLED[key]
     return None if made is None else Pulled(_with_code(function, made[0]), made[1])

@@ -5,22 +5,25 @@ tensors of their own to see every operator. Compiled programs are of no use to t
 original function.
 """
 
-# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
-# torch has no public names for what is active
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from torch.utils import _device  # pyright: ignore[reportAttributeAccessIssue]
+from torch.utils import _device
 
 from stretto.errors import CaptureError
-from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.signals import Abort, GradientsWanted, fail
+from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.ir.types import DType
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# torch has no public names for what is active
+
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -117,3 +120,150 @@ def overlaps(tensor: torch.Tensor) -> bool:
             return True
         end += stride * (size - 1)
     return False
+
+
+# ---- Tensors that a function reads with grad mode on: a program cannot hand gradients to them.
+
+
+class Gradients:
+    """The grad mode of one captured call, and the tensors that the function reads with it on.
+
+    mode: the grad mode of the call. tensors: those of outside that may come to require grad, by id.
+    uses_inputs: True if the function switches grad mode on by itself and computes then, or asks a
+    tensor for its gradients, so that its inputs decide also in a call without grad mode.
+    """
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.uses_inputs = False
+        self._inputs: Sequence[torch.Tensor] = ()
+
+    def enter(self, inputs: Sequence[torch.Tensor]) -> None:
+        """The call has these inputs. Raises GradientsWanted if one decides that it runs eager."""
+        self._inputs = inputs
+        if self.mode:
+            self._refuse()
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """A tensor of outside is read. Raises GradientsWanted if it requires grad."""
+        if not torch.is_grad_enabled():
+            return
+        if tensor.requires_grad:
+            raise GradientsWanted(tensor)
+        if tensor.is_floating_point() or tensor.is_complex():
+            self.tensors[id(tensor)] = tensor
+
+    def compute(self, operands: Iterable[Any]) -> None:
+        """An operator runs. Raises GradientsWanted with grad mode on, if the function has made an
+        operand that requires grad; or has switched grad mode on, and an input requires grad."""
+        if not torch.is_grad_enabled():
+            return
+        self.check_made(operands)
+        if not self.mode:
+            self.uses_inputs = True
+            self._refuse()
+
+    def check_made(self, value: Any) -> None:
+        """Raises GradientsWanted for a traced tensor that requires grad, or a list with one."""
+        if isinstance(value, list | tuple):
+            for item in cast("Iterable[Any]", value):
+                self.check_made(item)
+        elif isinstance(value, TracedTensor) and value.requires_grad:
+            raise GradientsWanted(None)
+
+    def ask(self) -> None:
+        """The function asks whether a tensor requires grad. Raises GradientsWanted if an input
+        does."""
+        self.uses_inputs = True
+        self._refuse()
+
+    def _refuse(self) -> None:
+        for tensor in self._inputs:
+            if tensor.requires_grad:
+                raise GradientsWanted(tensor)
+
+
+# ---- Changes that cannot be taken back: those of objects whose state Python code cannot read and
+# set.
+#
+# Arms of branches, bodies of loops and recursive calls are traced by running them, from a
+# snapshot of the state that is restored afterwards. A change of an object that no snapshot holds,
+# as a file in memory, would have happened although its arm is not taken, or once instead of in
+# each round. So going back behind such a change is an error, unless the object was made after the
+# snapshot: then nobody sees it any more.
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    target: object
+    time: int
+    stop: Abort
+
+
+@dataclass(frozen=True, slots=True)
+class _Birth:
+    value: object
+    time: int
+    sources: tuple[object, ...]
+
+
+@dataclass(slots=True)
+class LastingChanges:
+    """The changes of one capture, in order. `time` counts them, and the objects made."""
+
+    time: int = 0
+    changes: list[_Change] = field(default_factory=list[_Change])
+    boxes: list[tuple[Any, int]] = field(default_factory=list[tuple[Any, int]])
+    births: dict[int, _Birth] = field(default_factory=dict[int, "_Birth"])
+    """The objects that were made while capturing, by id."""
+
+    def note_made(self, value: object, sources: Sequence[object]) -> None:
+        """Notes that `value` is new, and may refer to `sources`."""
+        if id(value) not in self.births and not any(value is source for source in sources):
+            self.time += 1
+            self.births[id(value)] = _Birth(value, self.time, tuple(sources))
+
+    def origins(self, value: object) -> list[object]:
+        """The object, and those that it may refer to."""
+        found, pending = dict[int, object](), [value]
+        while pending:
+            item = pending.pop()
+            if id(item) not in found:
+                found[id(item)] = item
+                birth = self.births.get(id(item))
+                pending += birth.sources if birth else ()
+        return list(found.values())
+
+    def note_change(self, target: object, stop: Abort) -> None:
+        """Notes that `target` is changed. stop: the error where that has to be taken back."""
+        self.time += 1
+        self.changes.append(_Change(target, self.time, stop))
+
+    def note_box(self, box: object) -> None:
+        """Notes that a box of the state is changed that the capture may not follow yet."""
+        self.time += 1
+        self.boxes.append((box, self.time))
+
+    def unfollowed(self, since: int, held: Mapping[int, object]) -> list[Any]:
+        """The boxes that were changed after a time, and that a snapshot does not hold."""
+        found = list[Any]()
+        for box, time in reversed(self.boxes):
+            if time <= since:
+                break
+            if id(box) not in held:
+                found.append(box)
+        return found
+
+    def was_made(self, value: object, since: int = 0) -> bool:
+        """True for an object that was made while capturing, after the time `since`."""
+        birth = self.births.get(id(value))
+        return birth is not None and birth.time > since
+
+    def check(self, since: int) -> None:
+        """Fails where the state is restored that was at a time before a change."""
+        for change in reversed(self.changes):
+            if change.time <= since:
+                return
+            if not self.was_made(change.target, since):
+                raise change.stop

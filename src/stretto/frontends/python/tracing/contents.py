@@ -10,12 +10,230 @@ tensors of outside alone. All else is an error.
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
 import torch
 
-from stretto.frontends.python.tracing.evaluate import evaluated_by_reading
 from stretto.frontends.python.tracing.signals import Replan, abort
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
+from stretto.ir.core import Op, Value
+from stretto.ir.ops import ConstantOp, LiteralOp, TensorOp
+from stretto.ir.sizes import Size
+from stretto.ir.types import TensorType
+from stretto.ops.effects import is_draw
+from stretto.ops.infer import named_arguments, resolve
+from stretto.ops.properties import is_random, properties
+
+# ---- Evaluates traced tensors that depend on no input, such as `torch.arange(8)[3]`.
+#
+# This is done where Python cannot continue without a number, and for the condition of an `if`, so
+# that an arm which is never taken is not captured. A loop over such a tensor is part of the program
+# like any other.
+#
+# A tensor of symbolic size is known where all its elements along the symbolic dims are the same, as
+# those of `torch.ones(n)`: it is evaluated with size 1 there.
+#
+# Where only the value itself helps, as for a NumPy array, tensors of outside are read, too: the
+# program is then right as long as these hold what they held (`contents`).
+
+
+MOST_OPS = 256
+_MOST_READING_OPS = 1 << 14
+"""The same where tensors of outside are read."""
+MOST_ELEMENTS = 1 << 20
+
+_PRODUCTS = frozenset({"aten.mul.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
+"""Of bools and ints these are zero where one operand is, whatever the other one is."""
+
+
+_FULL = "aten.full.default"
+_QUANTIFIERS = {"aten.all.default": True, "aten.any.default": False}
+"""What each of these is of no elements, and so also of any number of elements that are this."""
+
+
+OPERATOR_ERRORS = (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError)
+"""What operators raise that refuse their arguments."""
+
+
+class Unknown(Exception):
+    """The value is not known: what it depends on is not there, or is too much."""
+
+
+def literal(op: LiteralOp) -> torch.Tensor:
+    """The tensor without dims that a literal is."""
+    return torch.tensor(op.value, dtype=op.results[0].tensor.dtype.torch)
+
+
+class Evaluation(ABC):
+    """Runs operators on tensors that are known."""
+
+    @abstractmethod
+    def value(self, value: Value) -> torch.Tensor:
+        """What an operand is. Raises Unknown."""
+
+    @abstractmethod
+    def size(self, size: Size) -> int:
+        """What a symbolic size among the arguments is. Raises Unknown."""
+
+    def results(self, op: TensorOp) -> tuple[torch.Tensor, ...]:
+        """The results of an operator."""
+        pairs = named_arguments(op.target, op.args, op.kwargs)
+        items = [self.argument(item, is_tensor=parameter.is_tensor) for parameter, item in pairs]
+        count = len(op.args)
+        keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
+        result = resolve(op.target)(*items[:count], **keywords)
+        return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+    def argument(self, item: Any, *, is_tensor: bool) -> Any:
+        """An argument of an operator, with what is known in it."""
+        if isinstance(item, Value):
+            found = self.value(item)
+            return found if is_tensor else found.item()
+        if isinstance(item, Size):
+            return self.size(item)
+        if isinstance(item, tuple):
+            return [self.argument(part, is_tensor=is_tensor) for part in item]  # pyright: ignore[reportUnknownVariableType]
+        return item
+
+
+def evaluated(value: Value, most_ops: int = MOST_OPS) -> torch.Tensor | None:
+    """What the value is in every run of the program; None where that is not known."""
+    return _found(_OfAnyCall(tracer(), most_ops), value)
+
+
+def evaluated_by_reading(value: Value) -> torch.Tensor | None:
+    """What the value is as long as the tensors of outside that it follows from hold what they held
+    when the program was captured, which guards then check; None where it follows from others."""
+    if not value.tensor.is_static:
+        return None
+    state, evaluation = tracer(), _OfOutside(tracer(), _MOST_READING_OPS)
+    found = _found(evaluation, value)
+    if found is not None:
+        state.read_values |= {id(tensor): tensor for tensor in evaluation.read}
+    return found
+
+
+def _found(evaluation: _OfAnyCall, value: Value) -> torch.Tensor | None:
+    try:
+        with evaluation.state.native(), torch.no_grad():
+            return evaluation.value(value)
+    except Unknown:
+        return None
+    except OPERATOR_ERRORS:
+        return None  # an operator that fails: it does so in the program, when it is reached
+
+
+class _OfAnyCall(Evaluation):
+    """Runs the operators that a value is made by, each once; none that depends on an input, a
+    weight, a loop, or on too much."""
+
+    def __init__(self, state: Tracer, most_ops: int) -> None:
+        self.state = state
+        self.known: dict[Value, torch.Tensor] = {}
+        self.ops_left = most_ops
+
+    def value(self, value: Value) -> torch.Tensor:
+        if value not in self.known:
+            op = self._made_by(value)
+            self.ops_left -= 1
+            if self.ops_left < 0:
+                raise Unknown
+            self.known.update(zip(op.results, self._run(op), strict=True))
+        return self.known[value]
+
+    def size(self, size: Size) -> int:
+        raise Unknown
+
+    def _made_by(self, value: Value) -> Op:
+        home = self.state.home.get(value)
+        found = () if home is None else (op for op in home.here.block.ops if value in op.results)
+        for op in found:
+            return op
+        raise Unknown
+
+    def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
+        shapes = [_shape(result.tensor) for result in op.results]
+        if isinstance(op, LiteralOp):
+            return (literal(op),)
+        if not isinstance(op, TensorOp) or is_random(op):
+            raise Unknown
+        if op.target in _PRODUCTS and self._is_zero(op):
+            pairs = zip(shapes, _types(op), strict=True)
+            return tuple(torch.zeros(shape, dtype=of.dtype.torch) for shape, of in pairs)
+        if op.target == _FULL:
+            return (torch.full(shapes[0], self._fill(op), dtype=_types(op)[0].dtype.torch),)
+        results = self.results(op)
+        if not _is_static(op):
+            self._check_same(op, results, shapes)
+        return results
+
+    def _fill(self, op: TensorOp) -> Any:
+        return self.argument(op.args[1], is_tensor=False)
+
+    def _check_same(
+        self, op: TensorOp, results: tuple[torch.Tensor, ...], shapes: list[list[int]]
+    ) -> None:
+        """Raises Unknown if the results along symbolic dims are not those of one element."""
+        is_known = properties(op.target).elementwise or (
+            op.target in _QUANTIFIERS and bool(results[0]) is _QUANTIFIERS[op.target]
+        )
+        if not is_known or [list(result.shape) for result in results] != shapes:
+            raise Unknown
+
+    def _is_zero(self, op: TensorOp) -> bool:
+        """Whether a product is zero since one operand is."""
+        if any(of.dtype.is_float for of in _types(op)):
+            return False  # zero times infinity is not zero
+        return any(self._is_known_zero(item) for item in op.args if isinstance(item, Value))
+
+    def _is_known_zero(self, item: Value) -> bool:
+        try:
+            return not self.value(item).any()
+        except Unknown:
+            return False
+
+
+class _OfOutside(_OfAnyCall):
+    """The same with the tensors of outside that a value follows from; `read` are those that may
+    change from call to call."""
+
+    def __init__(self, state: Tracer, most_ops: int) -> None:
+        super().__init__(state, most_ops)
+        self.read: list[torch.Tensor] = []
+        by_key = {constant.key: constant for constant in state.constants.values()}
+        self.constants = {
+            value: by_key[key]
+            for context in (state.context, state.regions[0].scope.context)
+            for key, value in context.constants.items()
+        }
+
+    def value(self, value: Value) -> torch.Tensor:
+        constant = self.constants.get(value)
+        if constant is None:
+            return super().value(value)
+        if constant.guarded:
+            self.read.append(constant.tensor)
+        return constant.tensor
+
+
+def _types(op: Op) -> list[TensorType]:
+    return [result.tensor for result in op.results]
+
+
+def _shape(type: TensorType) -> list[int]:
+    """The shape with which a tensor is evaluated."""
+    shape = [dim if isinstance(dim, int) else 1 for dim in type.shape]
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise Unknown
+    return shape
+
+
+def _is_static(op: Op) -> bool:
+    values = (*op.results, *op.operands)
+    return all(not isinstance(value.type, TensorType) or value.type.is_static for value in values)
 
 
 def content(tensor: torch.Tensor, kind: str) -> torch.Tensor:
@@ -70,3 +288,74 @@ def newly_updated(state: Tracer) -> dict[int, torch.Tensor]:
         for key, tensor in state.read_as_found.items()
         if key in state.constants and state.constants[key].key in state.written_keys
     }
+
+
+# ---- What a traced value is in the very call that is being captured, found by running its
+# operators.
+#
+# A program must not depend on it, unless it checks in each run that it is so.
+
+
+def in_this_call(value: Value) -> torch.Tensor | None:
+    """The value for the arguments of this call; None where it is not known outside of the run."""
+    state = tracer()
+    block = state.regions[0].scope.block
+    if any(is_draw(op) for op in block.walk()):
+        return None
+    made_by = {result: op for op in block.ops for result in op.results}
+    try:
+        with state.native(), torch.no_grad():
+            return _OfThisCall(state, made_by).after_operands(value)
+    except Unknown:
+        return None
+    except OPERATOR_ERRORS:
+        return None  # an operator that fails: it does so in the program, when it is reached
+
+
+class _OfThisCall(Evaluation):
+    """Runs the operators on the arguments of this call."""
+
+    def __init__(self, state: Tracer, made_by: dict[Value, Op]) -> None:
+        self.state, self.made_by = state, made_by
+        self.known = dict(state.given)
+        keys = state.regions[0].scope.context.constants.items()
+        self.known |= {value: state.constant_tensors[key] for key, value in keys}
+
+    def after_operands(self, value: Value) -> torch.Tensor:
+        """The value, after those that it is made of: without recursion, since chains are long."""
+        pending = [value]
+        while pending:
+            op = self._op(pending[-1])
+            missing = [item for item in op.operands if item not in self.known] if op else []
+            pending += missing
+            if op is not None and not missing:
+                self.known |= zip(op.results, self._run(op), strict=True)
+            if not missing:
+                pending.pop()
+        return self.known[value]
+
+    def _op(self, value: Value) -> Op | None:
+        if value in self.known:
+            return None
+        if value not in self.made_by:
+            raise Unknown
+        return self.made_by[value]
+
+    def _run(self, op: Op) -> tuple[torch.Tensor, ...]:
+        if isinstance(op, LiteralOp):
+            return (literal(op),)
+        if isinstance(op, ConstantOp):
+            return (self.state.constant_tensors[op.key],)
+        if not isinstance(op, TensorOp):
+            raise Unknown
+        return self.results(op)
+
+    def value(self, value: Value) -> torch.Tensor:
+        return self.known[value]
+
+    def size(self, size: Size) -> int:
+        found: Any = self.state.symbolic_dim(size)
+        hint = found if isinstance(found, int) else found.node.hint
+        if hint is None:
+            raise Unknown
+        return int(hint)

@@ -29,14 +29,14 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from stretto.errors import SourceLocation, VerifyError
 from stretto.frontends.python.tracing.fakes import Results
-from stretto.frontends.python.tracing.locations import user_location
-from stretto.frontends.python.tracing.seen import (
+from stretto.frontends.python.tracing.history import (
     LocatedGuard,
     SeenCalls,
     SeenSizes,
     forget_answers,
     standing_in,
 )
+from stretto.frontends.python.tracing.locations import user_location
 from stretto.ir.size_bounds import bounds, substitute_symbols
 from stretto.ir.sizes import USUAL, Size, Symbol
 from stretto.ir.types import Dim

@@ -24,15 +24,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from stretto.errors import CaptureError, SourceLocation, VerifyError
-from stretto.frontends.python.tracing.admission import check_constant
-from stretto.frontends.python.tracing.executed import ExecutedCode
+from stretto.frontends.python.tracing.admission import Gradients, LastingChanges, check_constant
 from stretto.frontends.python.tracing.fakes import fake_like, fake_of_layout, without_modes
-from stretto.frontends.python.tracing.frames import CallFrame
-from stretto.frontends.python.tracing.gradients import Gradients
-from stretto.frontends.python.tracing.hints import MOST_NESTED, MOST_WORK, REGION_WORK, Hints
-from stretto.frontends.python.tracing.lasting import LastingChanges
-from stretto.frontends.python.tracing.locations import current_module, user_location
-from stretto.frontends.python.tracing.settling import Arm, Settling
+from stretto.frontends.python.tracing.frames import CallFrame, Tries
+from stretto.frontends.python.tracing.history import (
+    MOST_NESTED,
+    MOST_WORK,
+    REGION_WORK,
+    Arm,
+    Hints,
+    Settling,
+)
+from stretto.frontends.python.tracing.locations import ExecutedCode, current_module, user_location
 from stretto.frontends.python.tracing.signals import (
     Abort,
     GradientsWanted,
@@ -55,7 +58,6 @@ from stretto.frontends.python.tracing.tensor import (
     StorageState,
     TracedTensor,
 )
-from stretto.frontends.python.tracing.tries import Tries
 from stretto.ir.core import Block, Function, Op, Value
 from stretto.ir.ops import Argument, ConstantOp, ListLengthOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size, Symbol

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from stretto.frontends.python.tracing.frames import UNDEFINED
-from stretto.frontends.python.tracing.poison import BINARY, COMPARISONS, UNARY
-from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.signals import BINARY, COMPARISONS, UNARY, fail
 from stretto.frontends.python.tracing.tensor import Hooks
 
 

@@ -21,8 +21,7 @@ from stretto.frontends.python.tracing.locations import is_user_file, located
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Region, tracer
 from stretto.frontends.python.values.either import Either
-from stretto.frontends.python.values.flags import logical
-from stretto.frontends.python.values.scalars import flag_of
+from stretto.frontends.python.values.scalars import flag_of, logical
 from stretto.ir.core import Block, Value
 from stretto.ir.failure import Failure, eager_class
 from stretto.ir.ops import CheckOp, ConstantOp, IfOp, LiteralOp, TensorOp
@@ -39,10 +38,10 @@ _FOR_THE_USER = tuple(
         "staging.py",
         "calls/builtins.py",
         "calls/call.py",
-        "calls/number_types.py",
-        "calls/raising.py",
+        "calls/arguments.py",
+        "calls/statements.py",
         "calls/texts.py",
-        "lists/choices.py",
+        "lists/sources.py",
         "lists/indexing.py",
         "tracing/tensor.py",
         "values/either.py",

@@ -2,29 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from stretto.frontends.python.tracing.contents import known_content
-from stretto.frontends.python.tracing.evaluate import evaluated
+from stretto.frontends.python.tracing.contents import evaluated, known_content
 from stretto.frontends.python.tracing.fakes import tensors_of
 from stretto.frontends.python.tracing.signals import NeedsUnroll, abort
 from stretto.frontends.python.tracing.tensor import (
+    SIZE_BITS,
     UNKNOWN_BITS,
     LinearForm,
     NumberMark,
     TracedTensor,
 )
 from stretto.frontends.python.tracing.tracer import tracer
-from stretto.frontends.python.values.magnitudes import bits_of, bits_of_items, bits_of_result
+from stretto.frontends.python.values.either import Either
 from stretto.ir.core import Value
 from stretto.ir.ops import TensorOp
 from stretto.ir.sizes import Size, Symbol, symbols_in
 from stretto.ir.types import FLAG, DType, ListType, TensorType
 
+# ---- How many bits the absolute value of an int of Python needs, as far as it is known.
+#
+# An int that depends on a tensor has 64 bits in a Program. Where the bits of the operands leave
+# no doubt, an operator needs no check that its result can be held. A value that a loop carries
+# counts as one of `COUNTER_BITS` if a round only adds or subtracts what has `SMALL_BITS`: no run
+# lasts long enough for it to leave this range.
+
+
 aten = torch.ops.aten
+
+MOST_BITS = 63
+"""The bits of an absolute value that surely fits."""
+COUNTER_BITS = 62
+SMALL_BITS = 32
+_OF_DTYPES = {torch.bool: 1, torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
+
+
+def bits_of(number: Any) -> int:
+    """The bits of an int, a bool or a size, traced or not."""
+    if isinstance(number, torch.SymInt):
+        return SIZE_BITS
+    if not isinstance(number, TracedTensor):
+        return int(number).bit_length()
+    own = UNKNOWN_BITS if number.number is None else number.number.bits
+    return min(own, _OF_DTYPES.get(number.dtype, own))
+
+
+def bits_of_items(tensor: torch.Tensor) -> int:
+    """The bits of what `item()` gives."""
+    return _OF_DTYPES.get(tensor.dtype, UNKNOWN_BITS)
+
+
+def bits_of_result(func: Any, args: Any, kwargs: Any) -> int:
+    """The bits of what an operator of torch makes of numbers."""
+    name = _OPERATORS.get(func.overloadpacket)
+    is_copy = func.overloadpacket is aten._to_copy
+    has_float = any(isinstance(item, float | torch.SymFloat) for item in args)
+    if name is None or has_float or (kwargs and not is_copy):
+        return UNKNOWN_BITS
+    first, *others = args[:2]
+    return result_bits(name, first, others[0] if others else None)
+
+
+_OPERATORS = {
+    aten.add: "add",
+    aten.sub: "sub",
+    aten.rsub: "sub",
+    aten.mul: "mul",
+    aten.neg: "neg",
+    aten.abs: "abs",
+    aten.floor_divide: "floordiv",
+    aten.remainder: "mod",
+    aten.bitwise_and: "and",
+    aten.bitwise_or: "or",
+    aten.bitwise_xor: "xor",
+    aten.minimum: "or",
+    aten.maximum: "or",
+    aten._to_copy: "pos",
+    aten.__rshift__: "rshift",
+}
+
+
+def result_bits(name: str, first: Any, second: Any) -> int:
+    """The bits of the result of a Python operator on ints."""
+    one, other = bits_of(first), 0 if second is None else bits_of(second)
+    most, least = max(one, other), min(one, other)
+    match name:
+        case "neg" | "abs" | "pos" | "invert" | "floordiv":
+            return one if one <= MOST_BITS else UNKNOWN_BITS
+        case "add" | "sub":
+            counts = most == COUNTER_BITS and least <= SMALL_BITS
+            return most if counts else _bounded(most + 1)
+        case "mul":
+            return _bounded(one + other)
+        case "pow":
+            if isinstance(second, int) and second >= 0:
+                return _bounded(one * second)
+            return UNKNOWN_BITS
+        case "lshift":
+            return _bounded(one + second) if isinstance(second, int) else UNKNOWN_BITS
+        case "mod":
+            return other
+        case "rshift":
+            return one
+        case _:
+            return most
+
+
+def _bounded(bits: int) -> int:
+    return min(bits, UNKNOWN_BITS)
+
 
 PythonNumber = bool | int | float
 
@@ -316,3 +408,115 @@ def cast_value(value: Value, dtype: DType) -> Value:
         return value
     op = TensorOp("aten._to_copy.default", (value,), (("dtype", dtype.torch),))
     return tracer().emit(op, (TensorType(dtype, kept.shape),))[0]
+
+
+# ---- Flags: conditions that are either known while tracing or values of the Program.
+#
+# Where a branch around the place being traced depends on a flag, the flag is known there
+# (`assuming`).
+
+
+Flag = bool | Value
+
+
+def both(first: Flag, second: Flag) -> Flag:
+    if isinstance(first, bool):
+        return second if first else False
+    if isinstance(second, bool):
+        return first if second else False
+    return logical("and", first, second)
+
+
+def either(first: Flag, second: Flag) -> Flag:
+    if isinstance(first, bool):
+        return True if first else second
+    if isinstance(second, bool):
+        return True if second else first
+    return logical("or", first, second)
+
+
+def negated(flag: Flag) -> Flag:
+    if isinstance(flag, bool):
+        return not flag
+    return logical("not", flag)
+
+
+def all_of(flags: Iterable[Flag]) -> Flag:
+    found: Flag = True
+    for flag in flags:
+        found = both(found, flag)
+    return found
+
+
+def value_of(flag: Flag) -> Value:
+    """The flag as a value of the program."""
+    return tracer().literal(flag, FLAG.dtype) if isinstance(flag, bool) else tracer().use(flag)
+
+
+def select(condition: Flag, first: Value, second: Value) -> Value:
+    """`first` where the condition holds, else `second`."""
+    if isinstance(condition, bool):
+        return first if condition else second
+    state = tracer()
+    arguments = (state.use(condition), state.use(first), state.use(second))
+    return state.tensor_op("aten.where.self", arguments, second.type)
+
+
+def logical(operator: str, *flags: Value) -> Value:
+    """`and`, `or` or `not` of values of the program."""
+    state = tracer()
+    return state.tensor_op(f"aten.logical_{operator}.default", tuple(map(state.use, flags)), FLAG)
+
+
+@contextmanager
+def assuming(flag: Value, holds: bool) -> Generator[None]:
+    """States that what is traced inside runs only where `flag` is as given."""
+    state = tracer()
+    before, state.facts = state.facts, {**state.facts, **implied(flag, holds)}
+    try:
+        yield
+    finally:
+        state.facts = before
+
+
+def derive(flag: Value, is_and: bool, others: tuple[Value, ...]) -> None:
+    """Notes that `flag` is the conjunction of the others, or (is_and=False) the negation of the one
+    other."""
+    tracer().derived[flag] = is_and, others
+
+
+def negation(flag: Value) -> TracedTensor:
+    """`not flag`, as a traced bool."""
+    opposite = logical("not", flag)
+    derive(opposite, False, (flag,))
+    return tracer().number(opposite)
+
+
+def implied(flag: Value, holds: bool) -> dict[Value, bool]:
+    found = {flag: holds}
+    is_and, others = tracer().derived.get(flag, (True, ()))
+    if not is_and:
+        for other in others:
+            found |= implied(other, not holds)
+    elif holds:
+        for other in others:
+            found |= implied(other, True)
+    return found
+
+
+def known(flag: Any) -> bool | None:
+    """The value of a bool or a traced one, if it is known here."""
+    if isinstance(flag, TracedTensor):
+        found = known_value(flag)
+        if found is not None:
+            return bool(found)
+        base = flag.memory.state.base
+        return tracer().facts.get(base) if isinstance(base, Value) else None
+    return bool(flag)
+
+
+def possible(value: Either) -> list[tuple[Any, Any]]:
+    """The options that the value may be here, with their flags."""
+    pairs = [(f, o) for f, o in zip(value.stretto_flags, value.stretto_options, strict=True)]
+    sure = [pair for pair in pairs if known(pair[0])]
+    return sure or [pair for pair in pairs if known(pair[0]) is None]

@@ -24,7 +24,7 @@ from stretto.frontends.python.tracing.signals import Abort
 from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
 from stretto.frontends.python.tracing.tracer import active, tracer
 from stretto.frontends.python.values.either import Either, needs_text
-from stretto.frontends.python.values.own_methods import own_method
+from stretto.frontends.python.values.number_methods import own_method
 from stretto.frontends.python.values.scalars import (
     concrete,
     is_number,

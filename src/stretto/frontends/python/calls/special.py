@@ -1,15 +1,10 @@
-"""Python functions that return another value at each call, or act on the world outside.
-
-A capture would call random numbers and clocks once, and every later run of the program would find
-the value of that first call. So calling one is a CaptureError, and so is what writes files, puts
-into queues or starts processes. What is printed, warned of or logged goes into a journal
-(`effects.py`).
-"""
+"""Calls with a rule of their own: autograd functions, single dispatch, and others."""
 
 from __future__ import annotations
 
 import builtins
 import datetime
+import functools
 import inspect
 import io
 import json
@@ -21,18 +16,135 @@ import secrets
 import sys
 import threading
 import time
+import types
 import uuid
-from collections.abc import Mapping
-from types import CodeType, ModuleType
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd.function import Function, FunctionCtx
 
+from stretto.frontends.python.calls.builtins import RULES
 from stretto.frontends.python.calls.effects import stream_name
-from stretto.frontends.python.source.bytecode import names_read
+from stretto.frontends.python.control import branches
+from stretto.frontends.python.source.syntax import names_read
+from stretto.frontends.python.tracing.frames import UNDEFINED
 from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tracer import Surroundings, tracer
+from stretto.frontends.python.values.either import Either, lacks_entries, may_be_missing
+
+# ---- `torch.autograd.Function`: its `forward` is traced as any other function of the user.
+#
+# Programs compute no gradients, so that what `forward` and `setup_context` keep for `backward` is
+# dropped. As in eager PyTorch, `forward` runs without grad mode, and an argument that is returned,
+# and not marked as dirty, is a view of itself.
+
+
+Traced = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Traces a call."""
+
+_APPLY: Any = Function.apply.__func__  # pyright: ignore[reportFunctionMemberAccess, reportUnknownMemberType]
+_NO_SETUP: Any = Function.setup_context
+
+
+def applied(function: Any) -> type[Function] | None:
+    """The class whose `apply` a function is."""
+    if not isinstance(function, MethodType) or function.__func__ is not _APPLY:
+        return None
+    owner: Any = function.__self__
+    return owner
+
+
+def apply(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], traced: Traced) -> Any:
+    """The result of `kind.apply(*args, **kwargs)`."""
+    has_setup = kind.setup_context is not _NO_SETUP
+    if has_setup:
+        bound = inspect.signature(kind.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
+    if kwargs:
+        fail(
+            f"the apply of {kind.__name__}, an autograd.Function, is given keyword arguments",
+            "pass them by position",
+        )
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    for tensor in tensors:
+        tracer().gradients.read(tensor)
+    context = _Context(len(args))
+    with torch.no_grad():
+        if has_setup:
+            result = traced(kind.forward, args, {})
+            traced(kind.setup_context, (context, args, result), {})
+        else:
+            result = traced(kind.forward, (context, *args), {})
+        return _wrapped(result, tensors, context.dirty_tensors)
+
+
+class _Context(FunctionCtx):
+    """What `forward` and `setup_context` are given as `ctx`."""
+
+    dirty_tensors: tuple[Any, ...] = ()
+
+    def __init__(self, count: int) -> None:
+        self.needs_input_grad = (False,) * count
+
+
+def _wrapped(result: Any, tensors: list[torch.Tensor], dirty: tuple[Any, ...]) -> Any:
+    outputs: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
+    if not all(_is_among(tensor, outputs) for tensor in dirty):
+        fail(
+            "a tensor is marked as dirty in the forward of an autograd.Function, and not returned",
+            "return the tensors that are changed in place",
+        )
+    given = [tensor for tensor in tensors if not _is_among(tensor, dirty)]
+    outputs = tuple([x.view_as(x) if _is_among(x, given) else x for x in outputs])
+    return outputs if isinstance(result, tuple) else outputs[0]
+
+
+def _is_among(value: Any, others: Any) -> bool:
+    return any(value is other for other in others)
+
+
+# ---- `functools.singledispatch`, which looks at the class of an argument. A traced number is of
+# the class of Python that it stands for.
+
+
+@functools.singledispatch
+def _function(value: object) -> None: ...
+
+
+class _Holder:
+    @functools.singledispatchmethod
+    def method(self, value: object) -> None: ...
+
+
+_OF_FUNCTIONS = _function.__code__  # type: ignore[attr-defined]
+_OF_METHODS = getattr(_Holder().method, "__code__", None)
+
+
+def implementation(function: FunctionType, args: tuple[Any, ...]) -> Any:
+    """The function that a call goes to; None where it does not depend on a class."""
+    code = function.__code__
+    if not args or code not in (_OF_FUNCTIONS, _OF_METHODS):
+        return None
+    found = RULES[type](args[0])
+    kind: type = type(args[0]) if found is NotImplemented else found
+    if code is _OF_FUNCTIONS:
+        return function.dispatch(kind)  # type: ignore[attr-defined]
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    held = {name: cell.cell_contents for name, cell in cells}
+    return held["self"].dispatcher.dispatch(kind).__get__(held["obj"], held["cls"])
+
+
+# ---- Python functions that return another value at each call, or act on the world outside.
+#
+# A capture would call random numbers and clocks once, and every later run of the program would find
+# the value of that first call. So calling one is a CaptureError, and so is what writes files, puts
+# into queues or starts processes. What is printed, warned of or logged goes into a journal
+# (`effects.py`).
+
 
 _CLOCKS: frozenset[Any] = frozenset(
     getattr(time, name)
@@ -195,3 +307,63 @@ def _is_one_of(function: Any, functions: frozenset[Any]) -> bool:
         return function in functions
     except TypeError:  # it has no hash
         return False
+
+
+# ---- Entries of dicts that the run may lack: those that one arm of a traced branch has added.
+#
+# Such an entry is a value that is one of several, among them UNDEFINED. What looks at a single
+# entry, or passes it on as a keyword argument, finds a default in the place of that.
+
+
+def with_defaults(function: types.FunctionType, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call `function(**entries)`, with the defaults of parameters in the
+    place of entries that are missing."""
+    missing = [name for name, item in kwargs.items() if may_be_missing(item)]
+    if not missing:
+        return kwargs
+    parameters = inspect.signature(function, follow_wrapped=False).parameters
+    made = dict(kwargs)
+    for name in missing:
+        default = parameters[name].default if name in parameters else inspect.Parameter.empty
+        if default is not inspect.Parameter.empty:
+            made[name] = _with_default(made[name], default)
+    return made
+
+
+def method(function: Any, args: tuple[Any, ...]) -> Any:
+    """The result of a dict's method that looks at one entry, where some may be missing; else
+    NotImplemented."""
+    owner: Any = getattr(function, "__self__", None)
+    if not lacks_entries(owner) or function.__name__ not in _METHODS or not args:
+        return NotImplemented
+    if isinstance(args[0], Either | torch.Tensor):
+        return NotImplemented
+    if may_be_missing(dict.get(owner, args[0])):
+        return _METHODS[function.__name__](owner, *args)
+    return function(*args)
+
+
+def _with_default(entry: Either, default: Any) -> Any:
+    options = [default if x is UNDEFINED else x for x in entry.stretto_options]
+    return branches.merged(entry.stretto_flags, options)
+
+
+def _get(owner: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    return _with_default(owner[key], default)
+
+
+def _pop(owner: dict[Any, Any], key: Any, *default: Any) -> Any:
+    entry = owner.pop(key)
+    return _with_default(entry, *default) if default else entry
+
+
+def _set_default(owner: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    owner[key] = _with_default(owner[key], default)
+    return owner[key]
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "get": _get,
+    "pop": _pop,
+    "setdefault": _set_default,
+}

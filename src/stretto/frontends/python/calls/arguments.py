@@ -1,0 +1,411 @@
+"""Arguments of torch's functions: names, bools, and numbers that only the run knows."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache, partial
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from stretto.errors import StrettoError
+from stretto.frontends.python.operators.decompositions import batch_norm
+from stretto.frontends.python.tracing.locations import package_of
+from stretto.frontends.python.tracing.signals import fail
+from stretto.frontends.python.tracing.tensor import Hooks, TracedTensor
+from stretto.frontends.python.tracing.tracer import data_dependent_shape, tracer
+from stretto.frontends.python.values.number_methods import kind_of_number
+from stretto.frontends.python.values.raises import is_of_library
+from stretto.frontends.python.values.scalars import is_number, number_kind
+from stretto.frontends.python.values.sizes import is_decided, plain
+
+# ---- Names of the arguments of functions for which there are rules.
+
+
+OF_NUMPY = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "x": "input",
+    "a": "input",
+    "x1": "input",
+    "x2": "other",
+}
+"""Names that torch's parser of arguments takes for its own: `numpy_compatibility_arg_names` in
+torch/csrc/utils/python_arg_parser.cpp."""
+
+
+def names_of_torch(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call under the names that torch has for them."""
+    if kwargs.keys().isdisjoint(OF_NUMPY) or not is_parsed_by_torch(function):
+        return kwargs
+    return {OF_NUMPY.get(name, name): item for name, item in kwargs.items()}
+
+
+def is_parsed_by_torch(function: Any) -> bool:
+    """True for functions of C whose arguments torch's own parser reads."""
+    if isinstance(function, types.MethodDescriptorType):
+        return function.__objclass__ in torch.Tensor.__mro__[:-1]  # all but `object`
+    if not isinstance(function, types.BuiltinFunctionType):
+        return False
+    functions = torch._C._VariableFunctions  # pyright: ignore
+    is_function = getattr(functions, function.__name__, None) is function
+    is_inner = str(function.__module__).startswith("torch._C._")
+    return is_function or is_inner or isinstance(function.__self__, torch.Tensor)
+
+
+def takes(rule: Any, kwargs: Mapping[str, Any]) -> bool:
+    """True if a rule has parameters of these names. The function itself refuses other ones."""
+    if not kwargs:
+        return True
+    names = _parameters(rule.func if isinstance(rule, partial) else rule)
+    return names is None or kwargs.keys() <= names
+
+
+@lru_cache(1024)
+def _parameters(rule: Any) -> frozenset[str] | None:
+    """The names of the parameters of a rule; None where it takes any."""
+    parameters = inspect.signature(rule).parameters.values()
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return None
+    return frozenset(item.name for item in parameters)
+
+
+# ---- Keyword arguments of torch that are bools of Python, such as `is_causal`.
+#
+# A flag that the run tells has no place there. It becomes a branch with a call in each arm.
+
+
+def with_flags(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call without conditions on sizes of the call, which are settled by
+    guards, and with flags in the place of conditions on sizes that data decide, where the function
+    takes bools of Python only."""
+    asked = [name for name, item in kwargs.items() if isinstance(item, torch.SymBool)]
+    if not asked:
+        return kwargs
+    known = _switches(getattr(function, "__name__", ""))
+    flags = {name: _flag(kwargs[name], is_known=name in known) for name in asked}
+    return {**kwargs, **flags}
+
+
+def _flag(condition: torch.SymBool, *, is_known: bool) -> Any:
+    if not is_decided(condition):
+        return bool(condition)
+    return plain(condition) if is_known else condition
+
+
+def switch_of(function: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """The first keyword argument of a call of torch that is a traced flag, where the function takes
+    bools of Python only."""
+    for name, item in kwargs.items():
+        if is_number(item) and item.dtype is torch.bool:
+            known = _switches(getattr(function, "__name__", ""))
+            return name if name in known else None
+    return None
+
+
+@cache
+def _switches(function: str) -> frozenset[str]:
+    """The parameters of an operator that are bools in all of its overloads that have them."""
+    packet = getattr(torch.ops.aten, function, None)
+    overloads = [] if packet is None else [getattr(packet, name) for name in packet.overloads()]
+    types = [
+        (item.name, str(item.type))
+        for overload in overloads
+        for item in overload._schema.arguments  # pyright: ignore[reportPrivateUsage]
+    ]
+    others = {name for name, kind in types if kind not in ("bool", "Optional[bool]")}
+    return frozenset(name for name, _ in types) - others
+
+
+# ---- Arguments of torch's functions that are numbers of Python and that only the run knows.
+#
+# torch's own parser wants their values. Here they are operands of a program: a factor `alpha` or
+# `value` is a product, the shifts of `roll` are positions, and the momentum of batch norm is a
+# number of its decomposition.
+
+
+Rule = Callable[..., Any]
+
+
+# ---- factors -------------------------------------------------------------------------------------
+
+
+def _with_alpha(name: str) -> Rule:
+    """`add` or `sub` with a factor of the second operand."""
+    function = getattr(torch.Tensor, name)
+
+    def rule(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+        if not is_number(alpha):
+            return NotImplemented
+        if number_kind(alpha) is float and not _has_floats(input, other):
+            raise RuntimeError(
+                "For integral input tensors, argument alpha must not be a floating point number."
+            )
+        tensors = (item for item in (input, other) if isinstance(item, torch.Tensor))
+        if number_kind(alpha) is bool and any(item.dtype != torch.bool for item in tensors):
+            raise RuntimeError("Boolean alpha only supported for Boolean results.")
+        return function(input, _of_both(other, input) * alpha)
+
+    return rule
+
+
+def _of_both(factor: Any, input: Any) -> Any:
+    """A factor in the dtype that torch computes with."""
+    tensors = [item for item in (factor, input) if isinstance(item, torch.Tensor)]
+    if len(tensors) < 2 or any(map(is_number, tensors)):
+        return factor
+    return factor.to(torch.result_type(input, factor))
+
+
+def _has_floats(*operands: Any) -> bool:
+    tensors = (item for item in operands if isinstance(item, torch.Tensor))
+    return any(item.dtype.is_floating_point for item in tensors)
+
+
+def _with_value(name: str) -> Rule:
+    """`addcmul` or `addcdiv` with a factor of the product."""
+    function = getattr(torch.Tensor, name)
+
+    def rule(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+        if not is_number(value):
+            return NotImplemented
+        return function(input, _of_both(tensor1, input) * value, tensor2)
+
+    return rule
+
+
+_FACTORS = {
+    **dict.fromkeys(("add", "add_", "sub", "sub_", "subtract", "subtract_"), _with_alpha),
+    **dict.fromkeys(("addcmul", "addcmul_", "addcdiv", "addcdiv_"), _with_value),
+}
+
+
+# ---- roll ----------------------------------------------------------------------------------------
+
+
+def _roll(input: Any, shifts: Any, dims: Any = None) -> Any:
+    """`torch.roll`, by the positions that the elements come from."""
+    every = tuple(shifts) if isinstance(shifts, list | tuple) else (shifts,)
+    if not any(isinstance(shift, TracedTensor) for shift in every):
+        return NotImplemented
+    if dims is None or dims == ():
+        return _roll(input.flatten(), shifts, 0).reshape(input.shape)
+    places = tuple(dims) if isinstance(dims, list | tuple) else (dims,)
+    if len(places) != len(every):
+        return NotImplemented
+    for shift, dim in zip(every, places, strict=True):
+        size = input.shape[dim]
+        positions = torch.arange(size, device=input.device)
+        input = input.index_select(dim, torch.remainder(positions - shift, size))
+    return input
+
+
+# ---- batch norm ----------------------------------------------------------------------------------
+
+
+def _batch_norm(
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: Any = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    if not is_number(momentum):
+        return NotImplemented
+    if training:
+        F._verify_batch_size(input.size())  # pyright: ignore
+    return _batch_norm_of_torch(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+
+
+def _batch_norm_of_torch(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    training: bool, momentum: Any, eps: float, cudnn_enabled: bool = False,
+) -> Any:  # fmt: skip
+    if not is_number(momentum):
+        return NotImplemented
+    with tracer().running_natively():
+        return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _batch_norm_module(module: Any, input: Any) -> Any:
+    """A module that averages over all batches: its factor is one by the number of batches."""
+    counts = module.training and module.track_running_stats and module.momentum is None
+    if not counts or module.num_batches_tracked is None:
+        return NotImplemented
+    module._check_input_dim(input)
+    number = tracer().promote(module.num_batches_tracked)
+    number.add_(1)
+    factor = 1.0 / Hooks.call(float, number)
+    mean, var = module.running_mean, module.running_var
+    return Hooks.call(
+        F.batch_norm, input, mean, var, module.weight, module.bias, True, factor, module.eps
+    )
+
+
+METHODS: dict[str, Rule] = {name: made(name) for name, made in _FACTORS.items()} | {"roll": _roll}
+"""Methods of tensors, which take the tensor first."""
+RULES: dict[Any, Rule] = {
+    **{getattr(torch, name): rule for name, rule in METHODS.items() if hasattr(torch, name)},
+    F.batch_norm: _batch_norm,
+    torch.batch_norm: _batch_norm_of_torch,
+    _BatchNorm.forward: _batch_norm_module,
+}
+
+
+# ---- Checks that functions of torch take Python numbers where they are called with traced ones.
+#
+# A traced number is a tensor without dims to torch, which takes it where it refuses a number of
+# Python. The parser of the function itself is asked, with numbers of the same types; it does not
+# come to compute anything. Functions of torch that are written in Python are asked by their
+# annotations.
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_CONTAINERS = (list, tuple)
+_ARITHMETIC = (
+    *("add", "div", "divide", "floor_divide", "mul", "multiply", "sub", "subtract"),
+    "true_divide",
+)
+"""Functions of torch that make a tensor of two numbers."""
+_OF_A_DIM = ("max", "min")
+"""Functions that take another tensor in the place of a dim."""
+_CONSTRUCTORS: tuple[Any, ...] = type(torch.Tensor), type(torch.FloatTensor)
+"""The classes of torch.Tensor, and of the classes of tensors of one dtype."""
+
+
+def with_accepted(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments of a call, if the function takes numbers where traced ones are given. Raises
+    the TypeError of torch if it does not, or fails."""
+    given = [*_leaves((*args, *kwargs.values()))]
+    if not any(map(is_number, given)):
+        return args, kwargs
+    if is_parsed_by_torch(function):
+        if any(_is_of_capture(item) for item in given):
+            return args, kwargs
+        _parse(function, args, kwargs)
+        if function.__name__ in _OF_A_DIM:
+            fail(
+                f"the dim of '{function.__name__}' is a number that depends on a tensor",
+                "choose among the results of known dims",
+            )
+        owner = getattr(function, "__self__", None)
+        if function.__name__ in _ARITHMETIC and not any(map(_is_tensor, (owner, *given))):
+            return tuple([Hooks.call(torch.tensor, x) if is_number(x) else x for x in args]), kwargs
+    elif isinstance(function, _CONSTRUCTORS):
+        fail(
+            f"{function.__name__} is called with a number that depends on a tensor",
+            "call torch.tensor with the dtype",
+        )
+    else:
+        _check_annotations(function, args, kwargs)
+    return args, kwargs
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    for value in values:
+        if type(value) in _CONTAINERS:
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not is_number(value)
+
+
+def _is_of_capture(value: Any) -> bool:
+    """True for what takes the place of other things than tensors while a function is captured."""
+    kind = type(value)
+    return kind is not TracedTensor and package_of(kind) == "stretto"
+
+
+def check_error(
+    error: Exception, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Fails where a function that the tracer does not follow, of C or a library, has raised the
+    error since it got traced numbers: with Python's it may raise none."""
+    if _OF_SHAPES in str(error):
+        raise data_dependent_shape() from None
+    if isinstance(error, StrettoError | StopIteration | LookupError) or is_parsed_by_torch(
+        function
+    ):
+        return
+    given = (getattr(function, "__self__", None), *args, *kwargs.values())
+    if is_of_library(error) and any(map(is_number, pytree.tree_leaves(given))):
+        fail(
+            f"'{getattr(function, '__name__', type(function).__name__)}' is called with a number "
+            f"that depends on a tensor, and raises {type(error).__name__}: {error}",
+            "call it with a number of Python, or compile with fallback=True",
+        )
+
+
+_OF_SHAPES = "data-dependent expression"
+"""Torch has this in an error, of any class, if it would have to know a size that data decide."""
+
+
+class _Parsed(Exception):
+    """The parser has taken the arguments."""
+
+
+class _Parsing(TorchFunctionMode):
+    """Torch comes here when it has parsed the arguments of a call."""
+
+    def __torch_function__(self, *_: Any) -> NoReturn:
+        raise _Parsed
+
+
+def _parse(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError where the parser refuses the arguments."""
+    given = [_as_python(item) for item in args]
+    named = {name: _as_python(item) for name, item in kwargs.items()}
+    try:
+        with _Parsing():
+            function(*given, **named)
+    except _Parsed:
+        return
+
+
+def _as_python(value: Any) -> Any:
+    """The same with a number of Python for each traced one."""
+    if type(value) in _CONTAINERS:
+        return type(value)(map(_as_python, value))
+    return kind_of_number(value)(1) if is_number(value) else value
+
+
+def _check_annotations(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Fails where a function or module of torch that is written in Python takes a tensor."""
+    called: Any = type(function).forward if isinstance(function, nn.Module) else function
+    if not isinstance(called, types.FunctionType) or package_of(called) != "torch":
+        return
+    signature = _signature(called)
+    given = (function, *args) if called is not function else args
+    try:
+        bound = signature.bind(*given, **kwargs).arguments
+    except TypeError:
+        return  # the call raises it
+    for name, value in bound.items():
+        found = next(filter(is_number, _leaves((value,))), None)
+        if found is not None and _wants_tensor(signature.parameters[name]):
+            kind = kind_of_number(found).__name__
+            fail(
+                f"'{called.__name__}' of torch is called with a number of Python, of type {kind}, "
+                f"where it takes a tensor, '{name}'",
+                "make a tensor of it with torch.tensor",
+            )
+
+
+@lru_cache(1024)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _wants_tensor(parameter: inspect.Parameter) -> bool:
+    if parameter.annotation is parameter.empty:
+        return parameter.name in ("input", "self", "tensor", "tensors", "x")
+    return parameter.annotation in (torch.Tensor, "Tensor", torch.Tensor | None, "Tensor | None")
