@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.frontend.state.evaluation import Read
-from stretto.batching.frontend.state.guards import in_class
-from stretto.batching.frontend.state.probed import ReadGuards
+from stretto.batching.frontend.evaluation import Read
+from stretto.batching.frontend.guards import ReadGuards, in_class
 from stretto.options import Options
 
 

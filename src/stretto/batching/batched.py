@@ -14,7 +14,7 @@ from stretto.batching.compiled import CompiledBatch, compile_batch, tune_batch
 from stretto.batching.explain import explain_batch
 from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, Observer
-from stretto.batching.frontend.state.values import scalar_type
+from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.program import OtherInstance
 from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.profile import Profile, profile_of

@@ -14,9 +14,8 @@ import torch
 
 from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, evaluate
-from stretto.batching.frontend.state.evaluation import Read
-from stretto.batching.frontend.state.guards import TensorGuards
-from stretto.batching.frontend.state.probed import ReadGuards
+from stretto.batching.frontend.evaluation import Read
+from stretto.batching.frontend.guards import ReadGuards, TensorGuards
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
 from stretto.batching.levels.level_program import LevelProgram

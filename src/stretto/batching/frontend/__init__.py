@@ -1,11 +1,13 @@
 """The front end of batching: from a Python function for one instance to an InstanceProgram.
 
 `evaluate` evaluates the user's source on types. What is the same for all instances is computed
-meanwhile; the rest becomes statements. `observe` finds the types of instances. The other parts are
-layers, each of which imports only those before it: `state` (what is known while a function is
-evaluated), `control`, `tensors`, `data`, `arithmetic`, `iteration`, `builtins`, `syntax`, `calls`.
-What a lower layer needs of a higher one (to evaluate an expression, to call a value) it finds in
-the tables of `state.dispatch`.
+meanwhile; the rest becomes statements. `observe` finds the types of instances. The other modules
+are layers, each of which imports only those before it: what is known while a function is evaluated
+(`values` to `dispatch`), control flow (`joins`, `loops`), operators of torch (`purity` to
+`tensor_operators`), data (`truth` to `walks`), functions of Python (`functions` to `methods`),
+syntax (`expressions` to `statements`), and calls (`sources` to `application`). What a lower layer
+needs of a higher one (to evaluate an expression, to call a value) it finds in the tables of
+`dispatch`.
 """
 
 from __future__ import annotations
@@ -14,35 +16,24 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.batching.frontend.builtins import (
-    folds,
-    library,
-    numbers,
-    objects,
-    sequences,
-    sorting,
-    tensors,
-)
-from stretto.batching.frontend.calls import application
-from stretto.batching.frontend.observe import Observer
-from stretto.batching.frontend.state.builder import Draft, PathEnds, finished
-from stretto.batching.frontend.state.dispatch import apply
-from stretto.batching.frontend.state.evaluation import Evaluation
-from stretto.batching.frontend.state.frame import Frame
-from stretto.batching.frontend.state.guards import holds
-from stretto.batching.frontend.state.library import MODULE as LIBRARY_MODULE
-from stretto.batching.frontend.state.prune import pruned
-from stretto.batching.frontend.state.values import Dynamic, Static, Value
-from stretto.batching.frontend.syntax import (
-    assignments,
+from stretto.batching.frontend import (
+    application,
     displays,
     expressions,
-    operators,
+    functions,
     patterns,
+    sequences,
     statements,
-    strings,
 )
-from stretto.batching.frontend.tensors.content import noting_content
+from stretto.batching.frontend.builder import Draft, PathEnds, finished, pruned
+from stretto.batching.frontend.dispatch import apply
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.guards import holds
+from stretto.batching.frontend.library import MODULE as LIBRARY_MODULE
+from stretto.batching.frontend.observe import Observer
+from stretto.batching.frontend.purity import noting_content
+from stretto.batching.frontend.values import Dynamic, Static, Value
 from stretto.batching.program import InstanceProgram, Return, Variable
 from stretto.batching.types import (
     NEVER,
@@ -57,12 +48,8 @@ from stretto.errors import CaptureError, SourceLocation
 
 __all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
-_REGISTERED = (
-    (folds, library, numbers, objects, sequences, sorting, tensors),
-    (assignments, displays, expressions, operators, patterns, statements, strings),
-    application,
-)
-"""What registers itself in the tables of `dispatch` and of `builtins`."""
+_REGISTERED = (application, displays, expressions, functions, patterns, sequences, statements)
+"""Modules that register what they evaluate in the tables of `dispatch` and of `functions`."""
 
 
 def evaluate(

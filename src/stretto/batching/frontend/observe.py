@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from stretto.batching.frontend.state.evaluation import Evaluation
-from stretto.batching.frontend.state.frame import tensor_type
-from stretto.batching.frontend.state.guards import ABSENT, in_class
-from stretto.batching.frontend.state.values import scalar_type
+from stretto.batching.frontend.evaluation import Evaluation
+from stretto.batching.frontend.frame import tensor_type
+from stretto.batching.frontend.guards import ABSENT, in_class
+from stretto.batching.frontend.values import scalar_type
 from stretto.batching.types import (
     NEVER,
     DictType,

@@ -1,1 +1,0 @@
-"""Operators of Python on numbers, strings, containers and tensors."""

@@ -1,0 +1,264 @@
+"""Statements of one function of an InstanceProgram while it is made.
+
+Where several ways meet (behind a branch, at the head of a loop, behind a `return` in the middle)
+each way assigns the variables that carry on. Which these are is known only when all ways have been
+evaluated, so each way leaves a `Gap` in its body, which is filled then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Call,
+    Fork,
+    If,
+    Leave,
+    Literal,
+    Loop,
+    Operand,
+    Operate,
+    Raise,
+    Read,
+    Record,
+    Return,
+    Scope,
+    Statement,
+    Variable,
+    walk,
+)
+from stretto.batching.types import Type
+
+
+class PathEnds(Exception):
+    """The way that is being evaluated ends here: return, raise, break, continue."""
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """Statements that are made of drafts when these are complete."""
+
+    make: Callable[..., Body]
+    parts: tuple[Draft, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Gap:
+    """A place in a body that is filled later."""
+
+    statements: Draft = field(default_factory=list["Statement | Gap | Pending"])
+
+
+Draft = list["Statement | Gap | Pending"]
+
+
+class Builder:
+    """Emits statements into the current body."""
+
+    def __init__(self) -> None:
+        self.current: Draft = []
+        self._labels = 0
+        self._names: dict[str, int] = {}
+
+    def emit(self, statement: Statement) -> None:
+        self.current.append(statement)
+
+    def gap(self) -> Gap:
+        """A new gap at the current place."""
+        made = Gap()
+        self.current.append(made)
+        return made
+
+    def pend(self, make: Callable[..., Body], *parts: Draft) -> None:
+        """Emits what `make` makes of the finished parts."""
+        self.current.append(Pending(make, parts))
+
+    @contextmanager
+    def into(self, draft: Draft) -> Generator[Draft]:
+        """What is emitted within goes into `draft`."""
+        outer, self.current = self.current, draft
+        try:
+            yield draft
+        finally:
+            self.current = outer
+
+    def label(self) -> int:
+        self._labels += 1
+        return self._labels
+
+    def variable(self, name: str, type_: Type) -> Variable:
+        """A new variable; names are unique in a function."""
+        number = self._names.get(name, 0)
+        self._names[name] = number + 1
+        return Variable(f"{name}_{number}" if number else name, type_)
+
+
+def finished(draft: Draft) -> Body:
+    """A body whose gaps have been filled."""
+    found: list[Statement] = []
+    for item in draft:
+        if isinstance(item, Gap):
+            found.extend(finished(item.statements))
+        elif isinstance(item, Pending):
+            found.extend(item.make(*map(finished, item.parts)))
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def copies(pairs: list[tuple[Variable, Operand]], builder: Builder) -> list[Statement]:
+    """Assignments that happen at once: each reads what was there before any of them."""
+    pairs = [(target, source) for target, source in pairs if target is not source]
+    targets = {id(target) for target, _ in pairs}
+    before: list[Statement] = []
+    after: list[Statement] = []
+    for position, (target, source) in enumerate(pairs):
+        hazard = {id(other) for other, _ in pairs[:position]}
+        if isinstance(source, Literal) or id(source) not in hazard or id(source) not in targets:
+            after.append(Assign(target, "copy", (source,)))
+            continue
+        kept = builder.variable(source.name, source.type)
+        before.append(Assign(kept, "copy", (source,)))
+        after.append(Assign(target, "copy", (kept,)))
+    return [*before, *after]
+
+
+def scoped(label: int, body: Body) -> Body:
+    """The body as a scope with that label; without one where every `Leave` of it comes last."""
+    body = _without_tail(body, label)
+    return (Scope(label, body),) if _leaves(body, label) else body
+
+
+def _without_tail(body: Body, label: int) -> Body:
+    if not body:
+        return body
+    match body[-1]:
+        case Leave(number) if number == label:
+            return _without_tail(body[:-1], label)
+        case If(condition, then, orelse):
+            last = If(condition, _without_tail(then, label), _without_tail(orelse, label))
+            return (*body[:-1], last)
+        case Scope(number, inner):
+            return (*body[:-1], *scoped(number, _without_tail(inner, label)))
+        case _:
+            return body
+
+
+def _leaves(body: Body, label: int) -> bool:
+    for statement in body:
+        match statement:
+            case Leave(number):
+                found = number == label
+            case If(_, then, orelse):
+                found = _leaves(then, label) or _leaves(orelse, label)
+            case Loop(inner) | Scope(_, inner):
+                found = _leaves(inner, label)
+            case Fork(several):
+                found = any(_leaves(inner, label) for inner in several)
+            case _:
+                found = False
+        if found:
+            return True
+    return False
+
+
+# ---- Removes statements whose results nothing uses, and which cannot fail.
+#
+#     %t_choice = copy(1)          (removed: nothing reads it)
+#     %h_1 = tanh(%x)              (removed with what it alone is made of)
+#
+# Loops and branches carry each local variable that they may assign; most are not read afterwards.
+
+
+_CANNOT_FAIL = frozenset(
+    (
+        "copy", "shared", "has_type", "is", "not", "truth", "cast", "tuple", "item", "list",
+        "record", "add", "sub", "mul", "neg", "abs", "and", "or", "xor", "lt", "le", "gt", "ge",
+        "eq", "ne", "min", "max", "len", "to_list", "to_float", "concat", "keys", "values", "dict",
+    )
+)  # fmt: skip
+
+
+def pruned(body: Body) -> Body:
+    """The body of a function without what is not used."""
+    reads: dict[Variable, list[Variable]] = {}
+    pending: list[Variable] = []
+    for statement in walk(body):
+        used = [operand for operand in _operands(statement) if isinstance(operand, Variable)]
+        targets = _targets(statement)
+        if _is_pure(statement):
+            for target in targets:
+                reads.setdefault(target, []).extend(used)
+        else:
+            pending += used
+    live: set[Variable] = set()
+    while pending:
+        variable = pending.pop()
+        if variable not in live:
+            live.add(variable)
+            pending += reads.get(variable, ())
+    return _kept(body, live)
+
+
+def _is_pure(statement: Statement) -> bool:
+    match statement:
+        case Assign(target, op):
+            return target is not None and op in _CANNOT_FAIL
+        case Operate():
+            return not statement.may_raise
+        case Record() | Read():
+            return True
+        case _:
+            return False
+
+
+def _targets(statement: Statement) -> tuple[Variable, ...]:
+    match statement:
+        case Operate(targets) | Record(targets):
+            return targets
+        case Assign(Variable() as target) | Call(Variable() as target) | Read(target):
+            return (target,)
+        case _:
+            return ()
+
+
+def _operands(statement: Statement) -> Iterator[Operand]:
+    match statement:
+        case Assign(_, _, args) | Call(_, _, args):
+            yield from args
+        case Operate(_, _, operands) | Record(_, _, operands):
+            yield from operands
+        case Read(_, operand) | If(operand) | Return(operand):
+            yield operand
+        case Raise(_, parts):
+            yield from (part for part in parts if not isinstance(part, str))
+        case _:
+            pass
+
+
+def _kept(body: Body, live: set[Variable]) -> Body:
+    found: list[Statement] = []
+    for statement in body:
+        if _is_pure(statement) and not any(target in live for target in _targets(statement)):
+            continue
+        match statement:
+            case Call(target, function, args, location) if target not in live:
+                statement = Call(None, function, args, location)
+            case If(condition, then, orelse):
+                statement = If(condition, _kept(then, live), _kept(orelse, live))
+                if not statement.then and not statement.orelse:
+                    continue
+            case Loop(inner):
+                statement = Loop(_kept(inner, live))
+            case Scope(label, inner):
+                statement = Scope(label, _kept(inner, live))
+            case Fork(several):
+                statement = Fork(tuple(_kept(inner, live) for inner in several))
+            case _:
+                pass
+        found.append(statement)
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""Functions of Python and methods of its values."""

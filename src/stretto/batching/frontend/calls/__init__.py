@@ -1,1 +1,0 @@
-"""Calls: of the user's functions, of modules, of what others wrote."""

@@ -1,1 +1,0 @@
-"""Control flow: branches, loops, values that are one of several."""

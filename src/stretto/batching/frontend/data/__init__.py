@@ -1,1 +1,0 @@
-"""The data of instances: attributes, items, objects, numbers and truth."""

@@ -1,0 +1,125 @@
+"""Who evaluates what: the tables in which the modules of the front end register themselves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.values import Value
+from stretto.batching.types import NEVER, Type
+
+Expression = Callable[[Frame, Any], Value]
+
+
+Statement = Callable[[Frame, Any], None]
+
+
+Apply = Callable[[Frame, Value, list[Value], dict[str, Value]], Value]
+
+
+EXPRESSIONS: dict[type[ast.expr], Expression] = {}
+
+
+STATEMENTS: dict[type[ast.stmt], Statement] = {}
+
+
+Assign = Callable[[Frame, ast.expr, Value], None]
+
+
+_APPLY: list[Apply] = []
+
+
+_ASSIGN: list[Assign] = []
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def evaluates(*kinds: type[ast.expr]) -> Callable[[Handler], Handler]:
+    """Registers a function as the evaluation of expressions of some kinds."""
+
+    def register(handler: Handler) -> Handler:
+        EXPRESSIONS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
+
+
+def executes(*kinds: type[ast.stmt]) -> Callable[[Handler], Handler]:
+    """Registers a function as the evaluation of statements of some kinds."""
+
+    def register(handler: Handler) -> Handler:
+        STATEMENTS.update(dict.fromkeys(kinds, handler))
+        return handler
+
+    return register
+
+
+def applies(handler: Apply) -> Apply:
+    """Registers the function that evaluates calls of values."""
+    _APPLY[:] = [handler]
+    return handler
+
+
+@contextmanager
+def at(frame: Frame, node: ast.AST) -> Generator[None]:
+    """What is evaluated within is at a place of the source."""
+    outer, frame.place = frame.place, node
+    try:
+        yield
+    finally:
+        frame.place = outer
+
+
+def evaluate(frame: Frame, node: ast.expr) -> Value:
+    handler = EXPRESSIONS.get(type(node))
+    with at(frame, node):
+        if handler is None:
+            frame.refuse(f"{_kind(node)} is not supported in a batched function")
+        return handler(frame, node)
+
+
+def execute(frame: Frame, statements: Sequence[ast.stmt]) -> None:
+    """Evaluates statements in order. Raises PathEnds where the way ends."""
+    for node in statements:
+        handler = STATEMENTS.get(type(node))
+        with at(frame, node):
+            if handler is None:
+                frame.refuse(f"{_kind(node)} is not supported in a batched function")
+            handler(frame, node)
+
+
+def apply(
+    frame: Frame, function: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
+) -> Value:
+    """The value of a call."""
+    return _APPLY[0](frame, function, list(args), dict(kwargs or {}))
+
+
+def assign_to(frame: Frame, target: ast.expr, value: Value) -> None:
+    """Binds the target of an assignment."""
+    _ASSIGN[0](frame, target, value)
+
+
+def assigns(handler: Assign) -> Assign:
+    """Registers the function that binds targets."""
+    _ASSIGN[:] = [handler]
+    return handler
+
+
+def impossible(frame: Frame, type_: Type) -> None:
+    """Ends the way where a value can have no type: nothing is known yet that comes here."""
+    if type_ == NEVER:
+        frame.stop(RuntimeError, "a value was read that nothing had assigned")
+
+
+def _kind(node: ast.AST) -> str:
+    names = {
+        "Try": "try", "With": "with", "Yield": "yield", "YieldFrom": "yield", "Await": "await",
+        "ClassDef": "a class", "Delete": "del", "AsyncFunctionDef": "async def", "Set": "a set",
+        "SetComp": "a set", "Global": "global", "Nonlocal": "nonlocal", "Import": "import",
+    }  # fmt: skip
+    return names.get(type(node).__name__, type(node).__name__)

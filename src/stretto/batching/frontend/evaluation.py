@@ -1,0 +1,379 @@
+"""The evaluation of a whole program: what its functions share, and how often they are evaluated.
+
+A function is evaluated on types. What a recursive function returns, what a field of a class holds
+and what is in a list are not known at first: their types begin with nothing and grow. The whole
+program is evaluated again until nothing grows any more; the last round is the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.builder import Builder
+from stretto.batching.frontend.values import Composed
+from stretto.batching.program import ClassInfo, Function, InstanceProgram, Variable
+from stretto.batching.types import (
+    NEVER,
+    DictType,
+    ListType,
+    RecordType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    UnionType,
+    alternatives,
+    union,
+)
+from stretto.errors import CaptureError, SourceLocation
+
+MOST_ROUNDS = 60
+
+
+MOST_FUNCTIONS = 400
+
+
+class Again(Exception):
+    """What was assumed does not hold: the program is evaluated once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A static object that was read from `owner` by `name`, as a setting: a guard of the program.
+
+    kind: "attribute", "class" (what is stored in a class or its bases), "global" (owner is a dict),
+    "cell", "item", or "items": all of a container.
+    """
+
+    kind: str
+    owner: Any
+    name: Any
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class Outlined:
+    """A function that is called, not inlined, for one set of static arguments and types."""
+
+    number: int
+    key: Hashable
+    function: Function
+    builder: Builder
+
+
+@dataclass(slots=True)
+class Classes:
+    """The classes of objects that a program knows, with a cell for each field."""
+
+    infos: list[ClassInfo] = field(default_factory=list[ClassInfo])
+    numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+
+    def find(self, python: type, fields: tuple[str, ...] = ()) -> int | None:
+        return self.numbers.get((python, fields if python is dict else ()))
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """State of the evaluation that lasts from round to round, and that of a round."""
+
+    cells: list[Type] = field(default_factory=list[Type])
+    classes: Classes = field(default_factory=Classes)
+    reads: dict[Hashable, Read] = field(default_factory=dict[Hashable, Read])
+    """Guards of the last round."""
+    outlined_code: set[Hashable] = field(default_factory=set[Hashable])
+    """Functions that are recursive: they are never inlined."""
+    dynamic_parameters: set[tuple[Hashable, str]] = field(default_factory=set[tuple[Hashable, str]])
+    """Parameters of recursive functions whose static scalar differs from call to call."""
+    results: dict[Hashable, Type] = field(default_factory=dict[Hashable, Type])
+    """What outlined functions return, as far as it is known."""
+    operations: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
+    """What torch functions make of arguments of some types."""
+    deep_tuples: set[Hashable] = field(default_factory=set[Hashable])
+    """Places that make tuples of tuples of any depth."""
+    _lengths: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
+    """Rows that are surely as many as others, of this round."""
+    statements: int = 0
+    """How many statements this round has made."""
+    changed: bool = False
+    rounds: int = 0
+    outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])
+    functions: list[Function] = field(default_factory=list[Function])
+    keys: dict[int, Scalar] = field(default_factory=dict[int, Scalar])
+    """The type of the keys of the dicts of a cell, as far as it is known."""
+    _sites: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    _merged: dict[int, int] = field(default_factory=dict[int, int])
+    definitions: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    """Syntax trees of functions, by their code or by the node of a lambda."""
+    kept: list[Any] = field(default_factory=list[Any])
+    """Objects whose identity is part of a key."""
+    tested: set[str] = field(default_factory=set[str])
+    """Fields for which `hasattr` was asked, of this round."""
+    foreign: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
+    """What is no data that a program could know, by the cell of the field that holds it."""
+    counts: dict[Variable, Composed] = field(default_factory=dict[Variable, Composed])
+    """Numbers that follow from how many rows a value has, of this round."""
+    content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
+    """Tensors whose content was read, by identity."""
+
+    def saved(self) -> Callable[[], None]:
+        """Notes what is known, and returns what makes it so again: what could not be compiled is
+        not to count for the next instances."""
+        known = {item.name: copy(getattr(self, item.name)) for item in fields(self)}
+        known["classes"] = Classes(list(self.classes.infos), dict(self.classes.numbers))
+
+        def restore() -> None:
+            for name, value in known.items():
+                setattr(self, name, value)
+
+        return restore
+
+    # ---- cells and classes
+
+    def cell(self, site: Hashable) -> int:
+        """The cell of a place where lists are made, the same in each round."""
+        if site not in self._sites:
+            self._sites[site] = self.new_cell()
+        return self.cell_now(self._sites[site])
+
+    def new_cell(self, type_: Type = NEVER) -> int:
+        self.cells.append(type_)
+        return len(self.cells) - 1
+
+    def grow(self, cell: int, type_: Type) -> None:
+        """From now on a cell may hold values of a type, too."""
+        grown = union((self.cells[cell], type_))
+        if grown != self.cells[cell]:
+            self.cells[cell] = grown
+            self.changed = True
+            self.settle(grown)
+
+    def class_number(self, python: type, kind: str, fields: Sequence[str]) -> int:
+        """The number of a class; fields that it did not have yet are added."""
+        key = (python, tuple(fields) if kind == "dict" else ())
+        number = self.classes.numbers.get(key)
+        if number is None:
+            number = self.classes.numbers[key] = len(self.classes.infos)
+            cells = tuple(self.new_cell() for _ in fields)
+            self.classes.infos.append(ClassInfo(python, kind, tuple(fields), cells))
+            self.changed = True
+        info = self.classes.infos[number]
+        new = tuple(name for name in fields if name not in info.fields)
+        if new:
+            cells = (*info.cells, *(self.new_cell() for _ in new))
+            self.classes.infos[number] = ClassInfo(python, kind, (*info.fields, *new), cells)
+            self.changed = True
+        return number
+
+    def info(self, type_: RecordType) -> ClassInfo:
+        return self.classes.infos[type_.number]
+
+    def field_cell(self, type_: RecordType, name: str) -> int | None:
+        info = self.info(type_)
+        return info.cells[info.fields.index(name)] if name in info.fields else None
+
+    def foreign_in(self, cell: int) -> CaptureError | None:
+        """Why the values of a field cannot be read, if some cannot."""
+        found = (x for n, x in self.foreign.items() if self.cell_now(n) == self.cell_now(cell))
+        return next(found, None)
+
+    def item_type(self, type_: ListType) -> Type:
+        return self.cells[type_.cell]
+
+    # ---- lists that meet
+
+    def cell_now(self, number: int) -> int:
+        """The cell that has taken the place of one."""
+        while number in self._merged:
+            number = self._merged[number]
+        return number
+
+    def now(self, type_: Type) -> Type:
+        """A type with the cells that have taken the place of its own."""
+        match type_:
+            case ListType(cell, is_tuple):
+                return ListType(self.cell_now(cell), is_tuple)
+            case DictType(_, cell):
+                cell = self.cell_now(cell)
+                return DictType(self.keys.get(cell, type_.key), cell)
+            case TupleType(items):
+                return TupleType(tuple(map(self.now, items)))
+            case UnionType(items):
+                return union(map(self.now, items))
+            case _:
+                return type_
+
+    def settle(self, type_: Type) -> None:
+        """Lists that one variable may hold have one cell, since they cannot be told apart when
+        the program runs; so have dicts. Raises Again where cells are merged for it."""
+        if self.merge_cells(type_):
+            raise Again
+
+    def merge_cells(self, type_: Type) -> bool:
+        """Merges the cells of lists and of dicts that a value of a type may be; whether any were
+        merged."""
+        if isinstance(type_, TupleType):
+            return True in list(map(self.merge_cells, type_.items))
+        if not isinstance(type_, UnionType):
+            return False
+        found: dict[Hashable, set[int]] = {}
+        merged = False
+        for item in type_.items:
+            match item:
+                case ListType(cell, is_tuple):
+                    found.setdefault(is_tuple, set()).add(self.cell_now(cell))
+                case DictType(_, cell):
+                    found.setdefault("dict", set()).add(self.cell_now(cell))
+                case _:
+                    merged |= self.merge_cells(item)
+        for cells in found.values():
+            if len(cells) > 1:
+                self._merge(sorted(cells))
+                merged = True
+        return merged
+
+    def _merge(self, cells: list[int]) -> None:
+        first, *others = cells
+        self._merged |= dict.fromkeys(others, first)
+        kinds = {self.keys[cell] for cell in cells if cell in self.keys}
+        if len(kinds) > 1:
+            raise CaptureError(
+                "a dict with string keys and one with int keys are held in one place",
+                remedy="use keys of one type",
+            )
+        if kinds:
+            self.keys[first] = kinds.pop()
+        self.cells[first] = union(self.cells[cell] for cell in cells)
+        self.cells[:] = map(self.now, self.cells)
+        self.results = {key: self.now(type_) for key, type_ in self.results.items()}
+        self.classes.infos[:] = [
+            ClassInfo(i.python, i.kind, i.fields, tuple(map(self.cell_now, i.cells)))
+            for i in self.classes.infos
+        ]
+        for number, cell in enumerate(self.cells):
+            if number not in self._merged:
+                self.merge_cells(cell)
+
+    # ---- dicts whose keys are not fixed
+
+    def has_keys(self, cell: int, key: Scalar) -> None:
+        """Notes that the dicts of a cell have keys of a type. Raises Again where that was not
+        known, and CaptureError where they have others."""
+        known = self.keys.get(self.cell_now(cell))
+        if known is None:
+            self.keys[self.cell_now(cell)] = key
+            if key is not Scalar.INT:
+                self.cells[:] = map(self.now, self.cells)
+                self.results = {name: self.now(type_) for name, type_ in self.results.items()}
+                raise Again
+        elif known is not key:
+            raise CaptureError(
+                f"a dict has keys of type {known.value} and of type {key.value}",
+                remedy="use keys of one type",
+            )
+
+    def dict_type(self, cell: int) -> DictType:
+        """The type of the dicts of a cell."""
+        return DictType(self.keys.get(self.cell_now(cell), Scalar.INT), self.cell_now(cell))
+
+    # ---- how many rows there are
+
+    def has_length_of(self, rows: Variable, other: Variable) -> None:
+        """Notes that a variable has as many rows as another."""
+        self._lengths[rows] = self.length_of(other)
+
+    def length_of(self, rows: Variable) -> Variable:
+        """The variable that stands for all those with as many rows as one."""
+        return self._lengths.get(rows, rows)
+
+    # ---- static data that is read
+
+    def read(self, kind: str, owner: Any, name: Any, value: Any) -> None:
+        """Notes that the program holds as long as the same is found there."""
+        key = (kind, id(owner), name)
+        if key not in self.reads:
+            self.reads[key] = Read(kind, owner, name, value)
+
+    # ---- rounds
+
+    def run(self, body: Callable[[], None]) -> InstanceProgram:
+        """Evaluates `body`, which makes function 0, until nothing changes. Raises CaptureError."""
+        self.rounds = 0
+        while True:
+            self.rounds += 1
+            if self.rounds > MOST_ROUNDS:
+                raise CaptureError(
+                    "the types of this function's values do not settle",
+                    remedy="annotate its data, or keep values of fewer types in one place",
+                )
+            self.changed = False
+            self.outlined, self.functions, self.reads, self._lengths = {}, [], {}, {}
+            self.tested, self.counts = set(), {}
+            self.statements = 0
+            try:
+                body()
+            except Again:
+                continue
+            if not self.changed:
+                break
+        classes = [replace(info, absent=self._absent(info)) for info in self.classes.infos]
+        tested = frozenset(self.tested)
+        return InstanceProgram(self.functions, classes, self.cells, tested=tested)
+
+    def _absent(self, info: ClassInfo) -> tuple[str, ...]:
+        """Names that were looked up in a class. Python looks up special names there only."""
+        reads = self.reads.values()
+        names = (read.name for read in reads if read.kind == "class" and read.owner is info.python)
+        return tuple(x for x in names if x not in info.fields and not x.startswith("__"))
+
+    def outline(
+        self, key: Hashable, name: str, location: SourceLocation | None
+    ) -> tuple[Outlined, bool]:
+        """The function for a key, and whether it is new in this round: then it has no body yet."""
+        found = self.outlined.get(key)
+        if found is not None:
+            return found, False
+        if len(self.functions) >= MOST_FUNCTIONS:
+            raise CaptureError(
+                f"{name} is called with arguments of more than {MOST_FUNCTIONS} kinds",
+                location=location,
+                remedy="pass what differs from call to call in the data of the instance",
+            )
+        function = Function(name, (), self.results.get(key, NEVER), (), location)
+        made = Outlined(len(self.functions), key, function, Builder())
+        self.functions.append(function)
+        self.outlined[key] = made
+        return made, True
+
+    def returns(self, key: Hashable, type_: Type) -> None:
+        """Notes what an outlined function returns."""
+        known = self.results.get(key, NEVER)
+        grown = union((known, type_))
+        if grown != known:
+            self.results[key] = grown
+            self.changed = True
+            self.settle(grown)
+
+
+def show_type(evaluation: Evaluation, type_: Type) -> str:
+    """A type in the words of the user."""
+    names: list[str] = []
+    for item in alternatives(type_):
+        match item:
+            case RecordType():
+                info = evaluation.info(item)
+                shown = f"dict with {', '.join(map(repr, info.fields))}"
+                names.append(shown if info.kind == "dict" else info.python.__name__)
+            case ListType():
+                names.append("tuple" if item.is_tuple else "list")
+            case Scalar():
+                names.append(item.value)
+            case TensorType():
+                names.append(f"tensor {item}")
+            case _:
+                names.append(str(item))
+    return " | ".join(sorted(names)) or "never"

@@ -1,0 +1,316 @@
+"""Guards: what a program was made of that is the same for all instances, and may change later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.evaluation import Evaluation, Read
+from stretto.batching.frontend.values import scalar_type
+from stretto.batching.host.places import class_version, version_at
+from stretto.frontends.python.guards.guards import ProbeKind, Probes
+from stretto.options import Options
+from stretto.runtime.constants import Weights
+from stretto.runtime.probes import ProbeTable, load
+
+ABSENT = object()
+"""What is found under a name that is not there."""
+
+
+_BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range,
+             MethodType)  # fmt: skip
+
+
+def holds(reads: Iterable[Read]) -> bool:
+    """Whether all that a program was made of is there as it was: attributes, globals, closure
+    cells and items by identity, scalars and tuples by value. Cheap: it runs at each call."""
+    return all(_holds(read) for read in reads)
+
+
+def _holds(read: Read) -> bool:
+    found = _found(read)
+    if found is read.value:
+        return True
+    if type(found) is not type(read.value):
+        return False
+    if read.kind == "items":
+        return len(found) == len(read.value) and all(map(_is_same, found, read.value))
+    return _is_same(found, read.value)
+
+
+def _is_same(found: Any, value: Any) -> bool:
+    if found is value:
+        return True
+    by_value = scalar_type(value) is not None or isinstance(value, _BY_VALUE)
+    return by_value and type(found) is type(value) and bool(found == value)
+
+
+def _found(read: Read) -> Any:
+    try:
+        match read.kind:
+            case "attribute":
+                return getattr(read.owner, read.name)
+            case "class":
+                return in_class(read.owner, read.name)
+            case "cell":
+                return read.owner.cell_contents
+            case "items":
+                return tuple(read.owner)
+            case _:
+                return read.owner[read.name]
+    except (AttributeError, KeyError, IndexError, ValueError, TypeError):
+        return ABSENT
+
+
+class TensorGuards:
+    """Tensors that were the same for all instances, and must still lie where they did. `p.data =
+    other`, and with it `module.half()` and `module.to(device)`, change a tensor that stays the same
+    object. Where its content was read, as in `int(self.count)`, that must be the same, too."""
+
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], content: Sequence[torch.Tensor], *, native: bool
+    ) -> None:
+        unique = {id(tensor): tensor for tensor in (*tensors, *content)}
+        self._known = [(tensor, _place(tensor)) for tensor in unique.values()]
+        self._content = Weights([item for item in content if item.is_cpu], (), native=native)
+
+    @property
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Those that are watched."""
+        return (tensor for tensor, _ in self._known)
+
+    def hold(self) -> bool:
+        """Whether all are where they were, with the shapes and dtypes that they had, and with the
+        content that was read."""
+        is_there = all(_place(tensor) == place for tensor, place in self._known)
+        return is_there and self._content.is_current()
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) -> None:
+    """Notes an attribute of a static object, where a later value of it can be compared."""
+    if isinstance(owner, torch.Tensor):
+        return
+    read = Read("attribute", owner, name, value)
+    if _holds(read):
+        evaluation.read("attribute", owner, name, value)
+
+
+def in_class(python: type, name: str) -> Any:
+    """What a class or its bases have under a name, as it is stored; `ABSENT` where none has it."""
+    return next((vars(base)[name] for base in python.__mro__ if name in vars(base)), ABSENT)
+
+
+def note_class(evaluation: Evaluation, python: type, name: str) -> Any:
+    """Notes, and returns, what objects of a class find under a name that none of them stores."""
+    found = in_class(python, name)
+    evaluation.read("class", python, name, found)
+    return found
+
+
+def note_function(evaluation: Evaluation, function: FunctionType) -> None:
+    """Notes the code and the defaults of a function, which can be replaced in it."""
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        evaluation.read("attribute", function, name, getattr(function, name))
+
+
+def note_cell(evaluation: Evaluation, cell: CellType, value: Any) -> None:
+    """Notes what a free variable of a function holds."""
+    evaluation.read("cell", cell, None, value)
+
+
+def note_items(evaluation: Evaluation, value: Any) -> None:
+    """Notes what is in a container that may change."""
+    if isinstance(value, list | dict | set | torch.nn.ModuleList | torch.nn.ModuleDict):
+        evaluation.read("items", value, None, tuple(value))
+
+
+def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
+    """Notes what a module holds that is called as a whole: its parts, parameters and settings."""
+    for part in module.modules():
+        settings = {k: v for k, v in vars(part).items() if not k.startswith("_")}
+        note_attribute(evaluation, part, "forward", part.forward)
+        for name, value in settings.items():
+            note_attribute(evaluation, part, name, value)
+            note_items(evaluation, value)
+        tables: Any = (part._parameters, part._buffers, part._modules)  # pyright: ignore
+        for table in tables:
+            note_items(evaluation, table)
+            for name, value in table.items():
+                evaluation.read("item", table, name, value)
+
+
+# ---- Guards in native code: what a program read is asked for where Python stores it.
+#
+# A call asks for some fifty attributes, globals and items, at a time when little of them is in
+# the caches: one pass over the dicts that hold them takes a tenth of the time that Python's own
+# way does. Attributes are found in the dict of an object as long as its class, and the bases of
+# that, are as they were, which a number in the class tells.
+
+
+MOST_REMADE = 8
+"""How often the probes are made anew, because what they look at is another object, or lies
+elsewhere, and is still the same to the program."""
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+"""Where a module has what is not in its dict, in the order in which it looks there."""
+
+
+class ReadGuards:
+    """Whether all that a program was made of is there as it was; see `guards.holds`.
+
+    native: whether probes are used, by which the answer is the same. Raises BuildError where they
+    cannot be built.
+    """
+
+    def __init__(self, reads: Sequence[Read], options: Options, *, native: bool) -> None:
+        self._reads = tuple(reads)
+        self._options = options
+        self._remade = 0 if native else MOST_REMADE
+        self._quick: Callable[[], bool] = _never
+        if native:
+            self._make()
+
+    def hold(self) -> bool:
+        """Cheap: it runs at each call."""
+        if self._quick():
+            return True
+        if not holds(self._reads):
+            return False
+        if self._remade < MOST_REMADE:
+            self._remade += 1
+            self._make()
+        return True
+
+    def _make(self) -> None:
+        maker = _Maker()
+        rest = tuple(read for read in self._reads if not maker.takes(read))
+        direct = tuple(maker.direct)
+        rows, kept = maker.probes.rows, maker.probes.kept
+        probes_hold = ProbeTable(load(self._options), rows, kept) if rows else _always
+
+        def quick() -> bool:
+            try:
+                is_same = all(getattr(owner, name) is value for owner, name, value in direct)
+            except ValueError:  # of an empty cell
+                return False
+            return is_same and probes_hold() and holds(rest)
+
+        # Only now is it known that the probes look for what the program was made of.
+        self._quick = quick if holds(self._reads) else _never
+
+
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
+
+
+class _Maker:
+    """Makes probes of what can be found without running code of Python."""
+
+    def __init__(self) -> None:
+        self.probes = Probes()
+        self.direct: list[tuple[Any, str, Any]] = []
+        """Attributes that Python has in no dict: owner, name, value."""
+        self._with_dict = set[int]()
+        """Owners whose dict is among these."""
+
+    def takes(self, read: Read) -> bool:
+        """Whether probes now tell that a read would find the same."""
+        owner, name = read.owner, read.name
+        match read.kind:
+            case "attribute" if isinstance(owner, FunctionType):
+                self.direct.append((owner, name, read.value))
+                return name in ("__code__", "__defaults__", "__kwdefaults__")
+            case "cell":
+                self.direct.append((owner, "cell_contents", read.value))
+                return True
+            case "attribute":
+                return self._attribute(owner, name)
+            case "class":
+                return self._class(owner)
+            case "items":
+                return self._items(owner)
+            case "global" | "item":
+                return self._item(owner, name)
+            case _:
+                return False
+
+    def _class(self, python: type) -> bool:
+        """Whether a change of the class would be seen."""
+        version = class_version(python) if version_at() else 0
+        if version:
+            self.probes.add_numbers(ProbeKind.VERSION, python, version_at(), version)
+        return version != 0
+
+    def _attribute(self, owner: Any, name: str) -> bool:
+        python = type(owner)
+        table = getattr(owner, "__dict__", None)
+        if isinstance(owner, type) or type(table) is not dict:
+            return False
+        if python.__getattribute__ not in (object.__getattribute__, ModuleType.__getattribute__):
+            return False
+        stored = in_class(python, name)
+        if any(hasattr(type(stored), method) for method in ("__set__", "__delete__")):
+            return False  # a property, or another descriptor that stands before the dict
+        if not self._class(python):
+            return False
+        self.probes.add(ProbeKind.TYPE, owner, None, python)
+        if not isinstance(owner, ModuleType) and id(owner) not in self._with_dict:
+            self._with_dict.add(id(owner))
+            self.direct.append((owner, "__dict__", table))
+        if name in table:
+            self.probes.entry(table, name, table[name])
+            return True
+        if stored is not ABSENT:
+            self.probes.no_entry(table, name)
+            return isinstance(stored, FunctionType) or not hasattr(type(stored), "__get__")
+        return self._of_module(owner, table, name)
+
+    def _of_module(self, owner: Any, table: dict[str, Any], name: str) -> bool:
+        """A parameter, a buffer or a module in a module."""
+        is_plain = isinstance(owner, torch.nn.Module)
+        if not is_plain or type(owner).__getattr__ is not torch.nn.Module.__getattr__:
+            return False
+        self.probes.no_entry(table, name)
+        for title in _TABLES:
+            inner = table.get(title)
+            if not isinstance(inner, dict):
+                return False
+            self.probes.entry(table, title, inner)
+            if name in inner:
+                self.probes.entry(inner, name, inner[name])
+                return True
+            self.probes.no_entry(inner, name)
+        return False
+
+    def _item(self, owner: Any, name: Any) -> bool:
+        if type(owner) is dict and type(name) in (str, int) and name in owner:
+            self.probes.entry(owner, name, owner[name])
+            return True
+        return False
+
+    def _items(self, owner: Any) -> bool:
+        if type(owner) is list:
+            self.probes.add_numbers(ProbeKind.LIST_SIZE, owner, 0, len(owner))
+            for number, item in enumerate(owner):
+                self.probes.kept.append(item)
+                self.probes.add_numbers(ProbeKind.ITEM, owner, number, id(item))
+            return True
+        if type(owner) is dict:
+            self.probes.add_numbers(ProbeKind.DICT_SIZE, owner, 0, len(owner))
+            kind = ProbeKind.FIRST_PAIR
+            for key, item in owner.items():
+                self.probes.add(kind, owner, key, item)
+                kind = ProbeKind.PAIR
+            return True
+        return False

@@ -1,1 +1,0 @@
-"""What loops go through."""

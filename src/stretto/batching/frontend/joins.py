@@ -1,0 +1,470 @@
+"""Where several ways through a function meet: branches, and the ends of inlined functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.builder import Draft, Gap, PathEnds
+from stretto.batching.frontend.dispatch import impossible
+from stretto.batching.frontend.frame import Exit, Frame
+from stretto.batching.frontend.values import (
+    Choice,
+    Dynamic,
+    Static,
+    TupleValue,
+    Unbound,
+    Value,
+    is_data,
+    same,
+)
+from stretto.batching.program import Assign, If, Leave, Literal, Operand, Return, Variable
+from stretto.batching.types import (
+    NEVER,
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    alternatives,
+    union,
+)
+
+# ---- Values that are one of several by the way that the instance took, where these are no data.
+#
+# A local variable may hold one of two modules, or it is assigned on some ways only. The number of
+# what it holds is data then, and each use of it is a branch.
+
+
+DATA = -1
+"""The number of the option that is data."""
+
+
+_DEFAULTS: dict[Type, bool | int | float] = {
+    Scalar.BOOL: False,
+    Scalar.INT: 0,
+    Scalar.FLOAT: 0.0,
+}
+
+
+def numbered(
+    frame: Frame, value: Value, options: list[Value]
+) -> tuple[Operand, Dynamic | None, Type]:
+    """The number of a value among some options, its data if it has any, and the type of the data
+    where that is chosen. Options that are new are added."""
+    if not isinstance(value, Choice):
+        if not is_data(value):
+            return Literal(_position(options, value)), None, NEVER
+        made = frame.dynamic(value)
+        return Literal(DATA), made, made.type
+    numbers = [
+        (number, DATA if number == DATA else _position(options, option))
+        for number, option in value.options
+    ]
+    index = value.index.operand
+    if any(mine != theirs for mine, theirs in numbers):
+        renumbered = frame.builder.variable("choice", Scalar.INT)
+        frame.builder.emit(Assign(renumbered, "copy", (index,)))
+        for mine, theirs in numbers:
+            test = frame.assign("eq", Scalar.BOOL, index, Literal(mine))
+            then = (Assign(renumbered, "copy", (Literal(theirs),)),)
+            frame.builder.emit(If(test.operand, then, ()))
+        index = renumbered
+    data = next((option for number, option in value.options if number == DATA), None)
+    assert data is None or isinstance(data, Dynamic)
+    return index, data, value.known
+
+
+def _position(options: list[Value], value: Value) -> int:
+    for number, option in enumerate(options):
+        if same(option, value):
+            return number
+    options.append(value)
+    return len(options) - 1
+
+
+def without_data(held: Type) -> tuple[Literal, Type]:
+    """What the variable of the data has where another option is chosen, and its type with that."""
+    if held in _DEFAULTS:
+        return Literal(_DEFAULTS[held]), held
+    return Literal(None), union((held, Scalar.NONE))
+
+
+def choice_of(index: Variable, options: list[Value], data: Variable | None, known: Type) -> Choice:
+    """A choice whose number and data are in variables."""
+    found = list(enumerate(options))
+    if data is not None:
+        found.append((DATA, Dynamic(data, data.type)))
+    return Choice(tuple(found), Dynamic(index, Scalar.INT), known)
+
+
+def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Choice:
+    """What is one of several values, of which some are no data."""
+    index = frame.builder.variable(f"{name}_choice", Scalar.INT)
+    data = frame.builder.variable(name, NEVER)
+    options: list[Value] = []
+    known: Type = NEVER
+    without: list[Gap] = []
+    for gap, value in zip(gaps, values, strict=True):
+        with frame.builder.into(gap.statements):
+            number, held, type_ = numbered(frame, value, options)
+            frame.builder.emit(Assign(index, "copy", (number,)))
+            if held is None:
+                without.append(gap)
+                continue
+            frame.builder.emit(Assign(data, "copy", (held.operand,)))
+            known = union((known, type_))
+            data.type = union((data.type, held.type))
+    if known == NEVER:
+        return choice_of(index, options, None, NEVER)
+    if without:
+        default, data.type = without_data(data.type)
+        for gap in without:
+            gap.statements.append(Assign(data, "copy", (default,)))
+    frame.evaluation.settle(data.type)
+    return choice_of(index, options, data, known)
+
+
+def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
+    """Goes on where the ways meet: sets the frame's locals, and returns the joined value of the
+    exits, if they have one. Raises PathEnds where no way comes here."""
+    if not exits:
+        raise PathEnds
+    names = dict.fromkeys(name for item in exits for name in item.locals)
+    gaps = [item.gap for item in exits]
+    frame.locals = {
+        name: join(frame, gaps, [item.locals.get(name, Unbound()) for item in exits], name)
+        for name in names
+    }
+    values = [item.value for item in exits if item.value is not None]
+    return join(frame, gaps, values, "result") if len(values) == len(exits) else None
+
+
+def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Value:
+    """What is one of several values, by the way that was taken; each gap assigns its own."""
+    first = values[0]
+    if all(same(first, value) for value in values[1:]):
+        return first
+    if all(isinstance(value, TupleValue) for value in values):
+        tuples = [value for value in values if isinstance(value, TupleValue)]
+        if len({(len(value.items), value.is_list) for value in tuples}) == 1:
+            columns = zip(*(value.items for value in tuples), strict=True)
+            items = tuple(join(frame, gaps, column, name) for column in columns)
+            return TupleValue(items, tuples[0].is_list)
+    unpacked = _unpacked(frame, gaps, values)
+    if unpacked is not None:
+        return join(frame, gaps, unpacked, name)
+    if not all(map(is_data, values)):
+        return join_choices(frame, gaps, values, name)
+    target = frame.builder.variable(name, NEVER)
+    for gap, value in zip(gaps, values, strict=True):
+        draft: Draft = gap.statements
+        with frame.builder.into(draft):
+            made = frame.dynamic(value)
+            target.type = union((target.type, made.type))
+            frame.builder.emit(Assign(target, "copy", (made.operand,)))
+    frame.evaluation.settle(target.type)
+    return Dynamic(target, target.type)
+
+
+def _unpacked(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value]) -> list[Value] | None:
+    """Where tuples that are known item by item meet such of data: the latter item by item."""
+    lengths = {
+        len(value.items)
+        if isinstance(value, TupleValue) and not value.is_list
+        else len(value.type.items)
+        if isinstance(value, Dynamic) and isinstance(value.type, TupleType)
+        else -1
+        for value in values
+    }
+    if len(lengths) != 1 or -1 in lengths:
+        return None
+    if not any(isinstance(value, TupleValue) for value in values):
+        return None
+    found: list[Value] = []
+    for gap, value in zip(gaps, values, strict=True):
+        if isinstance(value, Dynamic):
+            assert isinstance(value.type, TupleType)
+            with frame.builder.into(gap.statements):
+                value = TupleValue(
+                    tuple(
+                        frame.assign("item", type_, value.operand, detail=position)
+                        for position, type_ in enumerate(value.type.items)
+                    )
+                )
+        found.append(value)
+    return found
+
+
+def branch(
+    frame: Frame, condition: Operand, arms: Sequence[Callable[[], Value | None]]
+) -> Value | None:
+    """Evaluates both arms, and goes on where they meet. An arm returns the value that the branch
+    has in it; statements have none."""
+    before = frame.locals
+    exits: list[Exit] = []
+    drafts: list[Draft] = []
+    for arm in arms:
+        frame.locals = dict(before)
+        draft: Draft = []
+        drafts.append(draft)
+        with frame.builder.into(draft):
+            try:
+                value = arm()
+                exits.append(Exit(frame.builder.gap(), frame.locals, value))
+            except PathEnds:
+                pass
+    frame.locals = before
+    frame.builder.pend(lambda then, orelse: (If(condition, then, orelse),), *drafts)
+    return merge(frame, exits)
+
+
+def leave(frame: Frame, value: Value) -> None:
+    """Ends a function with a value."""
+    if frame.return_label is None:
+        made = frame.dynamic(value)
+        frame.builder.emit(Return(made.operand))
+        frame.returned(made.type)
+    else:
+        # A function that is returned goes on reading the variables around it.
+        kept = {} if is_data(value) else frame.locals
+        frame.returns.append(Exit(frame.builder.gap(), kept, value))
+        frame.builder.emit(Leave(frame.return_label))
+    raise PathEnds
+
+
+def either(
+    frame: Frame, condition: Operand, then: Callable[[], Value], orelse: Callable[[], Value]
+) -> Value:
+    """The value of a branch with two arms that both have one."""
+    found = branch(frame, condition, (then, orelse))
+    assert found is not None
+    return found
+
+
+def stop_where(
+    frame: Frame, condition: Operand, exception: type[BaseException], *parts: str | Operand
+) -> None:
+    """Ends the instance with an exception where the condition holds."""
+    branch(frame, condition, (lambda: frame.stop(exception, *parts), lambda: None))
+
+
+def stop_outside(
+    frame: Frame,
+    position: Operand,
+    length: Operand,
+    exception: type[BaseException],
+    *parts: str | Operand,
+) -> None:
+    """Ends the instance with an exception where there is no item at a position, which may count
+    from the end."""
+    least = frame.assign("neg", Scalar.INT, length)
+    above = frame.assign("ge", Scalar.BOOL, position, least.operand)
+    below = frame.assign("lt", Scalar.BOOL, position, length)
+    inside = frame.assign("and", Scalar.BOOL, above.operand, below.operand)
+    outside = frame.assign("not", Scalar.BOOL, inside.operand)
+    stop_where(frame, outside.operand, exception, *parts)
+
+
+# ---- Values that may have one of several types: their classes, and what is done for each type.
+
+
+def switch(
+    frame: Frame,
+    value: Dynamic,
+    groups: Sequence[Sequence[Type]],
+    handler: Callable[[Dynamic], Value],
+) -> Value:
+    """What `handler` makes of a value, evaluated for each group of types that it may have."""
+    first, *rest = groups
+    if not rest:
+        return handler(frame.cast(value, union(first)))
+    test = frame.assign("has_type", Scalar.BOOL, value.operand, detail=tuple(first))
+    return either(
+        frame,
+        test.operand,
+        lambda: handler(frame.cast(value, union(first))),
+        lambda: switch(frame, value, rest, handler),
+    )
+
+
+def each_type(frame: Frame, value: Value, handler: Callable[[Dynamic], Value]) -> Value:
+    """What `handler` makes of a value of one type; evaluated for each that the value may have."""
+    given = frame.dynamic(value)
+    impossible(frame, given.type)
+    kinds = sorted(alternatives(given.type), key=str)
+    return switch(frame, given, [[kind] for kind in kinds], handler)
+
+
+def unpacked(frame: Frame, value: Dynamic, type_: TupleType) -> tuple[Dynamic, ...]:
+    """The items of a tuple of known length, in variables of their own."""
+    return tuple(
+        frame.assign("item", item, value.operand, detail=position)
+        for position, item in enumerate(type_.items)
+    )
+
+
+_PYTHON: dict[Scalar, type] = {
+    Scalar.NONE: type(None),
+    Scalar.BOOL: bool,
+    Scalar.INT: int,
+    Scalar.FLOAT: float,
+    Scalar.STR: str,
+}
+
+
+def python_class(frame: Frame, kind: Type) -> type:
+    """The class of the values of a type that is no union."""
+
+    match kind:
+        case Scalar():
+            return _PYTHON[kind]
+        case RecordType():
+            return frame.evaluation.info(kind).python
+        case ListType(_, is_tuple):
+            return tuple if is_tuple else list
+        case TupleType():
+            return tuple
+        case DictType():
+            return dict
+        case TensorType() | RowsType():
+            return torch.Tensor
+        case _:
+            raise TypeError(kind)
+
+
+def is_instance(frame: Frame, kind: Type, classes: Any) -> bool:
+    """isinstance of a value of a type that is no union."""
+    if classes is float and kind is Scalar.INT:
+        return False
+    return issubclass(python_class(frame, kind), classes)
+
+
+def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
+    """Whether a value is of one of some types."""
+    if not isinstance(value, Dynamic):
+        type_ = frame.type_of(value)
+        return Static(type_ in types)
+    kinds = set(alternatives(value.type))
+    inside = kinds & set(types)
+    if not inside:
+        return Static(False)
+    if inside == kinds:
+        return Static(True)
+    return frame.assign(
+        "has_type", Scalar.BOOL, value.operand, detail=tuple(sorted(inside, key=str))
+    )
+
+
+# ---- Uses of a value that is one of several by the way that the instance took: each is a branch.
+
+
+def chosen(frame: Frame, value: Value, use: Callable[[Value], Value]) -> Value:
+    """What `use` makes of a value; evaluated for each option of a choice."""
+    if not isinstance(value, Choice):
+        return use(value)
+    return _chosen(frame, value, value.options, use)
+
+
+def _chosen(
+    frame: Frame,
+    value: Choice,
+    options: Sequence[tuple[int, Value]],
+    use: Callable[[Value], Value],
+) -> Value:
+    (number, option), *rest = options
+
+    def one() -> Value:
+        return use(option_of(frame, value, option))
+
+    if not rest:
+        return one()
+    test = frame.assign("eq", Scalar.BOOL, value.index.operand, Literal(number))
+    return either(frame, test.operand, one, lambda: _chosen(frame, value, rest, use))
+
+
+def option_of(frame: Frame, value: Choice, option: Value) -> Value:
+    """An option where it is chosen."""
+    return frame.cast(option, value.known) if isinstance(option, Dynamic) else option
+
+
+def bound(frame: Frame, value: Choice, fails: Callable[[], None]) -> Value:
+    """A choice where it is surely not `Unbound`; `fails` ends the other way."""
+    missing = [number for number, option in value.options if isinstance(option, Unbound)]
+    if not missing:
+        return value
+    test = frame.assign("eq", Scalar.BOOL, value.index.operand, Literal(missing[0]))
+    branch(frame, test.operand, (fails, lambda: None))
+    rest = tuple(pair for pair in value.options if not isinstance(pair[1], Unbound))
+    if len(rest) == 1:
+        return option_of(frame, value, rest[0][1])
+    return Choice(rest, value.index, value.known)
+
+
+def over_choices(
+    frame: Frame,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    use: Callable[[list[Value], dict[str, Value]], Value],
+) -> Value:
+    """What `use` makes of arguments none of which is a choice."""
+    several = next((v for v in (*args, *kwargs.values()) if isinstance(v, Choice)), None)
+    if several is None:
+        return use(args, kwargs)
+
+    def once(one: Value) -> Value:
+        given = [one if value is several else value for value in args]
+        named = {name: one if v is several else v for name, v in kwargs.items()}
+        return over_choices(frame, given, named, use)
+
+    return chosen(frame, several, once)
+
+
+# ---- Tuples whose length differs from way to way: they become tuples of any length.
+
+
+def as_list(frame: Frame, value: Value, site: Hashable) -> Value:
+    """A tuple of known length as one of any length; other values as they are."""
+    known = known_items(frame, value)
+    if known is None:
+        return value
+    cell = frame.evaluation.cell(site)
+    items = [frame.dynamic(item) for item in known]
+    for item in items:
+        frame.evaluation.grow(cell, item.type)
+    type_ = ListType(frame.evaluation.cell(site), is_tuple=True)
+    return frame.assign("list", type_, *(item.operand for item in items), detail=True)
+
+
+def known_items(frame: Frame, value: Value) -> tuple[Value, ...] | None:
+    """The items of a tuple of known length; None for any other value."""
+    match value:
+        case Static(item) if type(item) is tuple:
+            return tuple(map(Static, item))
+        case TupleValue(items, is_list) if not is_list:
+            return items
+        case Dynamic(_, TupleType() as kind):
+            return unpacked(frame, value, kind)
+        case _:
+            return None
+
+
+def is_tuple(value: Value) -> bool:
+    """Whether a value is surely a tuple."""
+    match value:
+        case TupleValue(_, is_list):
+            return not is_list
+        case Static(item):
+            return type(item) is tuple
+        case Dynamic(_, type_):
+            return all(
+                isinstance(kind, TupleType) or (isinstance(kind, ListType) and kind.is_tuple)
+                for kind in alternatives(type_)
+            )
+        case _:
+            return False

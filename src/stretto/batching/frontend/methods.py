@@ -1,0 +1,361 @@
+"""Methods of values of Python's own classes, and of tensors."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from stretto.batching.frontend.attributes import attribute, check_equality
+from stretto.batching.frontend.comparisons import contains, equal
+from stretto.batching.frontend.dispatch import apply, impossible
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.items import field_by_key, set_item, subscript
+from stretto.batching.frontend.joins import branch, either
+from stretto.batching.frontend.operators import binary
+from stretto.batching.frontend.purity import call_static
+from stretto.batching.frontend.tensor_operators import call_torch, getitem
+from stretto.batching.frontend.truth import append, item_type, new_list, read_number
+from stretto.batching.frontend.values import (
+    NONE,
+    Composed,
+    Dynamic,
+    Iterator_,
+    Static,
+    TupleValue,
+    Value,
+    constant,
+    is_static,
+    python_of,
+)
+from stretto.batching.frontend.walks import Known, Mapped, extend, iterate, plan_of
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    union,
+)
+from stretto.eager import Trained
+
+# ---- Methods of dicts.
+
+
+def dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> Value:
+    kind = owner.type
+    assert isinstance(kind, DictType)
+    type_ = frame.evaluation.cells[kind.cell]
+    match name:
+        case "get":
+            default = frame.dynamic(args[1] if len(args) > 1 else NONE)
+            made = union((type_, default.type))
+            key = frame.operand(args[0])
+            return frame.assign("lookup_or", made, owner.operand, key, default.operand)
+        case "setdefault":
+            return _set_default(frame, owner, args[0], args[1] if len(args) > 1 else NONE)
+        case "pop" if len(args) == 1:
+            found = frame.assign("remove", type_, owner.operand, frame.operand(args[0]))
+            impossible(frame, type_)
+            return found
+        case "keys" | "values":
+            cell = frame.evaluation.cell(frame.site(name))
+            frame.evaluation.grow(cell, kind.key if name == "keys" else type_)
+            return frame.assign(name, ListType(cell), owner.operand)
+        case "items":
+            return _dict_items(frame, owner, kind)
+        case "clear":
+            frame.do("clear", owner.operand)
+            return NONE
+        case _:
+            return frame.refuse(f"the method {name} of a dict")
+
+
+def _set_default(frame: Frame, owner: Dynamic, key: Value, default: Value) -> Value:
+    given = frame.dynamic(default)
+    there = contains(frame, owner, key)
+
+    def store() -> None:
+        set_item(frame, owner, key, given)
+
+    branch(frame, frame.operand(there), (lambda: None, store))
+    return subscript(frame, owner, key)
+
+
+def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
+
+    cell = frame.evaluation.cell(frame.site("keys"))
+    frame.evaluation.grow(cell, kind.key)
+    keys = frame.assign("keys", ListType(cell), owner.operand)
+    type_ = frame.evaluation.cells[kind.cell]
+
+    def pair(inner: Frame, key: Value) -> Value:
+        value = inner.assign("lookup", type_, owner.operand, inner.operand(key))
+        return TupleValue((key, value))
+
+    return Iterator_(Mapped(plan_of(frame, keys), pair))
+
+
+def fixed_dict_method(
+    frame: Frame, name: str, owner: Dynamic, kind: RecordType, args: list[Value]
+) -> Value:
+    info = frame.evaluation.info(kind)
+    if info.kind != "dict":
+        return frame.refuse(f"the method {name} of a {info.python.__name__}")
+
+    def value(field: str) -> Value:
+        return subscript(frame, owner, Static(field))
+
+    match name:
+        case "get":
+            key = constant(args[0])
+            default = args[1] if len(args) > 1 else NONE
+            if key is ...:
+                given = frame.dynamic(args[0])
+                return field_by_key(frame, owner, kind, given, lambda: default)
+            if key in info.fields:
+                return value(key)
+            return default
+        case "keys":
+            return TupleValue(tuple(map(Static, info.fields)), is_list=True)
+        case "values":
+            return Iterator_(Known([value(field) for field in info.fields]))
+        case "items":
+            pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
+            return Iterator_(Known(pairs))
+        case _:
+            return frame.refuse(f"the method {name} of a dict with fixed keys")
+
+
+# ---- Methods of lists and tuples.
+
+
+def list_method(
+    frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    kind = owner.type
+    assert isinstance(kind, ListType)
+    if kind.is_tuple and name not in ("index", "count"):
+        frame.stop(AttributeError, f"'tuple' object has no attribute '{name}'")
+    item = frame.evaluation.cells[kind.cell]
+    match name:
+        case "append":
+            append(frame, owner, args[0])
+        case "pop":
+            found = frame.assign("pop", item, owner.operand, *(_ints(frame, args)))
+            impossible(frame, item)
+            return found
+        case "insert":
+            given = frame.dynamic(args[1])
+            frame.evaluation.grow(kind.cell, given.type)
+            frame.do("insert", owner.operand, frame.operand(args[0]), given.operand)
+        case "extend":
+            extend(frame, owner, args[0])
+        case "reverse":
+            frame.do("reverse", owner.operand)
+        case "clear":
+            frame.do("clear", owner.operand)
+        case "copy":
+            cell = frame.evaluation.cell(frame.site("copy"))
+            frame.evaluation.grow(cell, item)
+            return frame.assign("to_list", ListType(cell), owner.operand, detail=False)
+        case "sort":
+            found = frame.dynamic(apply(frame, Static(sorted), [owner], kwargs))
+            frame.do("clear", owner.operand)
+            extend(frame, owner, found)
+        case "remove":
+            _remove(frame, owner, args[0])
+        case "count":
+            return _count(frame, owner, args[0])
+        case "index":
+            check_equality(frame, item)
+            return frame.assign("index", Scalar.INT, owner.operand, frame.operand(args[0]))
+        case _:
+            frame.refuse(f"the method {name} of a list")
+    return NONE
+
+
+def _remove(frame: Frame, owner: Dynamic, value: Value) -> None:
+    found = contains(frame, owner, value)
+
+    def present() -> None:
+        position = frame.assign("index", Scalar.INT, owner.operand, frame.operand(value))
+        frame.do("pop", owner.operand, position.operand)
+
+    def missing() -> None:
+        frame.stop(ValueError, "list.remove(x): x not in list")
+
+    branch(frame, frame.operand(found), (present, missing))
+
+
+def _count(frame: Frame, owner: Dynamic, value: Value) -> Value:
+    name = ".count"
+    frame.locals[name] = Static(0)
+
+    def step(item: Value) -> None:
+        before = frame.locals[name]
+
+        def one() -> Value:
+            return binary(frame, "add", operator.add, before, Static(1))
+
+        made = either(frame, frame.operand(equal(frame, item, value)), one, lambda: before)
+        frame.locals[name] = made
+
+    iterate(frame, plan_of(frame, owner), step, frozenset((name,)))
+    return frame.locals.pop(name)
+
+
+def _ints(frame: Frame, args: list[Value]) -> list[Any]:
+    return [frame.expect(a, (Scalar.INT,), "a position must be an int").operand for a in args]
+
+
+def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[Value]) -> Value:
+    if name == "count":
+        return frame.refuse("tuple.count")
+    if name != "index":
+        frame.stop(AttributeError, f"'tuple' object has no attribute '{name}'")
+
+    def find(rest: list[tuple[int, Value]]) -> Value:
+        if not rest:
+            frame.stop(ValueError, "tuple.index(x): x not in tuple")
+        (number, item), *others = rest
+        test = equal(frame, item, args[0])
+        if isinstance(test, Static):
+            return Static(number) if test.value else find(others)
+        return either(frame, frame.operand(test), lambda: Static(number), lambda: find(others))
+
+    return find(list(enumerate(items)))
+
+
+# ---- Methods of tensors.
+
+
+def _is_harmless(name: str) -> bool:
+    """Returns True if a method of this name gives the tensor itself. Raises Trained for one that
+    makes it require grad."""
+    if name == "requires_grad_":
+        raise Trained(None)
+    return name in ("contiguous", "detach", "cpu")
+
+
+def tensor_method(
+    frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    kind = owner.type
+    assert isinstance(kind, TensorType)
+    if _is_harmless(name):
+        return owner
+    match name:
+        case "item":
+            return read_number(frame, owner, object)
+        case "size":
+            shape = torch.Size(kind.shape)
+            return Static(shape[constant(args[0])] if args else shape)
+        case "dim" | "ndimension":
+            return Static(len(kind.shape))
+        case "numel" | "nelement":
+            return Static(torch.Size(kind.shape).numel())
+        case "tolist":
+            return _tolist(frame, owner, kind)
+        case "is_floating_point":
+            return Static(kind.dtype.is_float)
+        case "__len__":
+            return Static(kind.shape[0])
+        case _ if name.endswith("_") and not name.endswith("__"):
+            return frame.refuse(
+                f"{name} changes a tensor in place", f"use {name[:-1]}, which returns a new tensor"
+            )
+        case _:
+            return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
+
+
+def composed_method(
+    frame: Frame, name: str, owner: Composed, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method of a tensor that is no data of the program."""
+    if _is_harmless(name):
+        return owner
+    if name in ("dim", "ndimension"):
+        return Static(owner.dims)
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    if is_in_place or name in ("item", "size", "numel", "nelement", "tolist", "__len__", "unbind"):
+        frame.refuse(owner.refusal.message, owner.refusal.remedy)
+    return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
+
+
+def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
+    """The numbers of a small tensor, each read for itself."""
+    shape = list(kind.shape)
+    if not shape:
+        return read_number(frame, owner, object)
+    if len(shape) > 1 or shape[0] > 64:
+        frame.refuse("tolist of a tensor that is no short vector")
+
+    parts = [getitem(frame, owner, Static(i)) for i in range(shape[0])]
+    numbers = tuple(read_number(frame, part, object) for part in parts)
+    return new_list(frame, frame.evaluation.cell(frame.site("tolist")), numbers)
+
+
+def rows_method(
+    frame: Frame, name: str, owner: Dynamic, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    match name:
+        case "size":
+            shape = attribute(frame, owner, "shape")
+            assert isinstance(shape, TupleValue)
+            return shape.items[constant(args[0])] if args else shape
+        case "unbind" if not args or constant(args[0]) == 0:
+            cell = frame.evaluation.cell(frame.site("unbind"))
+            frame.evaluation.grow(cell, item_type(frame, owner.type))
+            return frame.assign(
+                "to_list", ListType(cell, is_tuple=True), owner.operand, detail=True
+            )
+        case "dim" | "ndimension":
+            assert isinstance(owner.type, RowsType)
+            return Static(len(owner.type.row.shape) + 1)
+        case "tolist":
+            made = new_list(frame, frame.evaluation.cell(frame.site("tolist")), ())
+            iterate(frame, plan_of(frame, owner), lambda x: append(frame, made, _item_of(frame, x)))
+            return made
+        case _ if _is_harmless(name):
+            return owner
+        case _:
+            return call_torch(frame, getattr(torch.Tensor, name), [owner, *args], kwargs)
+
+
+def _item_of(frame: Frame, value: Value) -> Value:
+    given = frame.dynamic(value)
+    if isinstance(given.type, TensorType) and given.type.shape:
+        frame.refuse("tolist of a tensor of more than one dim")
+    return read_number(frame, given, object)
+
+
+def call_method(
+    frame: Frame, name: str, owner: Value, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method of a value of Python's own classes, or of a tensor."""
+    match owner:
+        case Dynamic(_, ListType()):
+            return list_method(frame, name, owner, args, kwargs)
+        case Dynamic(_, DictType()):
+            return dict_method(frame, name, owner, args)
+        case Dynamic(_, RecordType() as kind):
+            return fixed_dict_method(frame, name, owner, kind, args)
+        case Dynamic(_, TensorType()):
+            return tensor_method(frame, name, owner, args, kwargs)
+        case Dynamic(_, RowsType()):
+            return rows_method(frame, name, owner, args, kwargs)
+        case Composed():
+            return composed_method(frame, name, owner, args, kwargs)
+        case TupleValue(_, is_list=True):
+            return frame.refuse(
+                f"the method {name} of a list of functions", "append to it where it is made only"
+            )
+        case TupleValue(items):
+            return tuple_method(frame, name, items, args)
+        case Static(item) if all(map(is_static, args)):
+            return call_static(frame, getattr(item, name), [python_of(a) for a in args], {})
+        case _:
+            return frame.refuse(f"the method {name} of {frame.show(frame.type_of(owner))}")

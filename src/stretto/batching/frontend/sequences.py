@@ -1,0 +1,502 @@
+"""Functions of Python that make, measure and go through sequences."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from stretto.batching.frontend import library
+from stretto.batching.frontend.attributes import attribute, new_dict
+from stretto.batching.frontend.comparisons import all_of, any_of, compare, negated
+from stretto.batching.frontend.dispatch import apply
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.functions import (
+    BUILTINS,
+    Builtin,
+    all_static,
+    builtin,
+    count_arguments,
+    natively,
+)
+from stretto.batching.frontend.items import set_item, subscript
+from stretto.batching.frontend.joins import branch, each_type, either, has_type, stop_where
+from stretto.batching.frontend.loops import dynamic_loop, nothing
+from stretto.batching.frontend.operators import binary, smallest
+from stretto.batching.frontend.tensor_results import is_tensor_like
+from stretto.batching.frontend.truth import append, as_text, new_list, read_number, truth
+from stretto.batching.frontend.values import (
+    Dynamic,
+    Iterator_,
+    Static,
+    TupleValue,
+    Value,
+    constant,
+    is_static,
+)
+from stretto.batching.frontend.walks import (
+    Enumerated,
+    Items,
+    Known,
+    Mapped,
+    Plan,
+    Range,
+    Reversed,
+    Zipped,
+    folded,
+    iterate,
+    members,
+    plan_of,
+)
+from stretto.batching.program import Operand
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    alternatives,
+    union,
+)
+
+
+@builtin(len)
+def _len(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    count_arguments(frame, "len", args, 1, 1)
+    (value,) = args
+    if isinstance(value, TupleValue):
+        return Static(len(value.items))
+    if isinstance(value, Static):
+        return natively(frame, len, args, {})
+    return each_type(frame, value, lambda one: _length(frame, one))
+
+
+def _length(frame: Frame, value: Dynamic) -> Value:
+    match value.type:
+        case TupleType(items):
+            return Static(len(items))
+        case TensorType(_, shape) if shape:
+            return Static(shape[0])
+        case RecordType() as kind:
+            info = frame.evaluation.info(kind)
+            if info.kind == "dict":
+                return Static(len(info.fields))
+            if info.kind == "namedtuple":
+                return Static(len(info.python._fields))  # type: ignore[attr-defined]
+            return apply(frame, attribute(frame, value, "__len__"), [])
+        case ListType() | DictType() | RowsType() | Scalar.STR:
+            return frame.assign("len", Scalar.INT, value.operand)
+        case _:
+            shown = frame.show(value.type)
+            frame.stop(TypeError, f"object of type '{shown}' has no len()")
+
+
+@builtin(range)
+def _range(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    count_arguments(frame, "range", args, 1, 3)
+    if all_static(args, kwargs):
+        return natively(frame, range, args, kwargs)
+    given = [_int(frame, value) for value in args]
+    start, stop, step = Static(0), given[0], Static(1)
+    if len(given) > 1:
+        start, stop = given[0], given[1]
+    if len(given) > 2:
+        step = given[2]
+    return Iterator_(Range(start, stop, step))
+
+
+def _int(frame: Frame, value: Value) -> Value:
+    if is_static(value):
+        return value
+    if is_tensor_like(value):
+        return read_number(frame, value, int)
+    return frame.expect(value, (Scalar.INT, Scalar.BOOL), "an integer is needed here")
+
+
+@builtin(enumerate)
+def _enumerate(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
+    return Iterator_(Enumerated(plan_of(frame, args[0]), start))
+
+
+@builtin(zip)
+def _zip(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if kwargs and constant(kwargs.get("strict", Static(True))) is not False:
+        plans = [plan_of(frame, value) for value in args]
+        if any(plan.known is None for plan in plans):
+            return _strict_zip(frame, plans)
+        if len({len(plan.known or ()) for plan in plans}) > 1:
+            frame.stop(ValueError, "zip() arguments have different lengths")
+        return Iterator_(Zipped(plans))
+    return Iterator_(Zipped([plan_of(frame, value) for value in args]))
+
+
+def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
+    sources = [plan.source for plan in plans if isinstance(plan, Items)]
+    if len(sources) < len(plans):
+        frame.refuse("zip(strict=True) of something else than lists")
+    lengths = [frame.assign("len", Scalar.INT, item.operand) for item in sources]
+    for length in lengths[1:]:
+        wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
+        message = "zip() arguments have different lengths"
+        stop_where(frame, wrong.operand, ValueError, message)
+    return Iterator_(Zipped(plans))
+
+
+@builtin(reversed)
+def _reversed(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    plan = plan_of(frame, args[0])
+    if plan.known is not None:
+        return Iterator_(Known(plan.known[::-1]))
+    if isinstance(plan, Items):
+        length = frame.assign("len", Scalar.INT, plan.source.operand)
+        return Iterator_(Reversed(plan, length))
+    if isinstance(plan, Range):
+        plan.begin(frame)
+        return Iterator_(Reversed(plan, plan.trips))
+    return frame.refuse("reversed() of this value", "make a list of it")
+
+
+@builtin(map)
+def _map(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, *sources = args
+    plans = [plan_of(frame, value) for value in sources]
+    if len(plans) == 1:
+        return Iterator_(Mapped(plans[0], lambda f, item: apply(f, function, [item])))
+
+    def spread(inner: Frame, item: Value) -> Value:
+        assert isinstance(item, TupleValue)
+        return apply(inner, function, item.items)
+
+    return Iterator_(Mapped(Zipped(plans), spread))
+
+
+def _to_list(is_tuple: bool) -> Builtin:
+    def make(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args:
+            if is_tuple:
+                return Static(())
+            return new_list(frame, frame.evaluation.cell(frame.site("list")), ())
+        (value,) = args
+        plan = plan_of(frame, value)
+        if plan.known is not None:
+            if is_tuple:
+                return TupleValue(plan.known)
+            return new_list(frame, frame.evaluation.cell(frame.site("list")), plan.known)
+        made = new_list(frame, frame.evaluation.cell(frame.site("list")), ())
+        iterate(frame, plan, lambda item: append(frame, made, item))
+        if not is_tuple:
+            return made
+        assert isinstance(made.type, ListType)
+        type_ = ListType(made.type.cell, is_tuple=True)
+        return frame.assign("to_list", type_, made.operand, detail=True)
+
+    return make
+
+
+BUILTINS[list] = _to_list(False)
+
+BUILTINS[tuple] = _to_list(True)
+
+
+@builtin(dict)
+def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+
+    if args and kwargs:
+        frame.refuse("dict() of a value and of names", "store in the dict afterwards")
+    if args:
+        return (
+            each_type(frame, args[0], lambda one: _dict_of(frame, one))
+            if isinstance(args[0], Dynamic)
+            else _dict_of(frame, args[0])
+        )
+    if kwargs:
+        return new_dict(frame, tuple(kwargs), list(kwargs.values()))
+    cell = frame.evaluation.cell(frame.site("dict"))
+    return frame.assign("dict", frame.evaluation.dict_type(cell))
+
+
+def _dict_of(frame: Frame, value: Value) -> Value:
+    """dict(x) of a dict, or of pairs."""
+    kind = value.type if isinstance(value, Dynamic) else None
+    if isinstance(kind, RecordType):
+        info = frame.evaluation.info(kind)
+        if info.kind == "dict":
+            return new_dict(
+                frame, info.fields, [subscript(frame, value, Static(n)) for n in info.fields]
+            )
+        if issubclass(info.python, dict):
+            return _dict_of(frame, attribute(frame, value, "held"))
+    if isinstance(kind, DictType):
+        value = apply(frame, attribute(frame, value, "items"), [])
+    cell = frame.evaluation.cell(frame.site("dict of"))
+    made = frame.assign("dict", frame.evaluation.dict_type(cell))
+
+    def store(pair: Value) -> None:
+        items = plan_of(frame, pair).known
+        if items is None or len(items) != 2:
+            frame.refuse("dict() of something else than pairs")
+        set_item(frame, made, *items)
+
+    iterate(frame, plan_of(frame, value), store)
+    return made
+
+
+@builtin(filter)
+def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The items for which a function holds, found at once."""
+    function, source = args
+    made = new_list(frame, frame.evaluation.cell(frame.site("filter")), ())
+
+    def keep(item: Value) -> None:
+        test = item if constant(function) is None else apply(frame, function, [item])
+        condition = truth(frame, test)
+        if condition is True:
+            append(frame, made, item)
+        elif condition is not False:
+            branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
+
+    iterate(frame, plan_of(frame, source), keep)
+    return Iterator_(Items(made))
+
+
+@builtin(iter)
+def _iter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    count_arguments(frame, "iter", args, 1, 1)
+    return Iterator_(plan_of(frame, args[0]))
+
+
+@builtin(ord)
+def _ord(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, ord, args, kwargs)
+    given = frame.expect(args[0], (Scalar.STR,), "ord() expected string of length 1")
+    return frame.assign("ord", Scalar.INT, given.operand)
+
+
+@builtin(str)
+def _str(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, str, args, kwargs)
+    return as_text(frame, args[0])
+
+
+# ---- Functions of Python that combine the items of a sequence: min, max, sum, any, all.
+
+
+def _extreme(name: str, function: Callable[..., Any]) -> Builtin:
+    def find(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if all_static(args, kwargs):
+            return natively(frame, function, args, kwargs)
+        if "key" in kwargs:
+            return _extreme_by_key(frame, name, args, kwargs)
+        if len(args) > 1:
+            return smallest(frame, name, [_as_number(frame, value) for value in args])
+        plan = plan_of(frame, members(frame, args[0]))
+        if plan.known is not None:
+            if not plan.known:
+                return _empty(frame, name, kwargs)
+            return smallest(frame, name, [_as_number(frame, value) for value in plan.known])
+        return _extreme_of_list(frame, name, plan, kwargs)
+
+    return find
+
+
+def _as_number(frame: Frame, value: Value) -> Value:
+    return read_number(frame, value, object) if is_tensor_like(value) else value
+
+
+def _empty(frame: Frame, name: str, kwargs: dict[str, Value]) -> Value:
+    if "default" in kwargs:
+        return kwargs["default"]
+    try:
+        (min if name == "min" else max)([])
+    except ValueError as error:  # its text depends on the version of Python
+        frame.stop(ValueError, str(error))
+    raise AssertionError("min and max of nothing raise ValueError")
+
+
+def _extreme_of_list(frame: Frame, name: str, plan: Plan, kwargs: dict[str, Value]) -> Value:
+    found = folded(frame, plan, None, lambda best, item: smallest(frame, name, [best, item]))
+
+    def missing() -> Value:
+        return _empty(frame, name, kwargs)
+
+    return _unless_none(frame, found, missing)
+
+
+def _unless_none(frame: Frame, value: Value, missing: Callable[[], Value]) -> Value:
+    test = has_type(frame, value, (Scalar.NONE,))
+    if isinstance(test, Static):
+        return missing() if test.value else value
+    given = frame.dynamic(value)
+    rest = union(kind for kind in alternatives(given.type) if kind is not Scalar.NONE)
+    return either(frame, frame.operand(test), missing, lambda: frame.cast(given, rest))
+
+
+def _extreme_by_key(frame: Frame, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    key = kwargs["key"]
+    plan = plan_of(frame, args[0] if len(args) == 1 else TupleValue(tuple(args)))
+
+    def combine(best: Value, item: Value) -> Value:
+        assert isinstance(best, TupleValue)
+        mine, score = best.items
+        other = apply(frame, key, [item])
+        better = binary_less(frame, other, score, name)
+        if isinstance(better, bool):
+            return TupleValue((item, other)) if better else best
+        found = either(frame, better, lambda: TupleValue((item, other)), lambda: best)
+        del mine
+        return found
+
+    if plan.known is None:
+        return _extreme_of_many(frame, name, args[0], kwargs)
+    if not plan.known:
+        return _empty(frame, name, kwargs)
+    first, *rest = plan.known
+    best: Value = TupleValue((first, apply(frame, key, [first])))
+    for item in rest:
+        best = combine(best, item)
+    assert isinstance(best, TupleValue)
+    return best.items[0]
+
+
+def _extreme_of_many(frame: Frame, name: str, items: Value, kwargs: dict[str, Value]) -> Value:
+    """min or max with a key, of a list whose length the instance decides."""
+    listed = frame.dynamic(BUILTINS[list](frame, [items], {}))
+    is_some = frame.assign("truth", Scalar.BOOL, listed.operand)
+    source = library.smallest if name == "min" else library.largest
+    return either(
+        frame,
+        is_some.operand,
+        lambda: apply(frame, Static(source), [listed, kwargs["key"]]),
+        lambda: _empty(frame, name, kwargs),
+    )
+
+
+def binary_less(frame: Frame, left: Value, right: Value, name: str) -> Any:
+
+    op = ast.Lt() if name == "min" else ast.Gt()
+    return truth(frame, compare(frame, op, left, right))
+
+
+BUILTINS[min] = _extreme("min", min)
+
+BUILTINS[max] = _extreme("max", max)
+
+
+@builtin(sum)
+def _sum(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, sum, args, kwargs)
+    start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
+    plan = plan_of(frame, members(frame, args[0]))
+
+    def add(total: Value, item: Value) -> Value:
+        return binary(frame, "add", operator.add, total, item)
+
+    if plan.known is not None:
+        total = start
+        for item in plan.known:
+            total = add(total, item)
+        return total
+    return folded(frame, plan, start, lambda total, item: _add(frame, total, item))
+
+
+def _add(frame: Frame, total: Value, item: Value) -> Value:
+    """total + item, where the total is a number at first and may be a tensor later."""
+    if isinstance(total, Dynamic) and is_tensor_like(total) and is_tensor_like(item):
+        return each_type(frame, total, lambda one: binary(frame, "add", operator.add, one, item))
+    return binary(frame, "add", operator.add, total, item)
+
+
+def _quantifier(is_all: bool) -> Builtin:
+    def find(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        plan = plan_of(frame, args[0])
+        if plan.known is not None:
+            conditions = [lambda x=x: _condition(frame, x, is_all) for x in plan.known]
+            found = any_of(frame, conditions)
+            return negated(frame, found) if is_all else found
+
+        def combine(before: Value, item: Value) -> Value:
+            return any_of(frame, [lambda: before, lambda: _condition(frame, item, is_all)])
+
+        found = folded(frame, plan, Static(False), combine)
+        return negated(frame, found) if is_all else found
+
+    return find
+
+
+def _condition(frame: Frame, value: Value, is_all: bool) -> Value:
+    found = truth(frame, value)
+    made: Value = Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
+    return negated(frame, made) if is_all else made
+
+
+BUILTINS[any] = _quantifier(False)
+
+BUILTINS[all] = _quantifier(True)
+
+
+# ---- sorted()
+
+
+@builtin(sorted)
+def _sorted(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if all_static(args, kwargs):
+        return natively(frame, sorted, args, kwargs)
+    reverse = kwargs.get("reverse", Static(False))
+    if not is_static(reverse):
+        frame.refuse("sorted with a `reverse` that the instance decides")
+    key = kwargs.get("key", Static(None))
+    given = members(frame, args[0]) if constant(key) is None else args[0]
+    made = frame.dynamic(BUILTINS[list](frame, [given], {}))
+    assert isinstance(made.type, ListType)
+    plain = constant(key) is None and not constant(reverse)
+    if plain and frame.evaluation.item_type(made.type) is Scalar.INT:
+        return frame.assign("sorted_ints", made.type, made.operand)
+    return _inserted(frame, made, key, bool(constant(reverse)))
+
+
+def _inserted(frame: Frame, items: Dynamic, key: Value, reverse: bool) -> Value:
+    """A stable sort by insertion, with the comparisons of Python."""
+    found = new_list(frame, frame.evaluation.cell(frame.site("sorted")), ())
+    keys = new_list(frame, frame.evaluation.cell(frame.site("keys")), ())
+    position = ".position"
+    outer = frame.locals.get(position)
+
+    def insert(item: Value) -> None:
+        mine = item if constant(key) is None else apply(frame, key, [item])
+        frame.locals[position] = frame.assign("len", Scalar.INT, keys.operand)
+
+        def before() -> Value:
+            return binary(frame, "sub", operator.sub, frame.locals[position], Static(1))
+
+        def head() -> bool | Operand:
+            def other() -> Value:
+                theirs = subscript(frame, keys, before())
+                pair = (theirs, mine) if reverse else (mine, theirs)
+                return compare(frame, ast.Lt(), *pair)
+
+            some = compare(frame, ast.Gt(), frame.locals[position], Static(0))
+            return truth(frame, all_of(frame, [lambda: some, other]))
+
+        def step() -> None:
+            frame.locals[position] = before()
+
+        dynamic_loop(frame, frozenset((position,)), head, step, nothing)
+        place = frame.operand(frame.locals[position])
+        for target, value in ((keys, mine), (found, item)):
+            given = frame.dynamic(value)
+            assert isinstance(target.type, ListType)
+            frame.evaluation.grow(target.type.cell, given.type)
+            frame.do("insert", target.operand, place, given.operand)
+
+    iterate(frame, plan_of(frame, items), insert, frozenset((position,)))
+    frame.locals.pop(position, None)
+    if outer is not None:
+        frame.locals[position] = outer
+    return found

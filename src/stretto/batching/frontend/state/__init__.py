@@ -1,1 +1,0 @@
-"""What is known while a function is evaluated: values, an activation, the statements made."""

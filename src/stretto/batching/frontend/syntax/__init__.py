@@ -1,1 +1,0 @@
-"""Expressions, statements and patterns of the user's source."""

@@ -1,1 +1,0 @@
-"""Operators of torch: what they give for types, and their statements."""

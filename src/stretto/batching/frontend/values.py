@@ -1,0 +1,287 @@
+"""What the evaluation of a user's function knows of a Python value.
+
+A value is *static* when it is the same for all instances (a module, a parameter, a function, a
+setting): it is the Python object itself, and what is done with it is done while the function is
+evaluated. Otherwise it is *dynamic*: a variable of the InstanceProgram with its type.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from stretto.batching.program import Composition, Literal, Operand
+from stretto.batching.types import Scalar, Type
+from stretto.errors import CaptureError
+from stretto.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Static:
+    """A Python object that is the same for all instances. It is never changed."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """A value that differs from instance to instance."""
+
+    operand: Operand
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class TupleValue:
+    """A tuple whose items are known one by one."""
+
+    items: tuple[Value, ...]
+    is_list: bool = False
+    """A list display that is only read: the argument of a call, say."""
+    names: tuple[str, ...] = ()
+    """The names of the items of a named tuple that a torch function returned."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Closure:
+    """A function defined in an evaluated function. `scope` has its free variables, by reference."""
+
+    node: ast.FunctionDef
+    scope: Any  # the Frame it was defined in
+    defaults: tuple[Value, ...]
+    keyword_defaults: dict[str, Value]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a value that is not static: `function` is called with `owner` before the rest."""
+
+    function: FunctionType | str
+    owner: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composed:
+    """A tensor that is no data of the program, as the calls that make it from some operands: a size
+    that the instance decides is not its first one."""
+
+    composition: Composition
+    operands: tuple[Dynamic, ...]
+    dims: int
+    dtype: DType
+    refusal: CaptureError
+    """Why it is no data."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceValue:
+    start: Value
+    stop: Value
+    step: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iterator_:
+    """What a `for` loop goes through, where it is no plain value: `range`, `zip`, a generator."""
+
+    plan: Any
+    """An `iteration.Plan`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """A local variable that is not assigned."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """One of several values, by the way that the instance took: `index` has the number of one.
+
+    The options are values that cannot be data (functions, modules, a variable that is not
+    assigned), and at most one that is: its variable has the type `known` where it is chosen.
+    """
+
+    options: tuple[tuple[int, Value], ...]
+    index: Dynamic
+    known: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string with parts that the instance decides: the message of an exception."""
+
+    parts: tuple[str | Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Super:
+    """super() in a method of `owner`, of an object of the instance."""
+
+    owner: type
+    value: Dynamic
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Native:
+    """A function of Python or torch that the evaluation itself performs on values."""
+
+    name: str
+    call: Callable[..., Value] = field(repr=False)
+
+
+Value = (
+    Static
+    | Dynamic
+    | TupleValue
+    | Closure
+    | Method
+    | SliceValue
+    | Iterator_
+    | Unbound
+    | Choice
+    | Text
+    | Native
+    | Super
+    | Composed
+)
+
+
+NONE = Static(None)
+
+
+_SCALARS: dict[type, Scalar] = {
+    type(None): Scalar.NONE,
+    bool: Scalar.BOOL,
+    int: Scalar.INT,
+    float: Scalar.FLOAT,
+    str: Scalar.STR,
+}
+
+
+def scalar_type(value: object) -> Scalar | None:
+    """The type of a scalar Python object; None for any other object."""
+    return _SCALARS.get(type(value))
+
+
+def is_scalar(value: Value) -> bool:
+    """Whether a value is a static scalar."""
+    return isinstance(value, Static) and type(value.value) in _SCALARS
+
+
+def literal(value: object) -> Dynamic:
+    """A static scalar as an operand."""
+    kind = scalar_type(value)
+    assert kind is not None
+    return Dynamic(Literal(value), kind)  # type: ignore[arg-type]
+
+
+# ---- What of a value is known before any instance is.
+
+
+def constant(value: Value) -> Any:
+    """The Python object of a static value or of a literal; `...` otherwise."""
+    match value:
+        case Static(item):
+            return item
+        case Dynamic(Literal(item), _):
+            return item
+        case _:
+            return ...
+
+
+def is_data(value: Value) -> bool:
+    """Whether a value can be kept in a variable of the program."""
+    match value:
+        case Dynamic():
+            return True
+        case TupleValue(items):
+            return all(map(is_data, items))
+        case Static(item):
+            return _is_static_data(item)
+        case _:
+            return False
+
+
+def _is_static_data(item: Any) -> bool:
+    if type(item) in (tuple, list, torch.Size):
+        return all(map(_is_static_data, item))
+    return scalar_type(item) is not None or isinstance(item, torch.Tensor)
+
+
+def is_static(value: Value) -> bool:
+    """Whether a value is the same for all instances, with all that it is made of."""
+    match value:
+        case Static():
+            return True
+        case TupleValue(items):
+            return all(map(is_static, items))
+        case SliceValue(start, stop, step):
+            return is_static(start) and is_static(stop) and is_static(step)
+        case Dynamic(Literal(), _):
+            return True
+        case _:
+            return False
+
+
+def python_of(value: Value) -> Any:
+    """The Python object of a static value."""
+    match value:
+        case Static(item) | Dynamic(Literal(item), _):
+            return item
+        case TupleValue(items, is_list):
+            made = map(python_of, items)
+            return list(made) if is_list else tuple(made)
+        case SliceValue(start, stop, step):
+            return slice(python_of(start), python_of(stop), python_of(step))
+        case _:
+            raise TypeError(value)
+
+
+def is_int(value: Value) -> bool:
+    """Whether a value is an int."""
+    match value:
+        case Static(item):
+            return type(item) is int
+        case Dynamic(_, type_):
+            return type_ is Scalar.INT
+        case _:
+            return False
+
+
+# ---- Whether two values of the evaluation are surely the same value of Python.
+
+
+def same(first: Value, second: Value) -> bool:
+    """Whether two values are surely the same."""
+    match first, second:
+        case Static(a), Static(b):
+            return a is b or (is_scalar(first) and type(a) is type(b) and a == b)
+        case Dynamic(a, kind), Dynamic(b, other):
+            return kind == other and (a is b or a == b)
+        case TupleValue(a, x), TupleValue(b, y):
+            return x == y and len(a) == len(b) and all(map(same, a, b))
+        case Method(f, a), Method(g, b):
+            return f is g and same(a, b)
+        case Closure(a, x), Closure(b, y):  # it reads what is around it by reference
+            return a is b and x is y and _same_defaults(first, second)
+        case Unbound(), Unbound():
+            return True
+        case Choice(a, i, _), Choice(b, j, _):
+            alike = len(a) == len(b) and same(i, j)
+            return alike and all(
+                x[0] == y[0] and same(x[1], y[1]) for x, y in zip(a, b, strict=True)
+            )
+        case _:
+            return first is second
+
+
+def _same_defaults(first: Closure, second: Closure) -> bool:
+    pairs = zip(first.defaults, second.defaults, strict=True)
+    named = ((v, second.keyword_defaults[k]) for k, v in first.keyword_defaults.items())
+    return all(same(a, b) for a, b in (*pairs, *named))

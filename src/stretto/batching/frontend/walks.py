@@ -1,0 +1,484 @@
+"""Loops through plans."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stretto.batching.frontend.attributes import attribute, method_of
+from stretto.batching.frontend.comparisons import all_of
+from stretto.batching.frontend.dispatch import apply, impossible
+from stretto.batching.frontend.frame import Frame
+from stretto.batching.frontend.guards import note_items
+from stretto.batching.frontend.items import subscript
+from stretto.batching.frontend.joins import (
+    chosen,
+    each_type,
+    either,
+    has_type,
+    python_class,
+    unpacked,
+)
+from stretto.batching.frontend.loops import dynamic_loop, nothing, unrolled
+from stretto.batching.frontend.operators import binary, smallest
+from stretto.batching.frontend.tensor_operators import getitem
+from stretto.batching.frontend.truth import append, characters, item_type, new_list
+from stretto.batching.frontend.values import (
+    Choice,
+    Dynamic,
+    Iterator_,
+    Static,
+    TupleValue,
+    Value,
+    constant,
+    is_static,
+    python_of,
+)
+from stretto.batching.program import Assign, Literal, Operand, Variable
+from stretto.batching.types import (
+    DictType,
+    ListType,
+    RecordType,
+    RowsType,
+    Scalar,
+    TensorType,
+    TupleType,
+    Type,
+    UnionType,
+    alternatives,
+    union,
+)
+
+# ---- Plans: they say for each index whether there is an item, and which.
+
+
+class Plan(ABC):
+    """How a loop goes through something."""
+
+    known: tuple[Value, ...] | None = None
+    """The items, where they are known one by one."""
+    bound: int | None = None
+    """At most as many items, where that is known."""
+
+    def begin(self, frame: Frame) -> None:  # noqa: B027
+        """Emits what is computed before the first iteration, if anything is."""
+
+    @abstractmethod
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        """Whether there is an item for an index, the indices before which had one."""
+
+    @abstractmethod
+    def item(self, frame: Frame, index: Value) -> Value: ...
+
+    def __str__(self) -> str:
+        return "an iterator"
+
+
+class Known(Plan):
+    def __init__(self, items: Sequence[Value]) -> None:
+        self.known = tuple(items)
+        self.bound = len(self.known)
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return constant(index) < len(self.known or ())
+
+    def item(self, frame: Frame, index: Value) -> Value:
+        assert self.known is not None
+        return self.known[constant(index)]
+
+
+class Range(Plan):
+    def __init__(self, start: Value, stop: Value, step: Value) -> None:
+        self.parts = start, stop, step
+        self.trips: Value = Static(0)
+        if all(map(is_static, self.parts)):
+            found = range(*map(python_of, self.parts))
+            if len(found) <= MOST_UNROLLED:
+                self.bound = len(found)
+                self.known = tuple(map(Static, found))
+
+    def begin(self, frame: Frame) -> None:
+        start, stop, step = self.parts
+        if all(map(is_static, self.parts)):
+            self.trips = Static(len(range(*map(python_of, self.parts))))
+        else:
+            stride = constant(step)
+            if stride is ... or stride == 0:
+                frame.refuse("a range whose step the instance decides")
+
+            length = binary(frame, "sub", operator.sub, stop, start)
+            if stride != 1:
+                negative = binary(frame, "sub", operator.sub, start, stop)
+                length = binary(frame, "floordiv", operator.floordiv, negative, Static(stride))
+                length = binary(frame, "sub", operator.sub, Static(0), length)
+            self.trips = smallest(frame, "max", [length, Static(0)])
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return _less(frame, index, self.trips)
+
+    def item(self, frame: Frame, index: Value) -> Value:
+
+        start, _, step = self.parts
+        scaled = index
+        if constant(step) != 1:
+            scaled = binary(frame, "mul", operator.mul, index, step)
+        if constant(start) == 0:
+            return scaled
+        return binary(frame, "add", operator.add, start, scaled)
+
+
+def _less(frame: Frame, index: Value, limit: Value) -> bool | Operand:
+    if is_static(index) and is_static(limit):
+        return constant(index) < constant(limit)
+    return frame.assign("lt", Scalar.BOOL, frame.operand(index), frame.operand(limit)).operand
+
+
+class Items(Plan):
+    """The items of a list, which may change while the loop goes through it; or of rows."""
+
+    def __init__(self, source: Dynamic) -> None:
+        self.source = source
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return _less(frame, index, frame.assign("len", Scalar.INT, self.source.operand))
+
+    def item(self, frame: Frame, index: Value) -> Value:
+
+        types = [item_type(frame, kind) for kind in alternatives(self.source.type)]
+        type_ = union(types)
+        found = frame.assign("at", type_, self.source.operand, frame.operand(index), name="item")
+        impossible(frame, type_)
+        return found
+
+
+class Reversed(Plan):
+    def __init__(self, inner: Plan, length: Value) -> None:
+        self.inner = inner
+        self.length = length
+        if inner.known is not None:
+            self.known = inner.known[::-1]
+            self.bound = len(self.known)
+
+    def begin(self, frame: Frame) -> None:
+        self.inner.begin(frame)
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        if self.known is not None:
+            return constant(index) < len(self.known)
+        return _less(frame, index, self.length)
+
+    def item(self, frame: Frame, index: Value) -> Value:
+        if self.known is not None:
+            return self.known[constant(index)]
+
+        last = binary(frame, "sub", operator.sub, self.length, Static(1))
+        return self.inner.item(frame, binary(frame, "sub", operator.sub, last, index))
+
+
+class Enumerated(Plan):
+    def __init__(self, inner: Plan, start: Value) -> None:
+        self.inner = inner
+        self.start = start
+        self.bound = inner.bound
+        if inner.known is not None and is_static(start):
+            first = constant(start)
+            self.known = tuple(
+                TupleValue((Static(first + i), item)) for i, item in enumerate(inner.known)
+            )
+
+    def begin(self, frame: Frame) -> None:
+        self.inner.begin(frame)
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return self.inner.test(frame, index)
+
+    def item(self, frame: Frame, index: Value) -> Value:
+
+        number = binary(frame, "add", operator.add, self.start, index)
+        return TupleValue((number, self.inner.item(frame, index)))
+
+
+class Zipped(Plan):
+    def __init__(self, inner: Sequence[Plan]) -> None:
+        self.inner = inner
+        bounds = [plan.bound for plan in inner if plan.bound is not None]
+        self.bound = min(bounds) if bounds else None
+        if all(plan.known is not None for plan in inner):
+            columns = [plan.known or () for plan in inner]
+            self.known = tuple(TupleValue(items) for items in zip(*columns, strict=False))
+
+    def begin(self, frame: Frame) -> None:
+        for plan in self.inner:
+            plan.begin(frame)
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+
+        def value(plan: Plan) -> Value:
+            found = plan.test(frame, index)
+            return Static(found) if isinstance(found, bool) else Dynamic(found, Scalar.BOOL)
+
+        found = all_of(frame, [lambda p=p: value(p) for p in self.inner])
+        return bool(found.value) if isinstance(found, Static) else frame.operand(found)
+
+    def item(self, frame: Frame, index: Value) -> Value:
+        return TupleValue(tuple(plan.item(frame, index) for plan in self.inner))
+
+
+class Mapped(Plan):
+    """What a function makes of the items."""
+
+    def __init__(self, inner: Plan, function: Callable[[Frame, Value], Value]) -> None:
+        self.inner = inner
+        self.function = function
+        self.bound = inner.bound
+
+    def begin(self, frame: Frame) -> None:
+        self.inner.begin(frame)
+
+    def test(self, frame: Frame, index: Value) -> bool | Operand:
+        return self.inner.test(frame, index)
+
+    def item(self, frame: Frame, index: Value) -> Value:
+        return self.function(frame, self.inner.item(frame, index))
+
+
+MOST_UNROLLED = 256
+"""A `range` of more iterations stays a loop, where its bounds are known."""
+
+
+def iterate(
+    frame: Frame,
+    plan: Plan,
+    step: Callable[[Value], None],
+    stored: frozenset[str] = frozenset(),
+) -> None:
+    """A loop without break and continue. stored: local variables that `step` may assign."""
+    loop_over(frame, plan, stored, step, nothing)
+
+
+def loop_over(
+    frame: Frame,
+    plan: Plan,
+    stored: frozenset[str],
+    step: Callable[[Value], None],
+    orelse: Callable[[], None],
+) -> None:
+    """Goes through a plan. stored: names of local variables that `step` may assign. orelse: what
+    runs when the items are exhausted."""
+    plan.begin(frame)
+    if plan.bound is not None and plan.bound <= MOST_UNROLLED:
+        unrolled(frame, plan, step, orelse)
+        return
+    zero = frame.assign("copy", Scalar.INT, frame.operand(Static(0)), name="index")
+
+    def head() -> bool | Operand:
+        return plan.test(frame, zero)
+
+    def body() -> None:
+        current = frame.assign("copy", Scalar.INT, zero.operand, name="i")
+
+        assert isinstance(zero.operand, Variable)
+        frame.builder.emit(Assign(zero.operand, "add", (current.operand, Literal(1))))
+        step(plan.item(frame, current))
+
+    dynamic_loop(frame, stored, head, body, orelse)
+
+
+def folded(
+    frame: Frame,
+    plan: Plan,
+    start: Value | None,
+    combine: Callable[[Value, Value], Value],
+) -> Value:
+    """Combines the items from left to right; None of an empty list where there is no start."""
+
+    name = ".folded"
+    outer = frame.locals.get(name)
+    frame.locals[name] = Static(None) if start is None else start
+
+    def step(item: Value) -> None:
+        before = frame.locals[name]
+        if start is not None:
+            frame.locals[name] = combine(before, item)
+            return
+        test = has_type(frame, before, (Scalar.NONE,))
+        if isinstance(test, Static):
+            frame.locals[name] = item if test.value else combine(before, item)
+            return
+        given = frame.dynamic(before)
+        rest = union(kind for kind in alternatives(given.type) if kind is not Scalar.NONE)
+        found = either(
+            frame, frame.operand(test), lambda: item, lambda: combine(frame.cast(given, rest), item)
+        )
+        frame.locals[name] = found
+
+    loop_over(frame, plan, frozenset((name,)), step, nothing)
+    result = frame.locals.pop(name)
+    if outer is not None:
+        frame.locals[name] = outer
+    return result
+
+
+# ---- The plan of a value that a loop goes through.
+
+
+def plan_of(frame: Frame, value: Value) -> Plan:
+    """How a loop goes through a value."""
+    match value:
+        case Iterator_(plan):
+            assert isinstance(plan, Plan)
+            return plan
+        case TupleValue(items):
+            return Known(items)
+        case Static(item):
+            return _static_plan(frame, item)
+        case Choice():
+            return plan_of(frame, chosen(frame, value, lambda one: _gathered(frame, one)))
+        case Dynamic(_, type_):
+            return _dynamic_plan(frame, value, type_)
+        case _:
+            return frame.refuse("this value cannot be iterated over")
+
+
+def _gathered(frame: Frame, value: Value) -> Value:
+    """A list of what one of several iterators gives, by the way that the instance took."""
+    plan = plan_of(frame, value)
+    made = new_list(frame, frame.evaluation.cell(frame.site("gathered")), ())
+    iterate(frame, plan, lambda item: append(frame, made, item))
+    return made
+
+
+def _static_plan(frame: Frame, item: Any) -> Plan:
+    if isinstance(item, range):
+        return Range(Static(item.start), Static(item.stop), Static(item.step))
+    if isinstance(item, Iterator):
+        frame.refuse(
+            "an iterator that all instances share is gone through", "make a list of it outside"
+        )
+    try:
+        items = list(item)
+    except TypeError as error:
+        frame.stop(TypeError, str(error))
+    note_items(frame.evaluation, item)
+    return Known([Static(part) for part in items])
+
+
+def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
+    impossible(frame, type_)
+    if all(isinstance(kind, ListType | RowsType) for kind in alternatives(type_)):
+        return Items(value)
+    match type_:
+        case TupleType():
+            return Known(unpacked(frame, value, type_))
+        case TensorType(_, shape) if shape:
+            return Known([getitem(frame, value, Static(i)) for i in range(shape[0])])
+        case TensorType():
+            frame.stop(TypeError, "iteration over a 0-d tensor")
+        case DictType(key, _):
+            cell = frame.evaluation.cell(frame.site("keys"))
+            frame.evaluation.grow(cell, key)
+            return Items(frame.assign("keys", ListType(cell), value.operand))
+        case RecordType() as kind:
+            return _record_plan(frame, value, kind)
+        case UnionType():
+            made = each_type(frame, value, lambda one: _as_items(frame, one))
+            return plan_of(frame, made)
+        case Scalar.STR:
+            return Items(characters(frame, value))
+        case _:
+            name = python_class(frame, type_).__name__
+            frame.stop(TypeError, f"'{name}' object is not iterable")
+
+
+def members(frame: Frame, value: Value) -> Value:
+    """The members of a set as a list, for what does not depend on their order; else the value."""
+    kind = value.type if isinstance(value, Dynamic) else None
+    if isinstance(kind, RecordType) and issubclass(frame.evaluation.info(kind).python, set):
+        held = frame.dynamic(attribute(frame, value, "held"))
+        assert isinstance(held.type, DictType)
+        return Iterator_(_dynamic_plan(frame, held, held.type))
+    return value
+
+
+def _as_items(frame: Frame, value: Dynamic) -> Dynamic:
+    """What is gone through where a value is of this type: a list or rows."""
+    plan = _dynamic_plan(frame, value, value.type)
+    if isinstance(plan, Items):
+        return plan.source
+    assert plan.known is not None
+    cell = frame.evaluation.cell(frame.site("items", str(value.type)))
+    return new_list(frame, cell, plan.known)
+
+
+def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
+    info = frame.evaluation.info(kind)
+    if info.kind == "dict":
+        return Known([Static(name) for name in info.fields])
+    if info.kind == "namedtuple":
+        names = range(len(info.python._fields))  # type: ignore[attr-defined]
+        return Known([subscript(frame, value, Static(i)) for i in names])
+    name = info.python.__name__
+    if issubclass(info.python, set):
+        frame.refuse("a loop goes through a set, which is in no order", "go through sorted(...)")
+    own = method_of(frame, kind, "__iter__")
+    if own is not None:
+        found = apply(frame, Static(own), [value])
+        if isinstance(found, Iterator_):
+            return plan_of(frame, found)
+    if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
+        frame.stop(TypeError, f"'{name}' object is not iterable")
+    return frame.refuse(
+        f"a loop goes through an object of class {name}", "give it a method that returns a list"
+    )
+
+
+# ---- Lists that are made of parts, each a value or a plan.
+
+
+def known_parts(parts: list[Value | Plan]) -> tuple[Value, ...] | None:
+    """The items; None where the instance decides how many there are."""
+    found: list[Value] = []
+    for part in parts:
+        if not isinstance(part, Plan):
+            found.append(part)
+        elif part.known is None:
+            return None
+        else:
+            found.extend(part.known)
+    return tuple(found)
+
+
+def listed(frame: Frame, parts: list[Value | Plan]) -> Dynamic:
+    """A new list."""
+    cell = frame.evaluation.cell(frame.site("list"))
+    items = known_parts(parts)
+    if items is not None:
+        return new_list(frame, cell, items)
+    made = new_list(frame, cell, ())
+    for part in parts:
+        if isinstance(part, Plan):
+            iterate(frame, part, lambda item: append(frame, made, item))
+        else:
+            append(frame, made, part)
+    return made
+
+
+def cell_of(value: Dynamic) -> int:
+    assert isinstance(value.type, ListType)
+    return value.type.cell
+
+
+def extend(frame: Frame, target: Dynamic, items: Value) -> None:
+    """Adds all items to a list, which may be the list itself."""
+    kinds = list(alternatives(items.type)) if isinstance(items, Dynamic) else []
+    if not kinds or not all(isinstance(kind, ListType) for kind in kinds):
+        iterate(frame, plan_of(frame, items), lambda item: append(frame, target, item))
+        return
+    assert isinstance(items, Dynamic)
+    for mine in alternatives(target.type):
+        for theirs in kinds:
+            assert isinstance(mine, ListType) and isinstance(theirs, ListType)
+            frame.evaluation.grow(mine.cell, frame.evaluation.item_type(theirs))
+    frame.do("extend", target.operand, items.operand)
