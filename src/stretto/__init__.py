@@ -31,7 +31,7 @@ from stretto.options import Options
 if TYPE_CHECKING:
     from stretto.api import Compiled, compile
     from stretto.batching.batched import Batched, batch
-    from stretto.batching.flattened import flatten
+    from stretto.batching.compiled import flatten
     from stretto.batching.markers import concurrent, phase
     from stretto.extending.declare import kernel
     from stretto.machines.cuda.graphs.store import graph_memory, limit_graph_memory
@@ -101,9 +101,9 @@ def __getattr__(name: str) -> Any:
         globals()["kernel"] = declare.kernel
         return globals()[name]
     if name == "flatten":
-        from stretto.batching import flattened
+        from stretto.batching import compiled
 
-        globals()["flatten"] = flattened.flatten
+        globals()["flatten"] = compiled.flatten
         return globals()[name]
     if name in ("load", "Loaded"):
         from stretto.saving import loaded

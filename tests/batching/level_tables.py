@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from stretto.batching.lengths import length_groups
 from stretto.batching.levels.tables import (
     BASES,
     BLOCK,
@@ -16,6 +15,7 @@ from stretto.batching.levels.tables import (
     ROWS,
     Layout,
     Tables,
+    length_groups,
     output_types,
     row_type,
     rows_inputs,

@@ -197,7 +197,7 @@ def test_few_rows_are_right_or_refused(function: Callable[..., Any]) -> None:
 def test_programs_for_two_rows_are_compared_where_there_are_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stretto.batching.levels.few_rows.run", lambda program, given: (given[0],))
+    monkeypatch.setattr("stretto.batching.levels.capture.run", lambda program, given: (given[0],))
     with pytest.raises(CaptureError, match="works for some numbers of rows only"):
         stretto.batch(causal_layer)(tensors([3, 4]))
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stretto
-from stretto.batching.lengths import least_lengths, length_groups
+from stretto.batching.levels.tables import least_lengths, length_groups
 from stretto.batching.program import Block, Input, Operation, Step
 from stretto.batching.types import RowsType, TensorType
 from stretto.errors import CaptureError

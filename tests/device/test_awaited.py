@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from stretto.device.awaited import Units, awaited_ends, ends_in_call, has_end, has_waits
+from stretto.device.analyses import Units, awaited_ends, ends_in_call, has_end, has_waits
 from stretto.device.expr import Reg
 from stretto.device.program import DeviceProgram, Run, Schedule, Signal, Wait
 from stretto.device.tree import Call, For, If, Leaf, Node, Seq, Tree, While, trip_count, walk

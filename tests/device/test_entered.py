@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stretto.device.entered import entered_loops
+from stretto.device.analyses import entered_loops
 from stretto.device.expr import Const, Expr, Index, Position, Reg
 from stretto.device.program import Item, Schedule
 from stretto.device.tree import For, If, Leaf, Let, Node, Seq, While, is_loop, walk

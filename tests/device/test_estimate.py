@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stretto.device.costs import HOST_COSTS
-from stretto.device.estimate import tree_seconds
+from stretto.device.runs import tree_seconds
 from stretto.frontends.python import capture
 from stretto.lowering.program import lower
 from stretto.options import Options

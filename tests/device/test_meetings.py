@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.device.meetings import meetings
+from stretto.device.analyses import meetings
 from stretto.device.operator import Kernel, Stage
 from stretto.machines.cuda.templates.pointwise import Map
 from stretto.machines.cuda.templates.reduction import Reduce

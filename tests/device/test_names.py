@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from stretto.device.names import MOST_LETTERS, UniqueNames, beside, label, origin
+from stretto.device.operator import MOST_LETTERS, UniqueNames, beside, label, origin
 from stretto.errors import SourceLocation
 
 PLACE = SourceLocation("model.py", 41, function="Net.decode")

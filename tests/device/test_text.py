@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from stretto.device.expr import Access, Apply, Buffer, Const, Dynamic, Expr, Index, Load, Reg, Var
+from stretto.device.expr_text import print_expr
 from stretto.device.operator import (
     PLAIN_TEMPLATES,
     Kernel,
     LibraryCall,
     Template,
 )
-from stretto.device.printer import print_expr
 from stretto.device.program import Run, Wait
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Check, For, If, Let, Seq, While

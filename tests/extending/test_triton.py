@@ -21,7 +21,7 @@ from stretto.device.operator import Operator
 from stretto.device.program import DeviceProgram
 from stretto.device.text import parse_program, print_program
 from stretto.device.verifier import verify
-from stretto.device.verifier.user_kernels import check_user_stage
+from stretto.device.verifier.form import check_user_stage
 from stretto.errors import VerifyError
 from stretto.frontends.python import capture
 from stretto.machines.cuda.device import emulated_cuda_executable

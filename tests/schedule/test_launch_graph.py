@@ -20,14 +20,15 @@ from stretto.device.launch_graph import (
     LaunchGraph,
     NodeKind,
     dependences,
+    parse_graph,
+    print_graph,
 )
-from stretto.device.launch_graph_text import parse_graph, print_graph
 from stretto.device.plan import Plan
 from stretto.device.program import FrameLayout, Placement, SizedPlacement
 from stretto.device.regions import whole
 from stretto.device.tree import Leaf, walk
 from stretto.device.verifier import verify_plan
-from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
+from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError, VerifyError
 from stretto.frontends.python import capture
 from stretto.ir.types import DType

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from stretto.batching.compiled import CompiledBatch, compile_batch, tune_batch
-from stretto.batching.explain import explain_batch
-from stretto.batching.flattened import Flattened
+from stretto.batching.compiled import CompiledBatch, Flattened, compile_batch, tune_batch
+from stretto.batching.explain import Profile, explain_batch, profile_of
 from stretto.batching.frontend import Evaluation, Observer
 from stretto.batching.frontend.values import scalar_type
 from stretto.batching.host.program import OtherInstance
 from stretto.batching.passes.pipeline import BatchPasses
-from stretto.batching.profile import Profile, profile_of
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
 from stretto.eager import Trained, while_it_holds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import string_at
@@ -12,13 +13,12 @@ from typing import Any
 
 import torch
 
-from stretto.batching.flattened import Flattened
 from stretto.batching.frontend import Evaluation, evaluate
 from stretto.batching.frontend.evaluation import Read
 from stretto.batching.frontend.guards import ReadGuards, TensorGuards
 from stretto.batching.host.program import Flat, HostProgram
 from stretto.batching.host.tables import layout
-from stretto.batching.levels.level_program import LevelProgram
+from stretto.batching.levels.program import LevelProgram
 from stretto.batching.levels.tables import Tables
 from stretto.batching.passes.pipeline import BatchPasses, run_passes
 from stretto.batching.program import InstanceProgram
@@ -34,6 +34,48 @@ from stretto.ops.infer import quiet
 from stretto.options import Options
 from stretto.passes.horizontal import Horizontal
 from stretto.placement import AUTO
+
+# ---- Instances that are flattened once and run many times.
+
+
+class Flattened:
+    """Columns of instances, of which each batcher keeps its native form. Made by
+    `stretto.flatten`.
+
+    The instances are read when a batcher sees them for the first time, and must not be changed
+    from then on; the content of their tensors may be.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = tuple(tuple(column) for column in columns)
+        self._known: weakref.WeakKeyDictionary[HostProgram, Flat] = weakref.WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def of(self, host: HostProgram) -> Flat:
+        """The native form for a program. Raises OtherInstance."""
+        found = self._known.get(host)
+        if found is None:
+            found = self._known[host] = host.flatten(self.columns)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Flattened, (self.columns,)
+
+
+def flatten(instances: Sequence[Any], *more: Sequence[Any]) -> Flattened:
+    """Instances that a batcher reads once: `many(stretto.flatten(trees))`.
+
+    instances, more: a sequence for each positional parameter, all of one length. For data that is
+    run more than once, as in evaluation after each epoch. Raises ValueError for columns of
+    different lengths.
+    """
+    columns = (instances, *more)
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError("flatten: all sequences must have the same length")
+    return Flattened(columns)
+
 
 FIRST_ROWS = 256
 """Rows of a pool at first."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from stretto.batching.apart import why_not_apart, why_not_loop
+from stretto.batching.passes.effects import why_not_apart, why_not_loop
 from stretto.batching.printer import print_function
 from stretto.batching.program import (
     PRIMITIVES,

@@ -32,8 +32,7 @@ from stretto.device.expr import (
     size_name,
     strides,
 )
-from stretto.device.functions import FUNCTIONS
-from stretto.device.numbers import wrapped
+from stretto.device.functions import FUNCTIONS, wrapped
 from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Span, TileDim
 from stretto.errors import RunError
 from stretto.ir.sizes import Quantity, Symbol

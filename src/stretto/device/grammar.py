@@ -21,8 +21,7 @@ from operator import or_
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from stretto.device.expr import Access, Buffer, Expr, Extent, Reg
-from stretto.device.expr_parser import ExprParser, tokens_of
-from stretto.device.printer import ExprPrinter, name_text, number_text
+from stretto.device.expr_text import ExprParser, ExprPrinter, name_text, number_text, tokens_of
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from stretto.device.awaited import has_waits
+from stretto.device.analyses import has_waits
 from stretto.device.expr import Buffer, Index, Reg
 from stretto.device.operator import DRAWS, LibraryCall
 from stretto.device.program import DeviceProgram, Run

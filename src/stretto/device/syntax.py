@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.expr_parser import ExprParser
+from stretto.device.expr_text import ExprParser, ExprPrinter, number_text
 from stretto.device.forms import (
     LeafItem,
     OutputList,
@@ -49,7 +49,6 @@ from stretto.device.operator import (
     TileDim,
 )
 from stretto.device.plan import Guard
-from stretto.device.printer import ExprPrinter, number_text
 from stretto.device.program import (
     FrameLayout,
     Item,

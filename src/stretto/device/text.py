@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from stretto.device.expr import Buffer
-from stretto.device.expr_parser import ExprParser
+from stretto.device.expr_text import ExprParser, ExprPrinter
 from stretto.device.forms import (
     Form,
     Lowered,
@@ -38,7 +38,6 @@ from stretto.device.grammar import (
 )
 from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
-from stretto.device.printer import ExprPrinter
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Small
 from stretto.device.syntax import (
     FRAME,

@@ -36,8 +36,7 @@ from stretto.device.expr import (
     substitute_vars,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.names import beside
-from stretto.device.operator import Combine, LibraryCall, Operator
+from stretto.device.operator import Combine, LibraryCall, Operator, beside
 from stretto.device.regions import call_buffers
 from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, rotating, walk
 from stretto.kernels.contraction import (

@@ -14,8 +14,15 @@ from typing import Protocol
 
 from stretto.device.costs import CostModel
 from stretto.device.forms import Items
-from stretto.device.names import UniqueNames
-from stretto.device.operator import Kernel, LibraryCall, Operator, Stage, Template, TileDim
+from stretto.device.operator import (
+    Kernel,
+    LibraryCall,
+    Operator,
+    Stage,
+    Template,
+    TileDim,
+    UniqueNames,
+)
 from stretto.device.regions import Body, Statement
 from stretto.device.tree import Tree, map_tree
 from stretto.kernels.fuse import fuse, split

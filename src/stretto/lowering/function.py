@@ -36,8 +36,7 @@ from stretto.device.expr import (
     parts,
 )
 from stretto.device.forms import Items, LeafItem
-from stretto.device.names import operator_name, origin
-from stretto.device.operator import Combine, LibraryCall, Operator
+from stretto.device.operator import Combine, LibraryCall, Operator, operator_name, origin
 from stretto.device.tree import Check, CheckCode, Leaf, Let, Node
 from stretto.errors import CodegenError, NotLowered, SourceLocation
 from stretto.ir.core import Block, Function, Op, Program, Value

@@ -27,7 +27,7 @@ from stretto.device.expr import (
     known_size,
     substitute_vars,
 )
-from stretto.device.numbers import convert_number
+from stretto.device.functions import convert_number
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 

@@ -16,8 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from stretto.device.names import operator_name, origin
-from stretto.device.operator import Combine, Kernel, LibraryCall
+from stretto.device.operator import Combine, Kernel, LibraryCall, operator_name, origin
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import Leaf, walk
 from stretto.errors import CodegenError, ScheduleError

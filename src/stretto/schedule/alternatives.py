@@ -22,7 +22,7 @@ from stretto.device.tree import (
     iterations,
     reads,
 )
-from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
+from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import (
     MOST_NODES,

@@ -15,10 +15,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from stretto.device.analyses import compose
 from stretto.device.boxes import Mask
 from stretto.device.operator import Kernel
 from stretto.device.program import Item, Schedule, Signal, Wait
-from stretto.device.relation import compose
 from stretto.errors import ScheduleError
 from stretto.schedule.footprint import Footprint, Footprints
 from stretto.schedule.memory_map import MemoryMap

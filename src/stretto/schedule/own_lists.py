@@ -4,7 +4,7 @@ What it does to them need not be over when one of these functions is called or r
 asks before `main` goes on. So a recursion that pushes to lists in every activation waits once,
 behind the call from `main`, and not at the end of each activation.
 
-The verifier decides the same by a rule of its own (`device/verifier/own_lists.py`).
+The verifier decides the same by a rule of its own (`device/verifier/assignment.py`).
 """
 
 from __future__ import annotations

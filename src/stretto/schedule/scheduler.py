@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from stretto.device.costs import HOST_COSTS, CostModel
-from stretto.device.estimate import tree_seconds
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Wait
 from stretto.device.regions import Body
-from stretto.device.runs import apart_functions
+from stretto.device.runs import apart_functions, tree_seconds
 from stretto.device.tree import (
     Call,
     Leaf,

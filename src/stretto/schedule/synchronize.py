@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.device.analyses import BufferNames, later_names
 from stretto.device.boxes import Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Flow, Loop
-from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Schedule
 from stretto.device.tree import (
     Call,

@@ -1,6 +1,6 @@
 """Which memory a tree of kernels writes: what nobody writes needs no waits.
 
-The verifier decides the same by rules of its own (`device/verifier/writes.py`): it takes the
+The verifier decides the same by rules of its own (`device/verifier/assignment.py`): it takes the
 functions' word for the params that they write, which it checks.
 """
 

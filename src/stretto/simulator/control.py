@@ -14,11 +14,10 @@ from typing import NoReturn, Protocol
 from torch import Tensor
 
 from stretto.device.costs import CostModel
-from stretto.device.estimate import Estimator
 from stretto.device.evaluate import Number, evaluate
 from stretto.device.expr import Buffer, Expr, Reg, expr_atoms, loads, size_name
 from stretto.device.program import DeviceProgram, Schedule
-from stretto.device.runs import called, reached
+from stretto.device.runs import Estimator, called, reached
 from stretto.device.tree import Call, For, If, Leaf, Let, Loop, Node, Seq, While, children, title
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Size, Symbol, usual_value

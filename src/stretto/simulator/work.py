@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from stretto.device.analyses import meetings
 from stretto.device.costs import CostModel
 from stretto.device.evaluate import Number, Ranges, span_range, tile_ranges
 from stretto.device.expr import Access, Buffer, Extent, Index, Reg, Var
-from stretto.device.meetings import meetings
 from stretto.device.operator import Combine, Kernel, Operator, as_executed
 from stretto.device.program import Run as Tasks
 from stretto.device.program import Schedule

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from stretto.device.expr import Apply, Expr, Extent, Reg
-from stretto.device.names import operator_name
-from stretto.device.operator import Kernel, Template
+from stretto.device.operator import Kernel, Template, operator_name
 from stretto.device.runs import Runs
 from stretto.text import seconds_text
 

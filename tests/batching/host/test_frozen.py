@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from stretto.batching.host.frozen import Frozen
+from stretto.batching.host.descriptor import Frozen
 from stretto.batching.host.program import HostProgram, OtherInstance
 from stretto.batching.program import (
     Assign,

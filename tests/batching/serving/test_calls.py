@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from stretto.batching.serving import Failure, Stream, StreamOptions, Value
-from stretto.batching.serving.calls import Call, Modes, shared_key
-from stretto.batching.serving.isolation import outcomes_of
+from stretto.batching.serving.requests import Call, Modes, shared_key
+from stretto.batching.serving.worker import outcomes_of
 from tests.batching.serving.fakes import LIMIT_S, Recorded
 
 TENSOR = torch.ones(2)

@@ -9,9 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stretto.batching.serving.calls import Call, Modes
-from stretto.batching.serving.requests import Reply, Request
-from stretto.batching.serving.waiting import Waiting
+from stretto.batching.serving.requests import Call, Modes, Reply, Request, Waiting
 
 
 def request(caller: str = "a", key: Any = 0, entered: float = 0.0) -> Request:

@@ -14,9 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import stretto
 from stretto.batching.serving import Call, Failure, Outcome, Value
-from stretto.batching.serving.calls import Modes
-from stretto.batching.serving.requests import Reply, Request
-from stretto.batching.serving.waiting import Waiting
+from stretto.batching.serving.requests import Modes, Reply, Request, Waiting
 from stretto.batching.serving.worker import Worker
 
 MODES = Modes(grad=False, inference=False, autocast=(None, None))

@@ -14,7 +14,7 @@ import stretto
 from stretto.device.expr import Buffer
 from stretto.device.forms import Packing
 from stretto.device.text import parse_program, print_program
-from stretto.device.verifier.interface import check_interface
+from stretto.device.verifier.symbols import check_interface
 from stretto.errors import ScheduleError, VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.types import DType

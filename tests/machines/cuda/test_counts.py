@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from stretto.device.awaited import awaited_ends, has_end
+from stretto.device.analyses import awaited_ends, has_end
 from stretto.device.expr import loads
 from stretto.device.program import DeviceProgram, Run, Signal, Wait
 from stretto.device.tree import If, leaves, walk

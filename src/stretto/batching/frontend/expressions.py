@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from stretto.batching.apart import forked
 from stretto.batching.frontend.attributes import attribute
 from stretto.batching.frontend.builder import Draft, PathEnds
 from stretto.batching.frontend.comparisons import compare
@@ -43,6 +42,7 @@ from stretto.batching.frontend.values import (
 )
 from stretto.batching.frontend.walks import Items, Known, known_parts, listed, plan_of
 from stretto.batching.markers import concurrent
+from stretto.batching.passes.effects import forked
 from stretto.batching.program import Literal, Operand
 from stretto.batching.types import Scalar, TensorType
 

@@ -21,7 +21,7 @@ from stretto.batching.frontend.values import (
     TupleValue,
     Value,
 )
-from stretto.batching.lengths import short_errors, trial
+from stretto.batching.levels.tables import short_errors, trial
 from stretto.batching.program import (
     Composition,
     Input,

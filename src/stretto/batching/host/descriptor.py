@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
-from stretto.batching.host.frozen import Frozen
+from stretto.batching.host.expressions import form_of
+from stretto.batching.host.places import is_stored
 from stretto.batching.host.tables import BlockLayout, Layout
-from stretto.batching.host.terms import form_of
-from stretto.batching.host.unread import UNREAD, is_by_value, may_lack, unread_fields
-from stretto.batching.program import InstanceProgram
+from stretto.batching.program import Assign, ClassInfo, InstanceProgram, walk
 from stretto.batching.types import (
     DictType,
     ListType,
@@ -21,6 +21,116 @@ from stretto.batching.types import (
     alternatives,
 )
 from stretto.ir.types import DType
+
+# ---- Which objects of instances cannot change, so that they are read once, not in each batch.
+
+
+class Frozen:
+    """What a program knows as frozen: frozen dataclasses, named tuples and tuples, whose parts are
+    frozen too, down to numbers, strings and None. Not tensors: each batch numbers its own.
+
+    classes: the numbers of frozen classes. tuples: whether all types of tuples are frozen; where
+    some are not, one tuple might be met as both, so none counts.
+    """
+
+    def __init__(self, program: InstanceProgram) -> None:
+        self._program = program
+        self.classes = {n for n, info in enumerate(program.classes) if _is_fixed(info)}
+        self.tuples = True
+        self._cells = set(range(len(program.cells)))
+        while True:  # types refer to each other: what is not frozen is taken out until all agree
+            known = len(self.classes), self.tuples, len(self._cells)
+            self._cells = {n for n in self._cells if self._is_frozen(program.cells[n])}
+            self.tuples = self.tuples and all(map(self._is_one_frozen, self._tuple_types()))
+            self.classes = {
+                n for n in self.classes if self._cells.issuperset(program.classes[n].cells)
+            }
+            if (len(self.classes), self.tuples, len(self._cells)) == known:
+                return
+
+    def _is_frozen(self, type_: Type) -> bool:
+        return all(map(self._is_one_frozen, alternatives(type_)))
+
+    def _is_one_frozen(self, type_: Type) -> bool:
+        match type_:
+            case Scalar():
+                return True
+            case RecordType(number):
+                return number in self.classes
+            case TupleType(items):
+                return self.tuples and all(map(self._is_frozen, items))
+            case ListType(cell, True):
+                return self.tuples and cell in self._cells
+            case _:
+                return False
+
+    def _tuple_types(self) -> Iterable[Type]:
+        """All types of tuples that instances may have."""
+        pending = [parameter.type for parameter in self._program.functions[0].parameters]
+        pending += self._program.cells
+        while pending:
+            for type_ in alternatives(pending.pop()):
+                if isinstance(type_, TupleType):
+                    pending += type_.items
+                if isinstance(type_, TupleType) or (isinstance(type_, ListType) and type_.is_tuple):
+                    yield type_
+
+
+def _is_fixed(info: ClassInfo) -> bool:
+    """Whether the fields of an object stay the same objects."""
+    if info.kind == "namedtuple":
+        return True
+    params = vars(info.python).get("__dataclass_params__")
+    if info.kind != "object" or not params or not params.frozen:
+        return False
+    names = {field.name for field in dataclasses.fields(info.python)}
+    return all(name in names and is_stored(info.python, name) for name in info.fields)
+
+
+# ---- Which fields of instances a program never looks at: they may hold anything, or be missing.
+
+
+UNREAD = -1
+"""The type of a field that is not read."""
+
+_COMPARING = frozenset(("eq", "ne", "contains", "index"))
+
+
+def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
+    """Of each class, the fields that no statement gets, sets or compares. A named tuple is a tuple,
+    whose items may be read by their positions, so it has none."""
+    statements = [item for function in program.functions for item in walk(function.body)]
+    assigned = [item for item in statements if isinstance(item, Assign)]
+    read = program.tested | {item.detail for item in assigned if item.op in ("get", "set")}
+    compares = any(item.op in _COMPARING for item in assigned)
+    return [
+        frozenset()
+        if info.kind == "namedtuple" or (compares and is_by_value(info))
+        else frozenset(info.fields) - read
+        for info in program.classes
+    ]
+
+
+def is_by_value(info: ClassInfo) -> bool:
+    """Whether == of two objects compares all their fields: named tuples, dicts, and dataclasses
+    whose own == does."""
+    if info.kind != "object":
+        return True
+    if not dataclasses.is_dataclass(info.python):
+        return False
+    params = getattr(info.python, "__dataclass_params__", None)
+    fields = dataclasses.fields(info.python)
+    return bool(params and params.eq) and tuple(x.name for x in fields if x.compare) == info.fields
+
+
+def may_lack(info: ClassInfo, name: str) -> bool:
+    """Whether an object of a class may be without a field that others have: Python assigns fields
+    one by one, but `hasattr` takes those that a dataclass assigns when it is made for granted."""
+    if info.kind != "object":
+        return False
+    own = dataclasses.fields(info.python) if dataclasses.is_dataclass(info.python) else ()
+    return name not in {item.name for item in own if item.init}
+
 
 SCALARS = (Scalar.NONE, Scalar.BOOL, Scalar.INT, Scalar.FLOAT, Scalar.STR)
 """In the order of include/values.h: Kind."""

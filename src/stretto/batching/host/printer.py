@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from stretto.batching.host.descriptor import descriptor
-from stretto.batching.host.expressions import Expressions, truth
-from stretto.batching.host.tables import BlockLayout, Layout
-from stretto.batching.host.terms import (
+from stretto.batching.host.expressions import (
     C_TYPES,
+    Expressions,
     Term,
     call,
     form_of,
     number_literal,
+    truth,
     zero,
 )
+from stretto.batching.host.tables import BlockLayout, Layout
 from stretto.batching.program import (
     Assign,
     Body,

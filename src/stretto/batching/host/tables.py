@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.batching.lengths import length_groups
+from stretto.batching.levels.tables import length_groups
 from stretto.batching.program import Assign, Block, InstanceProgram, walk
 from stretto.batching.types import (
     RowsType,

@@ -5,7 +5,7 @@ Program that loops over steps; `LevelProgram` is that one built for a machine, r
 `tables` says what the tables are.
 """
 
-from stretto.batching.levels.level_program import LevelProgram
+from stretto.batching.levels.program import LevelProgram
 from stretto.batching.levels.tables import Layout, Tables, pool_types
 
 __all__ = ["Layout", "LevelProgram", "Tables", "pool_types"]

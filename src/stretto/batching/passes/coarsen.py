@@ -13,13 +13,191 @@ gone. (ACRoBat, section B.2.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from stretto.batching.passes.content import Blocks
-from stretto.batching.passes.forming import Former
-from stretto.batching.passes.uses import FunctionUses
-from stretto.batching.program import InstanceProgram
+from stretto.batching.passes.uses import (
+    Blocks,
+    FunctionUses,
+    all_assigned,
+    all_used,
+    count_uses,
+    leaves,
+    operand_key,
+    used,
+    with_bodies,
+)
+from stretto.batching.program import (
+    Assign,
+    Body,
+    Call,
+    Fork,
+    ForkLoop,
+    If,
+    InstanceProgram,
+    Literal,
+    Loop,
+    Operand,
+    Operate,
+    Phase,
+    Read,
+    Record,
+    Remark,
+    Scope,
+    Statement,
+    Step,
+    Variable,
+    place_of,
+    walk,
+)
+from stretto.batching.types import RowsType, Scalar, TensorType
+
+# ---- How operators of a body become one `Record`: what coarsening and hoisting share.
+#
+# Operators are collected while the body is read from the top, and recorded as late as possible:
+# before the first statement that reads what they make or assigns what they read, or that may
+# leave the body where what they make is used after it.
+
+
+@dataclass(slots=True)
+class _Group:
+    """Operators that will be one block."""
+
+    operates: list[Operate] = field(default_factory=list[Operate])
+    made: set[Variable] = field(default_factory=set[Variable])
+    read: set[Variable] = field(default_factory=set[Variable])
+
+    def add(self, statement: Operate) -> None:
+        self.operates.append(statement)
+        self.made.update(statement.targets)
+        self.read.update(used(statement))
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """Forms blocks of those operators of one function that `joins` takes."""
+
+    blocks: Blocks
+    uses: FunctionUses
+    joins: Callable[[Operate], bool]
+    alone: bool = False
+    """Each operator is a block of its own."""
+    remarks: list[Remark] = field(default_factory=list[Remark])
+    """Why operators of one body are not one block."""
+
+    def body(self, body: Body) -> Body:
+        """The body with records in place of operators, inner bodies too."""
+        found: list[Statement] = []
+        group = _Group()
+        after = count_uses(body)
+        """Reads from here to the end of the body."""
+        between: str | None = None
+        """What stands between the next operator and those before it."""
+
+        def close() -> None:
+            nonlocal group
+            found.extend(self.record(group.operates))
+            group = _Group()
+
+        for statement in body:
+            if isinstance(statement, Operate) and self.joins(statement):
+                if group.made.intersection(statement.targets) or group.read.intersection(
+                    statement.targets
+                ):
+                    close()
+                self._remark(between, (statement,))
+                between = None
+                group.add(statement)
+                if self.alone:
+                    close()
+            else:
+                inside = tuple(item for item in walk((statement,)) if isinstance(item, Operate))
+                if inside:
+                    self._remark(between, inside)
+                    between = None
+                if group.operates:
+                    reason = self.why_not_passing(statement, group, after)
+                    if reason is not None:
+                        between = reason
+                        close()
+                found.append(with_bodies(statement, self.body))
+            after.subtract(count_uses((statement,)))
+        close()
+        return tuple(found)
+
+    def _remark(self, between: str | None, second: Body) -> None:
+        if between is not None:
+            self.remarks.append(Remark("two blocks, not one", between, place_of(second)))
+
+    def why_not_passing(
+        self, statement: Statement, group: _Group, after: Counter[Variable]
+    ) -> str | None:
+        """Why a statement may not come before the operators of a group, which stand before it, or
+        None where it may."""
+        if isinstance(statement, Phase):
+            return "a phase begins between them"
+        if all_used(statement) & group.made:
+            return f"{_kind(statement)} between them needs what the first makes"
+        if all_assigned(statement) & (group.made | group.read):
+            return f"{_kind(statement)} between them changes a variable of the first"
+        inside = Counter(variable for item in group.operates for variable in used(item))
+        seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
+        if not seen_here and leaves(statement):
+            return "a `break`, `continue` or end of a branch between them may skip the second"
+        return None
+
+    def record(self, operates: list[Operate]) -> list[Record]:
+        """The record of some operators, in their order; none where nothing uses what they make."""
+        inside = Counter(variable for item in operates for variable in used(item))
+        made = [target for item in operates for target in item.targets]
+        targets = tuple(v for v in made if self.uses.reads[v] > inside[v])
+        if not targets:
+            return []
+        inputs: dict[Hashable, Operand] = {}
+        for item in operates:
+            given = (operand for operand in item.operands if operand not in made)
+            inputs.update((operand_key(operand), operand) for operand in given)
+        numbers = {key: number for number, key in enumerate(inputs)}
+        steps: list[Step] = []
+        for item in operates:
+            wired = tuple(numbers[operand_key(operand)] for operand in item.operands)
+            steps.append(Step(item.operation, wired))
+            for target in item.targets:
+                numbers[target] = len(numbers)
+        outputs = tuple(numbers[target] for target in targets)
+        types = tuple(map(_operand_type, inputs.values()))
+        block = self.blocks.number(types, tuple(steps), outputs)
+        location = operates[0].operation.location
+        return [Record(targets, block, tuple(inputs.values()), location)]
+
+
+def _kind(statement: Statement) -> str:
+    match statement:
+        case Read():
+            return "a decision on a tensor"
+        case Call():
+            return "a call"
+        case Loop() | ForkLoop():
+            return "a loop"
+        case If() | Scope():
+            return "a branch"
+        case Fork():
+            return "one of several concurrent calls"
+        case Assign(op="append" | "put" | "insert" | "extend" | "store" | "set"):
+            return "a list or an object"
+        case _:
+            return "a value of the instance"
+
+
+def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:
+    if isinstance(operand, Literal):
+        kinds: dict[type, Scalar] = {bool: Scalar.BOOL, int: Scalar.INT, float: Scalar.FLOAT}
+        return kinds[type(operand.value)]
+    kind = operand.type
+    assert isinstance(kind, TensorType | RowsType | Scalar), kind
+    return kind
 
 
 @dataclass(frozen=True, slots=True)

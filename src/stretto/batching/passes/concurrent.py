@@ -25,10 +25,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from stretto.batching.apart import Touched
-from stretto.batching.passes.concurrent_loops import concurrent_loop
-from stretto.batching.passes.effects import AllEffects, Effects, FunctionObjects
-from stretto.batching.passes.parted import parted, without_continue
+from stretto.batching.passes.concurrent_loops import concurrent_loop, parted, without_continue
+from stretto.batching.passes.effects import AllEffects, Effects, FunctionObjects, Touched
 from stretto.batching.passes.uses import (
     FunctionUses,
     all_assigned,

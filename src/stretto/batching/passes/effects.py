@@ -12,30 +12,110 @@ assignments, without regard to their order; what is loaded from memory may be an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from stretto.batching.passes.exposed import exposed
 from stretto.batching.passes.recurrences import Cell, Flow
-from stretto.batching.passes.uses import FunctionUses, assigned
+from stretto.batching.passes.uses import FunctionUses, all_assigned, all_used, assigned, ends, used
 from stretto.batching.program import (
     Assign,
     Body,
+    Break,
     Call,
+    Continue,
+    Fork,
+    ForkLoop,
     Function,
+    If,
     InstanceProgram,
+    Leave,
     Literal,
+    Loop,
     Operand,
     Phase,
     Raise,
     Read,
     Return,
+    Scope,
     Statement,
     Variable,
+    bodies,
     walk,
 )
 from stretto.batching.types import Scalar, TensorType, Type, alternatives
+
+# ---- What a body reads before it assigns it.
+
+
+def exposed(body: Body) -> set[Variable]:
+    """Variables that a body may read with the value that they had before it."""
+    found: set[Variable] = set()
+    _Exposed(found).body(body, frozenset())
+    return found
+
+
+_Known = frozenset[Variable]
+
+
+@dataclass(slots=True)
+class _Exposed:
+    """Follows what is assigned on all ways; None stands for a way that goes elsewhere."""
+
+    found: set[Variable]
+    ends: dict[int, list[_Known]] | None = None
+    breaks: list[_Known] | None = None
+
+    def body(self, body: Body, known: _Known | None) -> _Known | None:
+        for statement in body:
+            if known is None:
+                return None
+            known = self.statement(statement, known)
+        return known
+
+    def statement(self, statement: Statement, known: _Known) -> _Known | None:
+        self.found.update(v for v in used(statement) if v not in known)
+        match statement:
+            case If(_, then, orelse):
+                return _meet([self.body(then, known), self.body(orelse, known)])
+            case Loop(inner):
+                outer, self.breaks = self.breaks, []
+                self.body(inner, known)
+                ends, self.breaks = self.breaks, outer
+                return _meet(list(ends))
+            case ForkLoop(head, inner, tail):
+                outer, self.breaks = self.breaks, []
+                self.body(tail, self.body(inner, self.body(head, known)))
+                ends, self.breaks = self.breaks, outer
+                return _meet(list(ends))
+            case Scope(label, inner):
+                self.ends = self.ends or {}
+                self.ends[label] = []
+                end = self.body(inner, known)
+                return _meet([end, *self.ends[label]])
+            case Leave(label):
+                if self.ends is not None and label in self.ends:
+                    self.ends[label].append(known)
+                return None
+            case Break():
+                if self.breaks is not None:
+                    self.breaks.append(known)
+                return None
+            case Continue() | Return() | Raise():
+                return None
+            case Fork(several):
+                several_ends = [self.body(inner, known) for inner in several]
+                return known.union(*(end for end in several_ends if end is not None))
+            case _:
+                for inner in bodies(statement):
+                    self.body(inner, known)
+                return known.union(assigned(statement))
+
+
+def _meet(ways: list[_Known | None]) -> _Known | None:
+    arriving = [way for way in ways if way is not None]
+    return frozenset.intersection(*arriving) if arriving else None
+
 
 Root = int | str | Variable
 """Where an object comes from: the number of a parameter; a variable that a statement of the
@@ -346,3 +426,57 @@ def _read_fails(type_: Type, tensor: Operand) -> bool:
     return type_ == Scalar.INT and not (
         isinstance(given, TensorType) and not given.dtype.torch.is_floating_point
     )
+
+
+# ---- Whether what runs concurrently keeps apart: no part touches a variable that another one
+# assigns.
+#
+# Memory (lists and objects) is the matter of who makes forks (`passes/concurrent.py`, or the user
+# by `stretto.concurrent`); variables are checked by the verifier with the functions of this
+# module.
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The variables that a body assigns, and all that it reads or assigns."""
+
+    assigned: frozenset[Variable]
+    all: frozenset[Variable]
+
+    @staticmethod
+    def of(body: Body) -> Touched:
+        assigned = frozenset(v for item in body for v in all_assigned(item))
+        return Touched(assigned, assigned.union(*map(all_used, body)))
+
+
+def why_not_apart(several: Sequence[Body]) -> str | None:
+    """Why bodies cannot run concurrently, or None where they keep apart."""
+    parts = [Touched.of(body) for body in several]
+    for place, part in enumerate(parts):
+        for other in parts[:place]:
+            for variable in (part.assigned & other.all) | (other.assigned & part.all):
+                return f"%{variable.name} is assigned in one of them and used in another"
+    return None
+
+
+def why_not_loop(loop: ForkLoop) -> str | None:
+    """Why the iterations of a loop cannot run concurrently, or None where they keep apart."""
+    private = frozenset(loop.private)
+    head, body, tail = map(Touched.of, (loop.head, loop.body, loop.tail))
+    if any(isinstance(item, Continue) for item in walk(loop.head)):
+        return "an iteration may end in the head"
+    if body.assigned - private:
+        return "a body assigns what is not private to an iteration"
+    if (head.assigned - private) & (body.all | tail.all):
+        return "an iteration uses what a later head assigns"
+    if (tail.assigned - private) & (head.all | body.all):
+        return "an iteration uses what an earlier tail assigns"
+    return None
+
+
+def forked(several: Sequence[Body]) -> Body:
+    """Bodies as a fork; one after the other where they do not keep apart, or one never ends."""
+    several = [body for body in several if body]
+    if len(several) < 2 or any(map(ends, several)) or why_not_apart(several) is not None:
+        return tuple(statement for body in several for statement in body)
+    return (Fork(tuple(several)),)

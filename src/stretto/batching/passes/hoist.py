@@ -24,12 +24,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stretto.batching.passes.content import Blocks
-from stretto.batching.passes.forming import Former
+from stretto.batching.passes.coarsen import Former
 from stretto.batching.passes.layers import Concatenations, Opener
 from stretto.batching.passes.recurrences import Node, called, reads_tensors, recurrent
 from stretto.batching.passes.tidy import remove_unused
 from stretto.batching.passes.uses import (
+    Blocks,
     FunctionUses,
     Names,
     all_assigned,

@@ -21,11 +21,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from stretto.batching.passes.content import Contents, operand_key
 from stretto.batching.passes.uses import (
+    Contents,
     FunctionUses,
     all_assigned,
     assigned,
+    operand_key,
     used,
     with_bodies,
     with_operands,

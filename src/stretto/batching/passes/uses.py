@@ -7,11 +7,13 @@ what the other one assigns, or the other one may end the body before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stretto.batching.program import (
     Assign,
+    Block,
     Body,
     Break,
     Call,
@@ -20,10 +22,13 @@ from stretto.batching.program import (
     ForkLoop,
     Function,
     If,
+    Input,
     Leave,
+    Literal,
     Loop,
     Operand,
     Operate,
+    Operation,
     Phase,
     Raise,
     Read,
@@ -31,10 +36,12 @@ from stretto.batching.program import (
     Return,
     Scope,
     Statement,
+    Step,
     Variable,
     bodies,
     walk,
 )
+from stretto.batching.types import RowsType, Scalar, TensorType
 
 
 def operands(statement: Statement) -> Iterator[Operand]:
@@ -219,3 +226,75 @@ class Names:
     def like(self, variable: Variable) -> Variable:
         self._taken[variable.name] += 1
         return Variable(f"{variable.name}'{self._taken[variable.name] - 1}", variable.type)
+
+
+# ---- When two operators, or two blocks, are the same: equal content, static objects by identity.
+
+
+@dataclass(slots=True)
+class Contents:
+    """Keys of what operators are called with. Objects that are part of a key are kept, so that no
+    other object gets their identity."""
+
+    _kept: list[Any] = field(default_factory=list[Any])
+
+    def operation(self, operation: Operation) -> Hashable:
+        parts = (operation.function, operation.args, operation.kwargs)
+        return (*map(self._key, parts), operation.results)
+
+    def _key(self, item: Any) -> Hashable:
+        match item:
+            case tuple() | list():
+                return (type(item), *map(self._key, item))
+            case dict():
+                return (dict, *((key, self._key(value)) for key, value in item.items()))
+            case slice():
+                return (slice, *map(self._key, (item.start, item.stop, item.step)))
+            case Input() | bool() | int() | float() | str() | None:
+                return (type(item), item, str(item))
+            case _:
+                self._kept.append(item)
+                return id(item)
+
+
+def operand_key(operand: Operand) -> Hashable:
+    """A variable by identity, a literal by its type and value (1 is not 1.0, 0.0 is not -0.0)."""
+    if isinstance(operand, Literal):
+        return (type(operand.value), repr(operand.value))
+    return operand
+
+
+class Blocks:
+    """The blocks of a program, each content once."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self._blocks = blocks
+        self._contents = Contents()
+        self._numbers: dict[Hashable, int] = {}
+        for number, block in enumerate(blocks):
+            key = self._key(block.inputs, block.steps, block.outputs)
+            self._numbers.setdefault(key, number)
+
+    def number(
+        self,
+        inputs: tuple[TensorType | RowsType | Scalar, ...],
+        steps: tuple[Step, ...],
+        outputs: tuple[int, ...],
+    ) -> int:
+        """The number of the block with this content, which is added where it is new."""
+        key = self._key(inputs, steps, outputs)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._blocks)
+            last = steps[-1].operation.function
+            name = getattr(last, "__name__", type(last).__name__).strip("_").lower()
+            self._blocks.append(Block(f"{name}{len(self._blocks)}", inputs, steps, outputs))
+        return self._numbers[key]
+
+    def _key(
+        self,
+        inputs: tuple[TensorType | RowsType | Scalar, ...],
+        steps: tuple[Step, ...],
+        outputs: tuple[int, ...],
+    ) -> Hashable:
+        content = tuple((self._contents.operation(step.operation), step.operands) for step in steps)
+        return (inputs, content, outputs)

@@ -10,8 +10,8 @@ all that threads share; `requests.py` one request and its future; `isolation.py`
 that fail when a whole run raises; `metrics.py` counts.
 """
 
-from stretto.batching.serving.calls import Call, Failure, Outcome, Run, Value
 from stretto.batching.serving.metrics import Histogram, Metrics
+from stretto.batching.serving.requests import Call, Failure, Outcome, Run, Value
 from stretto.batching.serving.stream import Stream, Streaming, StreamOptions
 
 __all__ = [

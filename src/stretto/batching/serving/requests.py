@@ -4,13 +4,104 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from stretto.batching.serving.calls import Call, Modes, Outcome, Run, Value
+import torch
+
 from stretto.errors import RunError, StreamClosed, StreamFull
+
+# ---- What a stream asks of a batcher, and which calls may share a batch.
+
+
+_DEVICE_TYPES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One instance: a value per positional parameter, and the keywords, which all calls of a run
+    share."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What the function returns for one instance."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the function raises for one instance."""
+
+    error: BaseException
+
+
+Outcome = Value | Failure
+
+Run = Callable[[Sequence[Call]], Sequence[Outcome]]
+"""Runs calls with equal keywords as one batch: an outcome per call, in their order. Where one
+instance raises, its outcome is a Failure. A run that raises itself says that it cannot tell which
+instances are at fault; they are then run in smaller batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Settings of torch that belong to a thread. A request runs under those that it was submitted
+    under, although another thread runs it."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[torch.dtype | None, ...]
+
+    @staticmethod
+    def current() -> Modes:
+        """Those of this thread."""
+        autocast = tuple(
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            for kind in _DEVICE_TYPES
+        )
+        return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Sets them for this thread inside the block."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for kind, dtype in zip(_DEVICE_TYPES, self.autocast, strict=True):
+                if dtype is not None:
+                    stack.enter_context(torch.autocast(kind, dtype))
+            yield
+
+
+def shared_key(kwargs: Mapping[str, Any]) -> Hashable:
+    """Equal for keywords that one batch can share: the same names, with values that are the same
+    object or indistinguishable numbers, texts or tuples of these. Other values are told apart by
+    identity, so the key is valid while `kwargs` is alive."""
+    return tuple(sorted((name, _value_key(value)) for name, value in kwargs.items()))
+
+
+def _value_key(value: Any) -> Hashable:
+    kind = type(value)  # a subclass may mean another thing by equality
+    if kind in (bool, int, str, bytes):
+        return kind, value
+    if kind is float:
+        return kind, value.hex()  # 0.0 equals -0.0, but does not compute the same
+    if kind is complex:
+        return kind, value.real.hex(), value.imag.hex()
+    if kind is tuple:
+        return kind, tuple(_value_key(item) for item in value)
+    return "object", id(value)
+
 
 _log = logging.getLogger("stretto.stream")
 
@@ -143,3 +234,95 @@ def full_error(max_waiting: int, waited_s: float | None) -> StreamFull:
         f"{max_waiting} requests wait, as many as `max_waiting` allows{waited}",
         remedy="submit more slowly, try again later, or raise `max_waiting`",
     )
+
+
+# ---- Which requests make the next batch, and when: decided without threads and clocks.
+
+
+_KEPT = 7 / 8  # of the estimate of a batch's time, when a further batch has run
+
+
+class Waiting:
+    """Requests in the order in which they came; those for which there is no room stand behind the
+    others, in `blocked`, and move up as room is made.
+
+    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that is
+    `max_wait_s` less the time that batches took lately, and half of it at least. So a request is
+    answered about `max_wait_s` after it came where batches are short and the stream has time for
+    them, and requests still gather where batches are long. A batch has the oldest request and those
+    behind it that may share it. A request that may not is passed over, and then all later ones of
+    its caller are, too: so those are not reordered.
+
+    The garbage collector may run at any allocation, also inside these methods, and what it frees
+    may withdraw requests. So no method iterates over what it then changes.
+    """
+
+    def __init__(self, max_batch: int, max_wait_s: float, max_waiting: int) -> None:
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_s
+        self.max_waiting = max_waiting
+        self.admitted: OrderedDict[int, Request] = OrderedDict()
+        self.blocked: OrderedDict[int, Request] = OrderedDict()
+        self._numbers = count()
+        self._batch_s = 0.0  # mean of late batches; none counts for more than half of max_wait_s
+
+    @property
+    def wait_s(self) -> float:
+        """How long a request waits for others, in seconds."""
+        return self.max_wait_s - self._batch_s
+
+    def took(self, seconds: float) -> None:
+        """Tells how long a batch has run."""
+        counted = min(seconds, self.max_wait_s / 2)
+        self._batch_s = _KEPT * self._batch_s + (1 - _KEPT) * counted
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.admitted) >= self.max_waiting
+
+    def admit(self, request: Request) -> None:
+        """Takes a request at the end, whether or not there is room."""
+        request.number = next(self._numbers)
+        self.admitted[request.number] = request
+
+    def block(self, request: Request) -> None:
+        """Takes a request that waits for room."""
+        request.number = next(self._numbers)
+        self.blocked[request.number] = request
+
+    def seconds_until_due(self, now: float) -> float | None:
+        """0 where a batch is due, None where nothing waits."""
+        if not self.admitted:
+            return None
+        if len(self.admitted) >= self.max_batch:
+            return 0.0
+        oldest = self.admitted[next(iter(self.admitted))]
+        return max(0.0, oldest.entered + self.wait_s - now)
+
+    def take(self) -> list[Request]:
+        """Removes and returns the next batch, the oldest request first; empty if nothing waits."""
+        batch = list[Request]()
+        passed = set[Hashable]()
+        for request in list(self.admitted.values()):
+            if len(batch) == self.max_batch:
+                break
+            fits = not batch or request.key == batch[0].key
+            if fits and request.caller not in passed:
+                batch.append(request)
+            else:
+                passed.add(request.caller)
+        return [request for request in batch if self.admitted.pop(request.number, None)]
+
+    def withdraw(self, request: Request) -> bool:
+        """Removes a request; False where it does not wait any more."""
+        places = (self.admitted, self.blocked)
+        return any(place.pop(request.number, None) is not None for place in places)
+
+    def move_up(self) -> list[Request]:
+        """Admits blocked requests for which there is room now, and returns them."""
+        moved = list[Request]()
+        while self.blocked and not self.is_full:
+            number, request = self.blocked.popitem(last=False)
+            self.admitted[number] = request
+            moved.append(request)
+        return moved

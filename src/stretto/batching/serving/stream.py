@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
-from stretto.batching.serving.calls import Call, Modes, Outcome, Run, shared_key
 from stretto.batching.serving.metrics import Metrics
-from stretto.batching.serving.requests import Reply, Request, closed_error, full_error
-from stretto.batching.serving.waiting import Waiting
+from stretto.batching.serving.requests import (
+    Call,
+    Modes,
+    Outcome,
+    Reply,
+    Request,
+    Run,
+    Waiting,
+    closed_error,
+    full_error,
+    shared_key,
+)
 from stretto.batching.serving.worker import Clock, SystemClock, Worker
 from stretto.locks import ForkSafeLock
 

@@ -10,17 +10,22 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.util import Finalize
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from stretto.batching.serving.calls import Failure, Outcome, Value
-from stretto.batching.serving.isolation import outcomes_of
 from stretto.batching.serving.metrics import Counts, Metrics
 from stretto.batching.serving.requests import (
+    Call,
+    Failure,
+    Outcome,
     Request,
+    Run,
+    Value,
+    Waiting,
     admit,
     begins,
     cancel,
@@ -29,8 +34,33 @@ from stretto.batching.serving.requests import (
     full_error,
     refuse,
 )
-from stretto.batching.serving.waiting import Waiting
 from stretto.errors import RunError
+from stretto.text import counted
+
+# ---- A request that fails does so alone.
+
+
+def outcomes_of(run: Run, calls: Sequence[Call]) -> Sequence[Outcome]:
+    """An outcome per call; never raises.
+
+    Where the whole run raises, both halves run again by themselves, and so on. What fails in the
+    end is a run of one call, and each other call has been in a run that succeeded. For one bad call
+    among `n` that is about `2 log2(n)` more runs.
+    """
+    try:
+        outcomes = run(calls)
+        if len(outcomes) == len(calls):
+            return outcomes
+    except BaseException as error:  # the function of the user may raise SystemExit, too
+        if len(calls) == 1:
+            return [Failure(error)]
+    else:
+        wrong = f"{counted(len(outcomes), 'outcome')} for {counted(len(calls), 'call')}"
+        return [Failure(RunError(f"the batcher gave {wrong}")) for _ in calls]
+    # Not inside `except`: errors of the halves would name this one as their context.
+    middle = len(calls) // 2
+    return [*outcomes_of(run, calls[:middle]), *outcomes_of(run, calls[middle:])]
+
 
 _LONGEST_PAUSE_S = 3600.0  # the pauses of the system have a limit, `max_wait_ms` has none
 _NEVER = sys.maxsize

@@ -22,32 +22,33 @@ from __future__ import annotations
 from collections import Counter
 
 from stretto.device.forms import Form, Lowered, Planned, Scheduled, Selected
-from stretto.device.normalize import normalize
+from stretto.device.normalize import normalize, sequential, single_kernels, tree_kernels
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.regions import Body
 from stretto.device.runs import apart_functions
-from stretto.device.sequential import sequential, single_kernels, tree_kernels
 from stretto.device.tree import Tree, leaves
 from stretto.device.verifier.aliases import check_aliases
-from stretto.device.verifier.assignment import check_registers
+from stretto.device.verifier.assignment import (
+    OwnListCalls,
+    Proof,
+    apart_from,
+    check_registers,
+    own_lists,
+    relevance,
+)
 from stretto.device.verifier.bounds import check_bounds
 from stretto.device.verifier.conformance import Origins, origins
-from stretto.device.verifier.coverage import check_coverage, check_templates
 from stretto.device.verifier.form import check_form, check_kernels
 from stretto.device.verifier.initialisation import check_initialisation
-from stretto.device.verifier.interface import check_interface
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.own_lists import OwnListCalls, apart_from, own_lists
 from stretto.device.verifier.parallel import check_apart, check_parallel
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.plans import as_program, check_words
-from stretto.device.verifier.proof import Proof
 from stretto.device.verifier.races import RaceFinder
 from stretto.device.verifier.size_bounds import check_sized_bounds
-from stretto.device.verifier.symbols import check_symbols
-from stretto.device.verifier.touched import Touched
-from stretto.device.verifier.writes import relevance
+from stretto.device.verifier.symbols import check_interface, check_symbols
+from stretto.device.verifier.touched import Touched, check_coverage, check_templates
 
 
 def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:

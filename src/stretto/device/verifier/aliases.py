@@ -14,11 +14,11 @@ from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.regions import Region, overlap, written_buffers
 from stretto.device.tree import Call, Leaf, TreeFunction, leaves, walk
+from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.form import kernel_buffers
 from stretto.device.verifier.initialisation import bound_region
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.touched import Touched
-from stretto.device.verifier.writes import function_calls
 from stretto.errors import VerifyError
 
 Stands = Mapping[str, Mapping[str, frozenset[str]]]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from stretto.device.expr import Buffer, Reg, limit_register
 from stretto.device.flow import Facts, Loop
-from stretto.device.program import Run, Schedule
-from stretto.device.regions import statement_reads
+from stretto.device.operator import Kernel
+from stretto.device.program import DeviceProgram, Run, Schedule
+from stretto.device.regions import Region, statement_reads, written_buffers
+from stretto.device.runs import called, reached
 from stretto.device.tree import (
     Call,
     Check,
@@ -16,14 +20,19 @@ from stretto.device.tree import (
     Leaf,
     Let,
     Node,
+    Tree,
     TreeFunction,
     assigns,
     is_parallel,
+    leaves,
     reads,
+    rotation,
+    swaps,
     walk,
 )
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
+from stretto.ir.sizes import Symbol
 
 Assigned = frozenset[str]
 """Names of registers that are surely assigned."""
@@ -112,3 +121,152 @@ def check_registers(
     start = frozenset(register.name for register in function.params)
     end = Assignment(touched.registers, require).end(function.body, start)
     require(function.results, end, "the end of the function")
+
+
+# ---- Which memory a program changes: what nobody writes needs no order.
+
+
+L = TypeVar("L")
+
+
+def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str]:
+    """Names of the external buffers that kernels write, by themselves or as a function's param."""
+    buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
+    for function in tree.functions:
+        for call in function_calls(function):
+            written = tree.function(call.function).written
+            buffers.extend(access.buffer for param, access in call.tensors if param in written)
+    return frozenset(b.name for b in buffers if b.kind not in ("local", "items", "param"))
+
+
+def function_calls(function: TreeFunction[L]) -> tuple[Call[L], ...]:
+    return tuple(node for node in walk(function.body) if isinstance(node, Call))
+
+
+def relevance(
+    tree: Tree[L], kernels: Iterable[Kernel]
+) -> Callable[[TreeFunction[L]], Callable[[Region], bool]]:
+    """For each function: can the access to a region take part in a conflict at all?"""
+    written = written_externals(tree, kernels)
+    still = _still_params(tree, written)
+
+    def of(function: TreeFunction[L]) -> Callable[[Region], bool]:
+        return lambda region: not _is_still(region.buffer, still[function.name], written)
+
+    return of
+
+
+def _is_still(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool:
+    match buffer.kind:
+        case "local" | "items":
+            return False
+        case "param":
+            return buffer.name in params
+        case _:
+            return buffer.name not in written
+
+
+def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
+    """For each function its params that stand only for memory that nobody writes."""
+    still = {f.name: {p.name for p in f.tensors if p not in f.written} for f in tree.functions}
+    changed = True
+    while changed:
+        changed = False
+        for function in tree.functions:
+            for call in function_calls(function):
+                for param, access in call.tensors:
+                    if param.name in still[call.function] and not _is_still(
+                        access.buffer, still[function.name], written
+                    ):
+                        still[call.function].discard(param.name)
+                        changed = True
+    return still
+
+
+# ---- Which lists one unit alone accesses in the functions that are called.
+#
+# Of these something may be pending when a function is called or returns: only `main` can race
+# with it. `races` looks at what it does behind the call.
+
+
+Relevant = Callable[[Region], bool]
+
+
+def own_lists(program: DeviceProgram, touched: Touched) -> frozenset[str]:
+    """The names of the lists that in all functions but `main` one unit accesses, always the same,
+    and by this name only."""
+    units: dict[str, set[int]] = {}
+    shared: set[str] = set()
+    for function in program.tree.functions:
+        shared.update(_renamed(function.body))
+        if function.name != "main":
+            for schedule in leaves(function.body):
+                for name, unit in _accesses(schedule, touched):
+                    units.setdefault(name, set()).add(unit)
+    return frozenset(name for name, own in units.items() if len(own) == 1) - shared
+
+
+@dataclass(frozen=True, slots=True)
+class OwnListCalls:
+    """What is pending behind a call from `main`: what the functions that it comes to do to the
+    lists of the names `own`."""
+
+    program: DeviceProgram
+    own: frozenset[str]
+
+    def schedules(self, function: str) -> Iterator[Schedule]:
+        """The leaves that a call of a function may come to."""
+        functions = self.program.tree.functions
+        callees = {one.name: called(one.body) for one in functions}
+        names = {function, *reached(function, callees)}
+        for one in functions:
+            if one.name in names:
+                yield from leaves(one.body)
+
+
+def apart_from(own: frozenset[str], relevant: Relevant) -> Relevant:
+    """The regions that are relevant and not of the lists of these names."""
+    return lambda region: region.buffer.name not in own and relevant(region)
+
+
+def _accesses(schedule: Schedule, touched: Touched) -> set[tuple[str, int]]:
+    return {
+        (region.buffer.name, unit)
+        for unit, items in enumerate(schedule.units)
+        for item in items
+        for region in touched.regions(item)
+        if region.buffer.kind == "list"
+    }
+
+
+def _renamed(body: Node[Schedule]) -> set[str]:
+    """Buffers that are bound to parameters, or trade places."""
+    found: set[str] = set()
+    for node in walk(body):
+        found.update(swaps(rotation(node)))
+        if isinstance(node, Call):
+            found.update(access.buffer.name for _, access in node.tensors)
+    return found
+
+
+# ---- What a verification has proved, for which sizes.
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That a program keeps the rules for all values of its symbols, in the ranges that they have.
+
+    in_range: accesses that depend on symbols and were proved to be in range. at_run: those whose
+    positions only the run can tell, which it checks.
+    """
+
+    symbols: tuple[Symbol, ...] = ()
+    in_range: int = 0
+    at_run: int = 0
+
+    def __str__(self) -> str:
+        if not self.symbols:
+            return "for its sizes"
+        ranges = ", ".join(symbol.declaration for symbol in self.symbols)
+        text = f"for {ranges}: {self.in_range} accesses in range"
+        return f"{text}, {self.at_run} checked in the run" if self.at_run else text

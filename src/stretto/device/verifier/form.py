@@ -14,18 +14,22 @@ from stretto.device.expr import (
     Apply,
     Buffer,
     Const,
+    Expr,
     Extent,
+    Load,
     Quotient,
     Reg,
     Remainder,
     Var,
     expr_atoms,
+    index_parts,
     is_known,
     is_split,
     known_size,
     loads,
     parts,
 )
+from stretto.device.functions import FUNCTIONS, Result
 from stretto.device.operator import ATTEND, SCANS, SORTS, Combine, Kernel, Operator, Stage
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait
 from stretto.device.regions import call_buffers, kernel_reads
@@ -41,11 +45,103 @@ from stretto.device.tree import (
     rotation,
     walk,
 )
+from stretto.device.user_kernels import kernel_of, whole_dims
 from stretto.device.verifier.parallel import apart_schedules
-from stretto.device.verifier.types import check_operator_types, check_types
-from stretto.device.verifier.user_kernels import check_user_stage
 from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
+from stretto.ir.types import DType
+
+# ---- Scalar functions get what they take, and results have the dtype of the memory they go to.
+
+
+POSITIONS = ("argmax", "argmin", *SORTS)
+"""Reductions whose result is a position, whatever they reduce."""
+
+
+def check_operator_types(operator: Operator, what: str) -> None:
+    """Raises VerifyError for an expression whose dtypes do not fit together. What is added to
+    memory of f16 or bf16 may be f32, the dtype in which it is added."""
+    check_types(operator.value, what)
+    for index in operator.out.index:
+        for part in index_parts(index):
+            _check(part, what)
+    result = DType.I64 if operator.combine in POSITIONS else operator.value.dtype
+    buffer = operator.out.buffer
+    halves = operator.accumulate and buffer.dtype in (DType.F16, DType.BF16)
+    if result is not buffer.dtype and not (halves and result is DType.F32):
+        raise VerifyError(f"{what} stores {result.value} into {buffer.name}, {buffer.dtype.value}")
+
+
+def check_types(expr: Expr, what: str) -> None:
+    """Raises VerifyError for a function of arguments that it does not take."""
+    for part in parts(expr):
+        _check(part, what)
+
+
+def _check(expr: Expr, what: str) -> None:
+    if not isinstance(expr, Apply):
+        return
+    known = FUNCTIONS.get(expr.function)
+    if known is None or len(expr.args) != known.arity:
+        raise VerifyError(f"{what} calls {expr.function} with {len(expr.args)} arguments")
+    given = [argument.dtype for argument in expr.args]
+    if not _fits(known.result, given, expr.dtype):
+        names = ", ".join(dtype.value for dtype in given)
+        raise VerifyError(f"{what} calls {expr.function} of {names} as {expr.dtype.value}")
+
+
+def _fits(result: Result, given: list[DType], dtype: DType) -> bool:
+    first, same = given[0], len(set(given)) == 1
+    match result:
+        case Result.SAME:
+            return same and dtype is first
+        case Result.FLOAT:
+            return same and dtype is first and dtype.is_float
+        case Result.INTEGER:
+            return dtype is first and dtype.is_integer
+        case Result.LOGICAL:
+            return same and first is DType.BOOL and dtype is DType.BOOL
+        case Result.BITS:
+            return same and dtype is first and not dtype.is_float
+        case Result.TEST:
+            return same and dtype is DType.BOOL
+        case Result.ARMS:
+            return first is DType.BOOL and given[1] is given[2] is dtype
+        case Result.CHOSEN:
+            return True
+
+
+# ---- What the function of a user is called with is what its kernel declares.
+#
+# It knows of no parts of a dim that has no index, and not that a tensor may be the result.
+
+
+def check_user_stage(kernel: Kernel, stage: Stage) -> None:
+    """Raises VerifyError for a stage that calls a kernel of a user otherwise than that says."""
+    operator = stage.operator
+    if operator.combine is not Combine.KERNEL:
+        return
+    what = f"kernel {kernel.name}"
+    try:
+        declared = kernel_of(operator)
+    except ValueError as error:
+        raise VerifyError(f"{what}: {error}") from error
+    value = operator.value
+    assert isinstance(value, Apply)
+    reads = value.args[: len(declared.reads)]
+    if len(value.args) != declared.arity or not all(isinstance(arg, Load) for arg in reads):
+        raise VerifyError(f"{what} calls {declared.name} with other arguments than it takes")
+    if len(operator.dims) < len(declared.write.parts):
+        raise VerifyError(f"{what} calls {declared.name} for a result of too few dims")
+    for dim in whole_dims(operator):
+        span = stage.box[dim]
+        if span.grid is not None or span.offset or span.extent != operator.dims[dim]:
+            raise VerifyError(
+                f"{what} computes a part of a dim that {declared.name} has no index of"
+            )
+    if any(load.access.buffer == operator.out.buffer for load in operator.reads()):
+        raise VerifyError(f"{what} lets {declared.name} write what it reads")
+
 
 Kernels = Mapping[str, Kernel]
 Scope = Mapping[str, Buffer]

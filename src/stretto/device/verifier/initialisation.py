@@ -33,13 +33,13 @@ from stretto.device.tree import (
     swaps,
     walk,
 )
+from stretto.device.verifier.assignment import function_calls
 from stretto.device.verifier.cells import Cells, Selection
 from stretto.device.verifier.conformance import what_of
 from stretto.device.verifier.ordering import Orders
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.symbols import seen_size
 from stretto.device.verifier.touched import Touched
-from stretto.device.verifier.writes import function_calls
 from stretto.errors import VerifyError
 
 Masks = dict[str, Mask]

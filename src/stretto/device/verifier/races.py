@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.device.analyses import BufferNames, compose, later_names
 from stretto.device.boxes import Boxes, Mask
 from stretto.device.expr import Buffer
 from stretto.device.flow import Facts, Loop
-from stretto.device.later import BufferNames, later_names
 from stretto.device.program import Run, Schedule
 from stretto.device.regions import Region
-from stretto.device.relation import compose
 from stretto.device.tree import Call, Node, Rotation, is_parallel, leaves, swaps
+from stretto.device.verifier.assignment import OwnListCalls
 from stretto.device.verifier.conformance import Origins, what_of
 from stretto.device.verifier.ordering import Orders
-from stretto.device.verifier.own_lists import OwnListCalls
 from stretto.device.verifier.places import Places
 from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError

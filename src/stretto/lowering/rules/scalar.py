@@ -9,8 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from stretto.device.expr import Apply, Const, Expr, Index, Position
-from stretto.device.functions import FUNCTIONS, Result
-from stretto.device.numbers import wrapped
+from stretto.device.functions import FUNCTIONS, Result, wrapped
 from stretto.ir.types import DType
 from stretto.lowering.lazy import cast
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, gcd, lcm, prod
 
+from stretto.device.analyses import meetings
 from stretto.device.expr import Buffer
 from stretto.device.forms import Lowered, ProgramInterface, Selected
-from stretto.device.meetings import meetings
 from stretto.device.operator import Operator, Span, Stage, TileDim
 from stretto.device.user_kernels import index_multiples
 from stretto.kernels.attention import plain_attention

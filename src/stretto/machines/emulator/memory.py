@@ -13,7 +13,7 @@ from torch import Tensor
 from stretto.device.evaluate import Registers, resolve
 from stretto.device.expr import Buffer, is_known
 from stretto.device.program import DeviceProgram
-from stretto.device.verifier.writes import written_externals
+from stretto.device.verifier.assignment import written_externals
 from stretto.errors import RunError
 from stretto.machines.emulator.shadow import Clocks, Places, RaceError, Shadow, UninitialisedRead
 

@@ -18,7 +18,7 @@ from stretto.device.plan import Plan
 from stretto.device.text import parse_form, print_form
 from stretto.device.tree import Branching, If, map_tree, walk
 from stretto.device.verifier import verify_plan
-from stretto.device.verifier.launch_graphs import verify_graph
+from stretto.device.verifier.plans import verify_graph
 from stretto.errors import VerifyError
 from stretto.machines.cuda.frequencies import known_frequencies
 from stretto.machines.cuda.machine import gpu_program

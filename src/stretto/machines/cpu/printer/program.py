@@ -12,8 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from stretto.device.expr import Buffer
-from stretto.device.names import label
-from stretto.device.operator import LibraryCall
+from stretto.device.operator import LibraryCall, label
 from stretto.device.program import DeviceProgram, Small
 from stretto.device.tree import is_loop, walk
 from stretto.machines.cpu.printer.expr import VALUE_TYPES, identifier

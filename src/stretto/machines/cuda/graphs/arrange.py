@@ -12,7 +12,7 @@ from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph, needed
 from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Node, Seq, children
-from stretto.device.verifier.launch_graphs import verify_arrangement, verify_graph
+from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError
 from stretto.schedule.alternatives import profiles_of
 from stretto.schedule.launch_graph import plan_graph

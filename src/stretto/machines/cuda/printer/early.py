@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from sys import maxsize
 
-from stretto.device.names import label
+from stretto.device.operator import label
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.early_split import EarlyKernel, shares, split_early
 from stretto.machines.cuda.printer.kernel import WARPS, TritonKernel

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import mul
 
-from stretto.device.awaited import ends_in_call, has_end
-from stretto.device.entered import entered_loops
+from stretto.device.analyses import ends_in_call, entered_loops, has_end
 from stretto.device.expr import Buffer, Expr, Index, Position, Reg
 from stretto.device.operator import Kernel
 from stretto.device.program import Run, Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from stretto.device.awaited import awaited_ends, has_waits
+from stretto.device.analyses import awaited_ends, has_waits
 from stretto.device.expr import Buffer
 from stretto.device.program import DeviceProgram
 from stretto.machines.control import ProgramParts

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import mul
 
 from stretto.device.expr import Apply, Reg, size_register
-from stretto.device.numbers import wrapped
+from stretto.device.functions import wrapped
 from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX

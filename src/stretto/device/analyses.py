@@ -1,0 +1,351 @@
+"""Which units are waited for at the ends of leaves.
+
+The end of a leaf counts as a step of every unit, but costs a release only where somebody waits for
+it: in the same leaf, for a step behind the last signal of the unit; or in a later leaf, for step 0,
+before the unit publishes anything else. Whatever a unit does
+in a leaf that nobody waits for is published with what it publishes next, since counters only grow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from stretto.device.boxes import Mask
+from stretto.device.evaluate import Number, Tensors, evaluate
+from stretto.device.expr import (
+    Apply,
+    Buffer,
+    Const,
+    Dynamic,
+    Expr,
+    Index,
+    Load,
+    Position,
+    Reg,
+    constant,
+    expr_atoms,
+    expr_regs,
+    parts,
+    substitute_index,
+)
+from stretto.device.flow import Backward, Facts, Loop
+from stretto.device.functions import FUNCTIONS
+from stretto.device.operator import Stage
+from stretto.device.program import DeviceProgram, Item, Schedule, Signal, Wait
+from stretto.device.regions import statement_regions
+from stretto.device.tree import Call, For, Let, Node, Rotation, assigns, leaves, swaps
+from stretto.ir.size_bounds import at_most
+
+Units = frozenset[int]
+
+
+def has_end(schedule: Schedule) -> bool:
+    """Does the end of a leaf count as a step? In one that only computes registers from registers
+    nothing happens that others could wait for."""
+    if not schedule.steps:
+        return False
+    statements = schedule.statements
+    others = any(len(items) > len(statements) for items in schedule.units)
+    return others or any(statement_regions(item) for item in statements)
+
+
+def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
+    """By the identity of a leaf's schedule, the units that others wait for at its end. Of the last
+    leaf of `main` that are all, unless it `ends_in_call`: the next run begins with what they have
+    published. In a program without waits nobody publishes anything: not all units may run, and
+    other programs may run beside it."""
+    return _Ends(program).found if has_waits(program) else defaultdict(frozenset)
+
+
+def has_waits(program: DeviceProgram) -> bool:
+    """Whether a unit waits for another one."""
+    schedules = (s for function in program.tree.functions for s in leaves(function.body))
+    return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
+
+
+def ends_in_call(program: DeviceProgram) -> bool:
+    """Whether on some way through `main` a call comes behind the last leaf that has an end: then
+    units publish behind it, where any unit waits for another one."""
+    if not has_waits(program):
+        return False
+    last = _LastCall()
+    last.visit(program.tree.main.body, True)
+    return last.found
+
+
+class _LastCall(Backward[Schedule, bool]):
+    """The state is whether the program may end before a leaf does."""
+
+    def __init__(self) -> None:
+        self.found = False
+
+    def leaf(self, body: Schedule, after: bool) -> bool:
+        return after and not has_end(body)
+
+    def call(self, call: Call[Schedule], after: bool) -> bool:
+        self.found |= after
+        return False
+
+    def merge(self, a: bool, b: bool) -> bool:
+        return a or b
+
+
+class _Ends(Backward[Schedule, Units]):
+    """The state is the units that are waited for before they publish anything else."""
+
+    def __init__(self, program: DeviceProgram) -> None:
+        self.found: dict[int, Units] = defaultdict(frozenset)
+        self._begins: dict[str, Units] = defaultdict(frozenset)
+        self._returns: dict[str, Units] = defaultdict(frozenset)
+        everyone = frozenset(range(program.units))
+        self._returns["main"] = frozenset() if ends_in_call(program) else everyone
+        before = None
+        while before != (self._begins, self._returns):
+            before = dict(self._begins), dict(self._returns)
+            for function in program.tree.functions:
+                after = self._returns[function.name]
+                self._begins[function.name] |= self.visit(function.body, after)
+
+    def leaf(self, body: Schedule, after: Units) -> Units:
+        asked = {
+            (other, item.step)
+            for unit, items in enumerate(body.units)
+            for item in items
+            if isinstance(item, Wait)
+            for other in item.others(unit)
+        }
+        at_start = frozenset(unit for unit, step in asked if step == 0)
+        if not has_end(body):
+            return at_start | after
+        published = [_last_signal(items) for items in body.units]
+        at_end = frozenset(unit for unit, step in asked if step > published[unit])
+        self.found[id(body)] |= after | at_end
+        return at_start
+
+    def call(self, call: Call[Schedule], after: Units) -> Units:
+        self._returns[call.function] |= after
+        return self._begins[call.function]
+
+    def merge(self, a: Units, b: Units) -> Units:
+        return a | b
+
+
+def _last_signal(items: tuple[Item, ...]) -> int:
+    return max((item.step for item in items if isinstance(item, Signal)), default=0)
+
+
+# ---- Which loops of a function surely have an iteration, whatever the data is.
+#
+# Registers that numbers decide are followed through the control tree. `while` loops often begin
+# with a condition of such registers: a flag that is set, a counter that is 0.
+
+
+Known = Mapping[Reg, Number]
+"""The registers of which the value is known."""
+
+
+def entered_loops(body: Node[Schedule]) -> frozenset[int]:
+    """Identities of the loops of a function that have at least one iteration whenever they are
+    come to."""
+    analysis = _Entered()
+    analysis.end(body, {})
+    return frozenset(loop for loop, is_entered in analysis.entered.items() if is_entered)
+
+
+class _Entered(Facts[Schedule, Known]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered: dict[int, bool] = {}
+
+    def after(self, body: Schedule, state: Known) -> Known:
+        for item in body.statements:
+            if isinstance(item, Let):
+                state = _assigned(state, item)
+        return state
+
+    def merge(self, a: Known, b: Known) -> Known:
+        return {register: value for register, value in a.items() if b.get(register) == value}
+
+    def call(self, call: Call[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
+        return call, _without(state, call)
+
+    def begin(self, node: For[Schedule], state: Known) -> Known:
+        return _without(state, node)
+
+    def loop(self, node: Loop[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
+        # In a loop around it this is done again, at last with what holds in all its iterations.
+        self.entered[id(node)] = self._is_entered(node, state)
+        return super().loop(node, state)
+
+    def _is_entered(self, node: Loop[Schedule], state: Known) -> bool:
+        if not isinstance(node, For):
+            return bool(self.end(node.head, state).get(node.condition, False))
+        first, last = _bound(node.start, state), _bound(node.stop, state)
+        if first is None or last is None:
+            return False
+        return at_most(first + 1, last) if node.step > 0 else at_most(last + 1, first)
+
+
+def _without(state: Known, node: Node[Schedule]) -> Known:
+    gone = {*assigns(node)}
+    return {register: value for register, value in state.items() if register not in gone}
+
+
+def _assigned(state: Known, item: Let) -> Known:
+    found = {register: value for register, value in state.items() if register != item.reg}
+    if _is_computed(item.value, state):
+        found[item.reg] = evaluate(
+            item.value, {register.name: value for register, value in state.items()}, Tensors({})
+        )
+    return found
+
+
+def _is_computed(expr: Expr, state: Known) -> bool:
+    """Whether an expression follows from what is known, by integers and flags, and without anything
+    that may stop the run."""
+    if not expr_regs(expr) <= state.keys() or not all(
+        isinstance(atom, Reg) for atom in expr_atoms(expr)
+    ):
+        return False
+    return all(_is_exact(part) for part in parts(expr))
+
+
+def _is_exact(part: Expr) -> bool:
+    if part.dtype.is_float:
+        return False
+    match part:
+        case Load():
+            return False
+        case Apply(function):
+            known = FUNCTIONS[function]
+            return function != "checked" and not known.is_expensive
+        case Const() | Position():
+            return True
+
+
+def _bound(expr: Expr, state: Known) -> Index | None:
+    """A bound of a loop, in terms of the sizes that a call gives."""
+    number = constant(expr)
+    if number is not None:
+        return Index(const=number)
+    if not isinstance(expr, Position):
+        return None
+    found = substitute_index(
+        expr.index,
+        lambda atom: (
+            Index(const=int(state[atom]))
+            if isinstance(atom, Reg) and atom in state
+            else Index.of(atom)
+        ),
+    )
+    return None if any(isinstance(atom, Dynamic) for atom in found.atoms()) else found
+
+
+# ---- Which buffers a function may still access after each of its leaves: the others need no
+# record.
+
+
+L = TypeVar("L")
+
+BufferNames = frozenset[str]
+
+
+def later_names(
+    body: Node[L], names: Callable[[L], Iterable[str]], *, returns: bool
+) -> Callable[[L], BufferNames | None]:
+    """For the body of a leaf, names of the buffers accessed after it, on any way; None: all.
+
+    A call may access anything, and so may the caller when the function `returns`. Buffers that
+    rotate are accessed under each other's names.
+    """
+    later = _Later(names)
+    later.visit(body, None if returns else frozenset())
+    return lambda leaf: later.found[id(leaf)]
+
+
+class _Later(Backward[L, BufferNames | None]):
+    def __init__(self, names: Callable[[L], Iterable[str]]) -> None:
+        self._names = names
+        self.found: dict[int, BufferNames | None] = {}
+
+    def leaf(self, body: L, after: BufferNames | None) -> BufferNames | None:
+        self.found[id(body)] = self.merge(self.found.get(id(body), frozenset()), after)
+        return self.merge(after, frozenset(self._names(body)))
+
+    def call(self, call: Call[L], after: BufferNames | None) -> BufferNames | None:
+        return None
+
+    def merge(self, a: BufferNames | None, b: BufferNames | None) -> BufferNames | None:
+        return None if a is None or b is None else a | b
+
+    def rotate(self, state: BufferNames | None, pairs: Rotation) -> BufferNames | None:
+        if state is None:
+            return None
+        return state | {other.name for name, other in swaps(pairs).items() if name in state}
+
+
+# ---- How often the threads of a unit meet within a task.
+#
+# Threads hand over through memory with a barrier in between. Where a stage holds its results in
+# the registers of those threads that compute on with them (`Template.holds_rows`), pointwise
+# stages over the same tile take them from there, and need no barrier.
+
+
+def meetings(stages: Sequence[Stage]) -> int:
+    """The barriers between the stages of a task."""
+    held: dict[Buffer, frozenset[int]] = {}
+    written: set[Buffer] = set()
+    count = 0
+    for stage in stages:
+        operator, tiled = stage.operator, _tiled(stage)
+        taken = {load.access.buffer for load in operator.reads()} & written
+        in_registers = not operator.combine and all(held.get(one) == tiled for one in taken)
+        if taken and not in_registers:
+            count += 1
+            written.clear()
+        written.add(operator.out.buffer)
+        if stage.template.holds_rows or (taken and in_registers):
+            held[operator.out.buffer] = tiled
+    return count
+
+
+def _tiled(stage: Stage) -> frozenset[int]:
+    """The grid dims along which a stage has the tile of its task."""
+    return frozenset(span.grid for span in stage.box if span.grid is not None)
+
+
+# ---- Relations between units as matrices of booleans.
+
+
+FEW_ROWS = 64
+"""So many rows are composed faster than equal ones among them are found."""
+
+
+def compose(a: Mask, b: Mask) -> Mask:
+    """[i, k]: is there a j with a[i, j] and b[j, k]? Equal rows of `a` are looked at once.
+
+    By words of 64 columns: a product of matrices would wake the threads of the BLAS library, which
+    costs milliseconds where others use the cores.
+    """
+    if len(a) < FEW_ROWS:
+        return _compose(a, b)
+    kinds: dict[bytes, int] = {}
+    kind_of = [kinds.setdefault(row.tobytes(), len(kinds)) for row in np.packbits(a, axis=1)]
+    if len(kinds) == len(a):
+        return _compose(a, b)
+    _, first = np.unique(kind_of, return_index=True)
+    return _compose(a[first], b)[kind_of]
+
+
+def _compose(a: Mask, b: Mask) -> Mask:
+    columns = b.shape[1]
+    packed = np.zeros((len(b), -(-columns // 64) * 8), np.uint8)
+    packed[:, : -(-columns // 8)] = np.packbits(b, axis=1)
+    words = packed.view(np.uint64)
+    met = np.where(a[:, :, None], words[None], np.uint64(0))
+    joined = np.ascontiguousarray(np.bitwise_or.reduce(met, axis=1))
+    return np.unpackbits(joined.view(np.uint8), axis=1, count=columns).astype(np.bool_)
