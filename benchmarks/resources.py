@@ -29,7 +29,7 @@ from stretto.options import Options
 from stretto.text import bytes_text
 from stretto.tools.models import find_model
 from stretto.tools.names import UsageError, require_known
-from stretto.tools.targets import compile_model, target_machine
+from stretto.tools.simulate import compile_model, target_machine
 
 from .machine import git_commit, machine_line, versions
 from .models import CORE, ZOO

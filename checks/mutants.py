@@ -26,8 +26,8 @@ from stretto.device.tree import Tree
 from stretto.device.verifier import verify
 from stretto.device.verifier.initialisation import loose_names
 from stretto.errors import StrettoError, VerifyError
-from stretto.machines.emulator.shadow import RaceError, UninitialisedRead
-from stretto.runtime.stops import DeadlockError
+from stretto.machines.emulator.memory import RaceError, UninitialisedRead
+from stretto.runtime.results import DeadlockError
 
 VERIFY_SECONDS = 5.0
 """A decision that takes longer counts as none."""

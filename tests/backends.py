@@ -25,7 +25,7 @@ from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select as select_cuda
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.plan import MOST_KERNELS, make_plan
 from stretto.schedule.scheduler import schedule_with_report

@@ -16,7 +16,7 @@ import torch
 from stretto.device.forms import Scheduled
 from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
 from stretto.machines.cuda.executable import CudaExecutable
-from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
+from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program

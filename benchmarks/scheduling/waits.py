@@ -34,10 +34,10 @@ from stretto.machines.machine import HOST, Machine, Stages
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE, VERIFY
 from stretto.options import Options
-from stretto.schedule.dependence import leaf_nodes
+from stretto.schedule.footprint import leaf_nodes
 from stretto.simulator.devices import costs_on, find_device
 from stretto.simulator.simulate import simulate
-from stretto.tools.targets import target_machine
+from stretto.tools.simulate import target_machine
 
 MEASURED = "measured"
 CALLS = 30

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from checks.machine_code import sass as _sass
 from checks.machine_code.rules import RULES, Violation, is_poll, violations
-from stretto.machines.cuda import ptx as _ptx
+from stretto.machines.cuda import machine_code as _ptx
 from stretto.machines.cuda.machine_code import Effect, Function
 
 __all__ = ["VERIFIED", "Checked", "Violation", "check", "check_cubin", "check_ptx"]

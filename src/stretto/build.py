@@ -12,13 +12,12 @@ from stretto.device.costs import CostModel
 from stretto.dumps import Dumper
 from stretto.failures import stage_failures
 from stretto.ir.core import Program
-from stretto.lowering.updates import NO_UPDATES, Updates
-from stretto.machines.forms import CAPTURED
+from stretto.lowering.targets import NO_UPDATES, Updates
 from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
-from stretto.machines.stages import SELECT
+from stretto.machines.stages import CAPTURED, SELECT
 from stretto.options import Options
+from stretto.passes.manager import Target
 from stretto.passes.pipeline import passes_by_name, pipeline
-from stretto.passes.target import Target
 
 
 def build(

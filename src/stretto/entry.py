@@ -32,8 +32,7 @@ from stretto.ir.failure import eager_class
 from stretto.ir.ops import CheckOp, TensorOp
 from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
-from stretto.ops.effects import states_drawn_from
-from stretto.ops.generators import States
+from stretto.ops.effects import States, states_drawn_from
 from stretto.ops.properties import relations_of_sizes
 from stretto.options import Options
 from stretto.runtime.check import Checker

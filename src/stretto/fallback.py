@@ -30,7 +30,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.keys import Key
 from stretto.notices import warn
-from stretto.ops.generators import restore, states_of
+from stretto.ops.effects import restore, states_of
 from stretto.progress import LOG
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from stretto.frontends.python import ArgumentsChange, GradientsWanted, Reading, 
 from stretto.keys import Key, is_by_structure, key_of_call
 from stretto.locks import ForkSafeLock
 from stretto.notices import Notices
-from stretto.ops.generators import restore
+from stretto.ops.effects import restore
 from stretto.progress import LOG, compiling, stage
 from stretto.structures import Structures
 

@@ -18,7 +18,7 @@ from stretto.ir.parser import parse_program as parse
 from stretto.ir.printer import print_program as print_ir
 from stretto.ir.verifier import verify as verify_ir
 from stretto.lowering.program import lower
-from stretto.lowering.updates import Updates
+from stretto.lowering.targets import Updates
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.options import Options

@@ -9,7 +9,7 @@ import pytest
 from checks.machine_code import Checked, check
 from checks.machine_code import sass as sass_text
 from checks.machine_code.rules import is_poll
-from stretto.machines.cuda import ptx as ptx_text
+from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.machine_code import Effect, Function, Instruction
 
 # ---- the rules, on what instructions do ----------------------------------------------------------

@@ -23,7 +23,7 @@ from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.cuda.templates import TEMPLATES as CUDA_TEMPLATES
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule

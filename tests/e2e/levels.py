@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stretto.ir.core import Program
-from stretto.lowering.updates import Updates
+from stretto.lowering.targets import Updates
 from tests.support import program_of
 
 WIDTH = 24

@@ -24,8 +24,7 @@ from stretto.machines.cuda.printer.program import print_plan, print_program
 from stretto.machines.cuda.printer.source import HOST
 from stretto.options import Options
 from stretto.placement import device_of
-from stretto.runtime.status import Status
-from stretto.runtime.stops import DeadlockError, ProgramStopped
+from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 from stretto.schedule.plan import make_plan
 from tests.backends import built_cuda
 from tests.e2e.machines import CUDA, on_cuda, spread

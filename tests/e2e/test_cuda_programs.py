@@ -11,8 +11,7 @@ import torch
 
 from stretto.errors import RunError
 from stretto.machines.cuda.plan import PlanExecutable
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped
+from stretto.runtime.results import ProgramStopped, Status
 from tests.backends import assert_close, built_cuda
 from tests.e2e.cases.case import Case, expected, why_stopped
 from tests.e2e.test_programs import CASES, DEEP

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Options
 from tests.e2e.machines import CUDA, spread
 from tests.sampling import sampled

@@ -19,11 +19,11 @@ from stretto.device.verifier import verify
 from stretto.errors import CodegenError, VerifyError
 from stretto.interp.interpreter import run
 from stretto.lowering.program import lower
-from stretto.lowering.updates import NO_UPDATES, Updates
+from stretto.lowering.targets import NO_UPDATES, Updates
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.machines.registry import find_machine
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule

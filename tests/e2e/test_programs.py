@@ -15,8 +15,7 @@ from stretto.errors import CodegenError, RunError
 from stretto.interp.interpreter import Datum
 from stretto.ir.verifier import verify
 from stretto.lowering.program import lower
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped
+from stretto.runtime.results import ProgramStopped, Status
 from tests.backends import assert_close, built
 from tests.e2e.cases import (
     dynamic,

@@ -85,7 +85,7 @@ def arguments(leaves: int, seed: int, hidden: int) -> tuple[Tensor, ...]:
 def test_trees_of_all_shapes(
     kind: str, backend: str, units: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stretto.passes.batching.sorting.MOST_COMPARED", 3)
+    monkeypatch.setattr("stretto.passes.height_steps.MOST_COMPARED", 3)
     torch.manual_seed(0)
     model = Encoder(kind, 16 if backend == "cpu" else 4).eval()
     hidden = model.gate.in_features

@@ -24,9 +24,8 @@ from stretto.lowering.program import lower
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select
 from stretto.options import Options
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.pipeline import pipeline
-from stretto.passes.target import Target
 from stretto.schedule.scheduler import schedule_with_report
 from stretto.tools.models import Model
 from stretto.tools.simulate import device_machine, scheduled_program

@@ -12,7 +12,7 @@ from torch import Tensor
 import stretto
 from stretto.errors import BuildError, CodegenError, RunError
 from stretto.extending.check import check
-from stretto.extending.regions import parse_regions
+from stretto.extending.declare import parse_regions
 from tests.extending.operators import FAST_GELU, ROTARY, SMOOTH, fast_gelu, register, rotary, smooth
 
 

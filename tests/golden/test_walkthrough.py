@@ -19,9 +19,9 @@ from stretto.build import begin, run_stages
 from stretto.frontends.python import capture
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.machine import CpuMachine
-from stretto.machines.forms import CAPTURED
 from stretto.machines.machine import HOST
 from stretto.machines.registry import find_machine
+from stretto.machines.stages import CAPTURED
 from stretto.options import Options
 from tests.golden import walkthrough_program
 from tests.golden.walkthrough_program import settle

@@ -24,9 +24,9 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.machine import CpuMachine
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.printer.program import library_text, print_plan
-from stretto.machines.forms import CAPTURED
 from stretto.machines.machine import HOST, Machine, Stages
 from stretto.machines.registry import known_machines
+from stretto.machines.stages import CAPTURED
 from stretto.options import Options
 
 OPTIONS = Options(threads=2, tune="off")

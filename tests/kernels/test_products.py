@@ -7,8 +7,7 @@ import pytest
 from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Var
 from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
-from stretto.kernels.contraction import contraction_of
-from stretto.kernels.products import Product, product_of
+from stretto.kernels.contraction import Product, contraction_of, product_of
 
 SIZES = {0: 2, 1: 3, 2: 4, 3: 5}
 """Of the dims 0 .. 2 and of the depth."""

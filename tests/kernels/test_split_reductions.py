@@ -10,7 +10,7 @@ from stretto.device.expr import Access, Apply, Buffer, Expr, Index, Load, Reg, V
 from stretto.device.operator import Kernel, Operator
 from stretto.device.tree import leaves
 from stretto.ir.types import DType
-from stretto.kernels.products import product_of
+from stretto.kernels.contraction import product_of
 from stretto.kernels.split_reductions import SPLIT, may_split, slices_of, split
 from stretto.machines.cuda.select import select
 from tests.lowering.programs import lowered

@@ -17,7 +17,7 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.select import select as select_cpu
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule
 from tests.backends import assert_close

@@ -10,8 +10,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 import stretto
 from stretto.device.expr import Load
 from stretto.device.operator import Kernel
-from stretto.kernels.contraction import stride
-from stretto.kernels.products import factors
+from stretto.kernels.contraction import factors, stride
 
 Case = tuple[nn.Module, tuple[int, ...]]
 

@@ -9,7 +9,7 @@ import torch
 
 import stretto
 from stretto.entry import Entry
-from stretto.lowering.joints import joints
+from stretto.lowering.lazy import joints
 from tests.support import program_of
 
 Pair = tuple[torch.Tensor, torch.Tensor]

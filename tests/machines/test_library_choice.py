@@ -24,8 +24,7 @@ from stretto.machines.library_choice import choose_library
 from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.simulator.devices import A100, H200, V100
-from stretto.simulator.library_kernels import KERNELS, library_estimate
-from stretto.simulator.library_work import Kind
+from stretto.simulator.library_kernels import KERNELS, Kind, library_estimate
 from tests.e2e.machines import CUDA
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import on_fake_gpu

@@ -10,7 +10,7 @@ import pytest
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.dialects import python_function, write_cpp_function
+from stretto.machines.statements import python_function, write_cpp_function
 from stretto.machines.terms import (
     Term,
     call,

@@ -15,8 +15,8 @@ from stretto.interp.interpreter import run
 from stretto.ir.ops import TensorOp
 from stretto.lowering.lazy import Lazy, cast, variables
 from stretto.lowering.program import lower
+from stretto.lowering.rules.emit import apply
 from stretto.lowering.rules.indexing import as_index, position_of
-from stretto.lowering.rules.scalar import apply
 from stretto.lowering.rules.table import Call, rule
 from stretto.ops.properties import Fails, describe, properties, stop_reason
 from stretto.ops.table import PositionArgument, Reach, ShiftDims

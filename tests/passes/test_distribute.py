@@ -8,8 +8,7 @@ from stretto.ir.ops import ConstantOp, ForOp
 from stretto.ir.rewrite import all_blocks
 from stretto.passes.batch_loops import BatchLoops
 from stretto.passes.dce import EliminateDeadCode
-from stretto.passes.distribute import Distribute
-from stretto.passes.distribution_plan import plan_distribution
+from stretto.passes.distribute import Distribute, plan_distribution
 from stretto.passes.pipeline import loop_passes
 from tests.passes.loops import apply, check, contractions, loops_of, targets
 from tests.support import check_unchanged, program_of

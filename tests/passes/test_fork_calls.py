@@ -18,8 +18,8 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
 from stretto.passes.fork_calls import ForkCalls
+from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import ParallelLoops
-from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import apply, check
 from tests.passes.test_parallel_calls import functions_apart, stopped_alike, total, trees

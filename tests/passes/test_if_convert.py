@@ -6,8 +6,7 @@ import pytest
 
 from stretto.device.costs import HOST_COSTS
 from stretto.passes.if_convert import IfConvert
-from stretto.passes.manager import run_passes
-from stretto.passes.target import Target
+from stretto.passes.manager import Target, run_passes
 from tests.passes.loops import check
 from tests.support import check_same_results, check_unchanged, program_of
 

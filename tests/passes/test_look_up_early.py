@@ -9,8 +9,7 @@ from stretto.ir.core import Block, Program
 from stretto.ir.ops import CallOp, IfOp, TensorOp
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.passes.look_up_early import LookUpEarly
-from stretto.passes.manager import run_passes
-from stretto.passes.target import Target
+from stretto.passes.manager import Target, run_passes
 from tests.support import check_same_results, program_of
 
 GPU = LookUpEarly(Target(CUDA_COSTS, 132))

@@ -4,9 +4,13 @@ import pytest
 
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import ForOp, ListLengthOp
-from stretto.passes.analyses.affine import Affine, affine_result
-from stretto.passes.analyses.list_lengths import Length, ListLengths
-from stretto.passes.analyses.loop_dependence import loop_dependence
+from stretto.passes.analyses.loops import (
+    Affine,
+    Length,
+    ListLengths,
+    affine_result,
+    loop_dependence,
+)
 from tests.passes.loops import loops_of
 from tests.support import program_of
 

@@ -15,10 +15,9 @@ from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.options import Options
 from stretto.passes.dce import EliminateDeadCode
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.overlap import Overlap
 from stretto.passes.pipeline import pipeline
-from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
 from tests import backends
 from tests.passes.loops import apply, contractions, loops_of

@@ -16,8 +16,8 @@ from stretto.ir.ops import WhileOp
 from stretto.ir.verifier import called_from
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
+from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import ParallelLoops
-from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import targets
 from tests.passes.test_parallel_loops import W, X, captured, parallel, tried

@@ -17,10 +17,9 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.options import Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.forward_lists import ForwardLists
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.pipeline import pipeline
-from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import apply, check, loops_of
 from tests.sampling import every

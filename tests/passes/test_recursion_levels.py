@@ -12,9 +12,8 @@ from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import WhileOp
 from stretto.ir.verifier import verify
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.recursion_levels import RecursionLevels
-from stretto.passes.target import Target
 from tests.support import assert_same, program_of
 
 
@@ -97,7 +96,7 @@ def test_trees_of_all_shapes(
     rows: int, compared: int | None, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """compared: of how many activations each is compared with each; None: as on GPUs, all."""
-    monkeypatch.setattr("stretto.passes.batching.sorting.MOST_COMPARED", compared)
+    monkeypatch.setattr("stretto.passes.height_steps.MOST_COMPARED", compared)
     program = tree(base=base)
     after = run_passes(program, [levels(rows, before=compared is None)])
     verify(after)

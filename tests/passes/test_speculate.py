@@ -6,9 +6,8 @@ import pytest
 
 from stretto.device.costs import HOST_COSTS
 from stretto.ir.core import Program
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.speculate import Speculate
-from stretto.passes.target import Target
 from tests.support import check_same_results, program_of
 
 MANY = Speculate(Target(HOST_COSTS, 8))

@@ -16,10 +16,10 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
 from stretto.passes.dce import EliminateDeadCode
+from stretto.passes.manager import Target
 from stretto.passes.pipeline import pipeline
 from stretto.passes.skew import Skew
 from stretto.passes.stack_layers import StackLayers
-from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import apply, check, loops_of, targets
 from tests.sampling import every

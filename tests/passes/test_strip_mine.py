@@ -16,10 +16,9 @@ from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.options import Options
 from stretto.passes.dce import EliminateDeadCode
-from stretto.passes.manager import run_passes
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.pipeline import pipeline
 from stretto.passes.strip_mine import StripMine
-from stretto.passes.target import Target
 from tests import backends
 from tests.passes.loops import apply, check, loops_of
 from tests.sampling import every

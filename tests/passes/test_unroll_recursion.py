@@ -19,8 +19,7 @@ from stretto.ir.verifier import verify
 from stretto.machines.cuda.costs import CudaCosts
 from stretto.options import Options
 from stretto.passes.inline import recursive_functions
-from stretto.passes.manager import run_passes
-from stretto.passes.target import Target
+from stretto.passes.manager import Target, run_passes
 from stretto.passes.unroll_recursion import MOST_OPS, UnrollRecursion
 from tests.property.programs import programs
 from tests.support import assert_same, program_of, random_inputs

@@ -24,10 +24,10 @@ from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Options
 from stretto.passes.fork_calls import ForkCalls
-from stretto.passes.manager import Pass, Repeat, run_passes
+from stretto.passes.manager import Pass, Repeat, Target, run_passes
 from stretto.passes.overlap import Overlap
 from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.pipeline import pipeline
@@ -35,7 +35,6 @@ from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
 from stretto.passes.strip_mine import StripMine
-from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
 from stretto.passes.unroll_recursion import UnrollRecursion
 from stretto.schedule.scheduler import schedule

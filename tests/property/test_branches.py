@@ -10,16 +10,15 @@ from stretto.ir.ops import IfOp
 from stretto.ir.printer import print_program
 from stretto.ir.rewrite import Definitions, Replacement, clone_op, clone_program, rewrite_block
 from stretto.ir.verifier import verify
-from stretto.passes.analyses.moving import keeps_types
+from stretto.passes.analyses.ops import keeps_types
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants
 from stretto.passes.if_convert import IfConvert
-from stretto.passes.manager import Pass, Repeat, run_passes
+from stretto.passes.manager import Pass, Repeat, Target, run_passes
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.share_arms import ShareArms
 from stretto.passes.simplify import Simplify
-from stretto.passes.target import Target
 from tests.property.programs import Features, programs
 from tests.support import check_same_results
 

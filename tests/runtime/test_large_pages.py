@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.runtime.large_pages import (
+from stretto.runtime.constants import (
     CHUNK_BYTES,
     LARGE_PAGES,
     LARGE_RESULT,

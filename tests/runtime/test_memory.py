@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from stretto.runtime.memory import usable_memory
+from stretto.runtime.memory_watch import usable_memory
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -11,7 +11,7 @@ import torch
 from stretto.device.expr import Buffer
 from stretto.device.forms import Packing
 from stretto.ir.types import DType
-from stretto.runtime.packing import pack
+from stretto.runtime.constants import pack
 
 Dim = tuple[int, int]
 

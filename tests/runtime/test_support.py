@@ -9,8 +9,8 @@ import pytest
 
 from stretto.errors import BuildError
 from stretto.options import Options
-from stretto.runtime import support
-from stretto.runtime.support import Support, begin
+from stretto.runtime import compiler
+from stretto.runtime.compiler import Support, begin
 
 
 def nothing(library: object) -> None:
@@ -21,7 +21,7 @@ def test_load_takes_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source, options = tmp_path / "answer.cpp", Options(cache_dir=tmp_path / "cache")
     source.write_text('extern "C" int answer() { return 42; }')
     builders = list[bool]()
-    compile_shared = support.compile_shared
+    compile_shared = compiler.compile_shared
 
     def noted(*arguments: object) -> object:
         built = compile_shared(*arguments)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def test_load_takes_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             builders.append(threading.current_thread() is threading.main_thread())
         return built
 
-    monkeypatch.setattr(support, "compile_shared", noted)
+    monkeypatch.setattr(compiler, "compile_shared", noted)
     part = Support(source, nothing)
     begin([part], options)
     begin([part], options)

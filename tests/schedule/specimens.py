@@ -29,7 +29,7 @@ from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
-from stretto.machines.emulator.executable import EmulatedExecutable
+from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.machines.emulator.run import Emulator
 from stretto.machines.interpreter.machine import InterpretedExecutable, InterpreterMachine
 from stretto.machines.machine import BuildStage, Stages

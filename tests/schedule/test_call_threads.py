@@ -11,7 +11,7 @@ from stretto.device.operator import Kernel, LibraryCall
 from stretto.device.tree import Leaf, Tree, TreeFunction
 from stretto.ir.types import DType
 from stretto.schedule.call_threads import has_shares, may_share, share_threads, stretches
-from stretto.schedule.dependence import leaf_nodes
+from stretto.schedule.footprint import leaf_nodes
 from stretto.schedule.scheduler import schedule
 
 COSTS = replace(HOST_COSTS, wake_seconds=0.0)

@@ -14,8 +14,8 @@ from stretto.device.tree import Call, For, If, Leaf, Let, Node, Seq
 from stretto.device.verifier import verify
 from stretto.errors import ScheduleError
 from stretto.ir.types import DType
-from stretto.schedule.blocks import Block, place
 from stretto.schedule.liveness import Event, LiveRange
+from stretto.schedule.memory import Block, place
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, X
 from tests.schedule.trees import (

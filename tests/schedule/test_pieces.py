@@ -8,7 +8,7 @@ from stretto.device.expr import Const, Expr, Index, Position, Reg
 from stretto.device.program import Schedule
 from stretto.device.tree import For, Leaf, Let
 from stretto.ir.types import DType
-from stretto.schedule.pieces import piece_registers
+from stretto.schedule.merge import piece_registers
 
 
 def value(number: int) -> Expr:

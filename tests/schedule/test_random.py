@@ -15,8 +15,8 @@ from stretto.device.text import parse_program, print_program
 from stretto.device.tree import Tree, leaves, map_tree
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError
+from stretto.machines.emulator.memory import RaceError, UninitialisedRead
 from stretto.machines.emulator.run import Emulator
-from stretto.machines.emulator.shadow import RaceError, UninitialisedRead
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import Policy
 from stretto.schedule.scheduler import schedule

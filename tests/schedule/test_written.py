@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto.device.expr import Access, Buffer, Index
 from stretto.device.regions import Body
 from stretto.device.tree import Call, Leaf, Node, Seq, Tree
-from stretto.schedule.written import ordered_buffers
+from stretto.schedule.scheduler import ordered_buffers
 from tests.schedule.programs import OUT, A, X, kernel
 from tests.schedule.trees import buffer, function
 

@@ -12,7 +12,7 @@ from stretto.device.operator import LibraryCall
 from stretto.ir.types import DType
 from stretto.simulator.devices import H200
 from stretto.simulator.graph_run import GraphCosts, GraphRun, Profile, captured_costs, run_graph
-from stretto.simulator.library_work import library_work
+from stretto.simulator.library_kernels import library_work
 from stretto.simulator.occupancy import LIMITS, BlockNeeds, Room
 from tests.schedule.trees import EAGER
 

@@ -21,9 +21,8 @@ from stretto.errors import ScheduleError
 from stretto.ir.types import DType
 from stretto.options import Options
 from stretto.schedule.scheduler import schedule
-from stretto.simulator.control import Assumed
+from stretto.simulator.control import Assumed, Recorded
 from stretto.simulator.devices import CPU, GPUS, Device, find_device
-from stretto.simulator.follow import Recorded
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import Simulator, simulate
 from stretto.simulator.work import KeptPart

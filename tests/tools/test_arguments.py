@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.tools.arguments import tensor_names
+from stretto.tools.explain import tensor_names
 
 X = torch.zeros(1)
 

@@ -8,7 +8,7 @@ import pytest
 
 import stretto
 from stretto.errors import BuildError
-from stretto.tools.cache import CacheFolder
+from stretto.tools.doctor import CacheFolder
 from tests.tools.programs import DECAY, decay
 
 

@@ -10,7 +10,7 @@ import torch
 
 import stretto
 from stretto.tools import doctor
-from stretto.tools.cache import CacheFolder
+from stretto.tools.doctor import CacheFolder
 
 OPTIONS = stretto.Options(threads=1)
 

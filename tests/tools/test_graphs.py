@@ -11,8 +11,7 @@ from torch import Tensor
 
 import stretto
 from stretto.options import Options
-from stretto.tools.graph_picture import write_picture
-from stretto.tools.graphs import graph_data, graph_model, ways_cells
+from stretto.tools.graphs import graph_data, graph_model, ways_cells, write_picture
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError
 

@@ -14,11 +14,23 @@ import torch
 from matplotlib.image import imread
 
 import stretto
-from stretto.tools.colors import FEW, MANY, REST, kernel_colors
 from stretto.tools.profile import Profile, ProfiledKernel, make_profile
-from stretto.tools.timeline import trace, write_page, write_picture, write_trace, writer_of
-from stretto.tools.timeline_page import page, page_data, summary
-from stretto.tools.timeline_picture import close_window, draw
+from stretto.tools.timeline import (
+    FEW,
+    MANY,
+    REST,
+    close_window,
+    draw,
+    kernel_colors,
+    page,
+    page_data,
+    summary,
+    trace,
+    write_page,
+    write_picture,
+    write_trace,
+    writer_of,
+)
 from tests.tools.profiles import profile
 from tests.tools.programs import DECAY, decay
 

@@ -14,8 +14,7 @@ import pytest
 import stretto
 from stretto.errors import StrettoWarning
 from stretto.tuning import database as databases
-from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.device import MeasuredDevice, this_cpu
+from stretto.tuning.database import Database, KernelTime, MeasuredDevice, this_cpu
 
 DEVICE = MeasuredDevice("a processor", "key", 2)
 OTHER = MeasuredDevice("another processor", "other key", 2)
@@ -147,7 +146,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.device import MeasuredDevice
+from stretto.tuning.database import MeasuredDevice
 device, me = MeasuredDevice("", "key", 2), sys.argv[2]
 database = Database(Path(sys.argv[1]))
 for n in range(60):

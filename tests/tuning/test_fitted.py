@@ -19,8 +19,7 @@ from stretto.tools import calibrate as calibrating
 from stretto.tools import calibration_probes as probes
 from stretto.tools.calibrate import Timed, calibrate, waits
 from stretto.tools.doctor import check_measurements
-from stretto.tuning.database import Database
-from stretto.tuning.device import this_cpu
+from stretto.tuning.database import Database, this_cpu
 
 MACHINE = CpuMachine("cpu")
 

@@ -41,7 +41,7 @@ def call_seconds(call: LibraryCall, costs: CostModel, threads: int) -> float:
 
 def _operations(call: LibraryCall, made: float, costs: CostModel) -> float:
     """Of a product. Each element of the result is a sum over what two operands share, as in
-    `passes/analyses/work.py`."""
+    `passes/analyses/ops.py`."""
     if not properties(call.target).is_product:
         return 0.0
     tensors = [item for item in call.inputs if isinstance(item, Buffer)]

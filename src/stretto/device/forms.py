@@ -57,9 +57,9 @@ class Packing:
 
     tile: 2 or 4 where the source, weights [out, in, 3, 3], is first transformed for the minimal
     filtering algorithm of tiles of so many pixels along a side: to [out, in, tile + 2, tile + 2]
-    (`runtime/packing.py`). line: where it is not 0, the source has any taps, and groups of three of
-    them along this dim, 2 or 3, are transformed: to [out, in, taps of the other dim, groups, tile +
-    2].
+    (`runtime/constants.py`). line: where it is not 0, the source has any taps, and groups of three
+    of them along this dim, 2 or 3, are transformed: to [out, in, taps of the other dim, groups,
+    tile + 2].
     """
 
     buffer: Buffer

@@ -2,20 +2,213 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from stretto.device.user_kernels import Linear, Region, UserKernel
 from stretto.errors import RunError
-from stretto.extending.run_cpp import CppTasks
-from stretto.extending.run_triton import TritonTasks
-from stretto.extending.tasks import Box, Guarded, Number, Tasks, bits, guarded
+from stretto.ir.types import DType
+from stretto.machines.cpu.pool import HEADERS
+from stretto.machines.cpu.printer.expr import MEMORY_TYPES
+from stretto.machines.cpu.user_source import compile_error, definition, namespace
+from stretto.machines.cuda.interpreter import InterpretedKernel
+from stretto.machines.cuda.printer.program import HEADER, library_text
+from stretto.machines.cuda.printer.scalar import POINTER_TYPES
+from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
+from stretto.machines.cuda.template import power
+from stretto.machines.cuda.templates.user import block_sizes, number_text
+from stretto.machines.cuda.user_source import definitions
 from stretto.ops.infer import resolve
+from stretto.options import Options
+from stretto.runtime.compiler import compile_shared
+
+# ---- Single tasks of a kernel, on tensors between guards: what its check runs.
+
+
+GUARD = 64
+"""Elements before and behind each tensor, which belong to nobody."""
+
+Box = tuple[tuple[int, int], ...]
+"""The range of each index."""
+Number = bool | int | float
+
+
+class Tasks(Protocol):
+    """The tasks of a kernel in one language, on tensors of certain sizes."""
+
+    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number], /) -> None:
+        """One task. held: the tensors in the order of the schema, then the result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A tensor with guards around it: `result` is a view into `memory`; `before` is a copy of that
+    from before the call. Both are bits."""
+
+    memory: Tensor
+    before: Tensor
+    result: Tensor
+
+    @property
+    def guarded(self) -> Tensor:
+        return bits(self.memory)
+
+    def around(self, inside: Tensor) -> Tensor:
+        """A mask of the memory."""
+        mask = torch.zeros(self.memory.numel(), dtype=torch.bool)
+        mask[GUARD : GUARD + inside.numel()] = inside.reshape(-1)
+        return mask
+
+    def positions(self, mask: Tensor, like: Tensor) -> str:
+        """The first of some elements, for people."""
+        at = int(mask.nonzero()[0, 0]) - GUARD
+        if at < 0 or at >= like.numel():
+            side = "before" if at < 0 else "behind"
+            return f"{-at if at < 0 else at - like.numel() + 1} elements {side} the tensor"
+        found: list[int] = []
+        for size in reversed(like.shape):
+            at, rest = divmod(at, size)
+            found.insert(0, rest)
+        return f"element {tuple(found)}"
+
+
+def guarded(tensor: Tensor, known: Tensor, poison: int) -> Guarded:
+    memory = _poison(tensor.numel() + 2 * GUARD, tensor.dtype, poison)
+    inner = memory[GUARD : GUARD + tensor.numel()].view(tensor.shape)
+    inner[known] = tensor[known]
+    return Guarded(memory, bits(memory).clone(), inner)
+
+
+def _poison(count: int, dtype: torch.dtype, kind: int) -> Tensor:
+    """NaN of two kinds, or rubbish of two kinds."""
+    if dtype.is_floating_point:
+        found = torch.full((count,), float("nan"), dtype=dtype)
+        return -found if kind else found
+    if dtype is torch.bool:
+        return torch.full((count,), bool(kind))
+    info = torch.iinfo(dtype)
+    return torch.full((count,), info.max - 1 if kind else info.min // 2 + 1, dtype=dtype)
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+# ---- Runs single tasks of a kernel's C++, for its check.
+
+
+_NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class CppTasks:
+    """function: `(pointers, ranges and sizes and strides, numbers)` runs one task."""
+
+    function: Any
+
+    @staticmethod
+    def of(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> CppTasks:
+        """Raises BuildError for C++ that does not compile."""
+        return CppTasks(_compiled(kernel, tensors, wanted))
+
+    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
+        pointers = [item.memory[GUARD:].data_ptr() for item in held]
+        sizes = [n for item in held for n in (*item.result.shape, *item.result.stride())]
+        ranges = [end for interval in box for end in interval]
+        self.function(
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            (ctypes.c_int64 * (len(ranges) + len(sizes)))(*ranges, *sizes),
+            (ctypes.c_double * max(len(numbers), 1))(*map(float, numbers)),
+        )
+
+
+def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
+    """A function `(pointers, ranges and sizes and strides, numbers)` that runs one task."""
+    indices = sum(part.start is not None for part in kernel.write.parts)
+    spans = [f"stretto::Range{{n[{2 * k}], n[{2 * k + 1}]}}" for k in range(indices)]
+    place, views = 2 * indices, list[str]()
+    regions = [*zip(kernel.reads, tensors, strict=True), (kernel.write, wanted)]
+    for number, (region, tensor) in enumerate(regions):
+        rank, is_result = len(region.parts), number == len(tensors)
+        kind = MEMORY_TYPES[DType.from_torch(tensor.dtype)]
+        kind = kind if is_result else f"const {kind}"
+        dims = [f"n[{place + k}]" for k in range(rank)] or ["1"]
+        steps = [f"n[{place + rank + k}]" for k in range(rank)] or ["0"]
+        held = f"({kind}*)p[{number}], {{{', '.join(dims)}}}, {{{', '.join(steps)}}}"
+        views.append(f"stretto::View<{kind}, {rank}>{{{held}}}")
+        place += 2 * rank
+    numbers = [f"({_NUMBER_TYPES[t]})v[{k}]" for k, (_, t) in enumerate(kernel.numbers)]
+    *reads, result = views
+    arguments = ", ".join([*spans, *reads, *numbers, result])
+    source = f"""\
+#include "tile.h"
+{definition(kernel)}
+extern "C" void task(void** p, const int64_t* n, const double* v) {{
+    {namespace(kernel)}::{kernel.entry}({arguments});
+}}
+"""
+    with compile_error(kernel):
+        library = ctypes.CDLL(str(compile_shared(source, Options(), HEADERS).path))
+    function = library.task
+    function.restype = None
+    return function
+
+
+# ---- Runs single tasks of a kernel's Triton, for its check: the text is interpreted.
+
+
+@dataclass(slots=True)
+class TritonTasks:
+    """programs: a module that runs one task, by its text."""
+
+    kernel: UserKernel
+    programs: dict[str, InterpretedKernel] = field(default_factory=dict[str, InterpretedKernel])
+
+    def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
+        """Raises RunError for an access outside of a tensor, and whatever else Triton refuses."""
+        source = self._source(held, box, numbers)
+        if source.text not in self.programs:
+            self.programs[source.text] = InterpretedKernel(source)
+        control = torch.zeros(PROGRESS + 1, dtype=torch.int64)
+        tensors = [item.result.reshape(-1) for item in held]
+        ends = [end for interval in box for end in interval]
+        self.programs[source.text].launch([control, *tensors, *ends])
+
+    def _source(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> TritonSource:
+        kernel, code = self.kernel, self.kernel.triton
+        assert code is not None
+        names = [*(read.tensor for read in kernel.reads), kernel.write.tensor]
+        parameters = [Parameter("control", "*i64", "control")]
+        arguments: list[str] = []
+        lanes = max(power(last - first) for first, last in box) if box else 1
+        tiles = [last - first for first, last in box]
+        for number, block in enumerate(block_sizes(kernel, tiles, lanes ** max(len(box), 1))):
+            arguments.append(f"stretto_Range(begin{number}, end{number}, {block})")
+        views: list[str] = []
+        for number, (name, item) in enumerate(zip(names, held, strict=True)):
+            kind = POINTER_TYPES[DType.from_torch(item.result.dtype)]
+            parameters.append(Parameter(f"p{number}_{name}", kind, "buffer", number))
+            shape, steps = tuple(item.result.shape), item.result.stride()
+            views.append(f"stretto_View(p{number}_{name}, {shape}, {steps})")
+        for number in range(len(box)):
+            parameters += [Parameter(f"{n}{number}", "i32", "size") for n in ("begin", "end")]
+        *reads, result = views
+        call = ", ".join([*arguments, *reads, *map(number_text, numbers), result])
+        head = f"def {ENTRY}({', '.join(parameter.name for parameter in parameters)}):"
+        entry = f"@triton.jit\n{head}\n    {code.entry}({call})\n"
+        text = "\n\n".join([HEADER, library_text(), *definitions([kernel]), entry])
+        return TritonSource(text, tuple(parameters), (), 1, 4, user_kernels=(kernel,))
+
 
 TILES = 3
 """Each index is tried whole, in about so many parts, and value by value where there are few."""

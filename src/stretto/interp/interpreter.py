@@ -7,6 +7,7 @@ that is wrong.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ import torch
 from stretto.deadline import Deadline
 from stretto.errors import RunError
 from stretto.interp.check import bind_results, bind_values, size_value
-from stretto.interp.recursion import deep_recursion
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.failure import eager_class, run_error
 from stretto.ir.ops import (
@@ -44,9 +44,48 @@ from stretto.ir.printer import print_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
-from stretto.ops.generators import generator_named
+from stretto.locks import ForkSafeLock
+from stretto.ops.effects import generator_named
 from stretto.ops.infer import named_arguments, resolve
 from stretto.ops.properties import misfit, relations_of_sizes
+from stretto.stack import depth_within_stack
+
+# ---- The recursion limit of Python, raised while a Program runs: its calls are many in Python.
+
+
+_PYTHON_CALLS_PER_CALL = 40
+"""More than a call nested in several ifs and loops needs."""
+
+
+@dataclass
+class _Raised:
+    """How many runs need a raised limit now, and the limit before the first of them."""
+
+    runs: int = 0
+    before: int = 0
+
+
+_raised = _Raised()
+_lock = ForkSafeLock()
+
+
+@contextmanager
+def deep_recursion(depth: int) -> Generator[None]:
+    """Leaves room for Programs that call `depth` deep. Runs in several threads may overlap."""
+    with _lock:
+        if _raised.runs == 0:
+            _raised.before = sys.getrecursionlimit()
+        _raised.runs += 1
+        needed = depth_within_stack(_raised.before + depth * _PYTHON_CALLS_PER_CALL)
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), needed))
+    try:
+        yield
+    finally:
+        with _lock:
+            _raised.runs -= 1
+            if _raised.runs == 0:
+                sys.setrecursionlimit(_raised.before)
+
 
 STACK_ENDED = "recursion is deeper than Python's stack allows"
 

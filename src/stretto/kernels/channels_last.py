@@ -42,15 +42,15 @@ from stretto.device.tree import Call, Node, Tree, TreeFunction, inputs, leaves, 
 from stretto.kernels.contraction import (
     Convolution,
     convolution_of,
+    factors,
     flat_stride,
     image_load,
     loads_of,
     stride,
 )
+from stretto.kernels.groups import NewBuffers, replace_operators
 from stretto.kernels.panels import constant_layout
-from stretto.kernels.products import factors
 from stretto.kernels.split_reductions import SPLIT
-from stretto.kernels.steps import NewBuffers, replace_operators
 
 T = TypeVar("T")
 RANKS = (3, 4)

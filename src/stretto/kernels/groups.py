@@ -6,11 +6,13 @@ tied to the task's range of the grid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from stretto.device.expr import Buffer, Extent, Reg, Var
+from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import LibraryCall, Operator, Span
-from stretto.device.tree import Check, Let
+from stretto.device.tree import Check, Let, Tree, TreeFunction, map_leaves
 from stretto.device.user_kernels import whole_dims
 from stretto.ir.sizes import Symbol
 
@@ -65,3 +67,36 @@ def divisible(operator: Operator) -> bool:
         for index in operator.out.index
         for atom in index.atoms()
     )
+
+
+# ---- Replaces operators by several steps, with new buffers between them.
+
+
+@dataclass(slots=True)
+class NewBuffers:
+    """The new locals of one function."""
+
+    function: str
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+
+    def name(self, hint: str) -> str:
+        """Of the next one."""
+        return f"{self.function}.{hint}{len(self.buffers)}"
+
+
+def replace_operators(
+    tree: Tree[Items], steps: Callable[[Operator, NewBuffers], tuple[LeafItem, ...]]
+) -> Tree[Items]:
+    """The tree with what `steps` gives in place of each operator."""
+
+    def function(old: TreeFunction[Items]) -> TreeFunction[Items]:
+        new = NewBuffers(old.name)
+
+        def leaf(items: Items) -> Items:
+            lists = (steps(i, new) if isinstance(i, Operator) else (i,) for i in items)
+            return tuple(step for found in lists for step in found)
+
+        body = map_leaves(old.body, leaf)
+        return replace(old, locals=(*old.locals, *new.buffers), body=body)
+
+    return Tree(tuple(function(old) for old in tree.functions), tree.externals)

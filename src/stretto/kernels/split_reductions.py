@@ -37,9 +37,8 @@ from stretto.device.forms import Items
 from stretto.device.operator import Combine, Operator
 from stretto.device.tree import Tree
 from stretto.ir.types import DType
-from stretto.kernels.groups import divisible
-from stretto.kernels.products import factors
-from stretto.kernels.steps import NewBuffers, replace_operators
+from stretto.kernels.contraction import factors
+from stretto.kernels.groups import NewBuffers, divisible, replace_operators
 
 SPLIT = (Combine.SUM, Combine.PROD, Combine.MAX, Combine.MIN, Combine.ANY, Combine.ALL)
 HALVES = (DType.F16, DType.BF16)

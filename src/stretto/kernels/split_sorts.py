@@ -44,7 +44,7 @@ from stretto.device.forms import Items, LeafItem
 from stretto.device.operator import SORTS, Combine, LibraryCall, Operator
 from stretto.device.tree import Tree
 from stretto.ir.types import DType
-from stretto.kernels.steps import NewBuffers, replace_operators
+from stretto.kernels.groups import NewBuffers, replace_operators
 from stretto.lowering.lazy import cast, placed, placed_at, variables
 
 

@@ -7,12 +7,14 @@ each kernel by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
-from typing import Protocol
+from typing import Protocol, Self
 
 from stretto.device.costs import CostModel
+from stretto.device.expr import Apply, Const, Index, Position, Reg
 from stretto.device.forms import Items
 from stretto.device.operator import (
     Kernel,
@@ -24,7 +26,9 @@ from stretto.device.operator import (
     UniqueNames,
 )
 from stretto.device.regions import Body, Statement
-from stretto.device.tree import Tree, map_tree
+from stretto.device.tree import Check, If, Leaf, Let, Node, Seq, Tree, grow_leaves, map_tree
+from stretto.ir.sizes import Symbol, symbols_in
+from stretto.ir.types import DType
 from stretto.kernels.fuse import fuse, split
 from stretto.kernels.groups import Group, Grouped
 from stretto.remarks import Remarks
@@ -155,3 +159,154 @@ def cheapest_of(variants: Iterable[Variant], costs: CostModel) -> Variant:
         if variant.seconds * costs.later_gain < first.seconds:
             first = variant
     return first
+
+
+# ---- Leaves in two ways: for few rows and for many, of which each call takes the one that is
+# faster.
+#
+# What is right for many images, a task for each with all convolutions in it, leaves all units but
+# one without work where there is one image. So a leaf whose best kernels for the usual sizes are
+# bad for small ones becomes a branch on a size, with kernels of its own in each arm:
+#
+#     leaf: relu, convolution      =>      if n <= 1: a kernel each, its image cut into rows
+#                                          else: one kernel, a task for each image
+#
+# So does a leaf that computes as many rows as the run decides, in any function: few rows of a
+# product are the work of all units only where these share its columns.
+#
+#     leaf: let n, products of n rows      =>      leaf: let n
+#                                                  if n <= 4: products whose columns are cut
+#                                                  else: products whose rows are cut
+#
+# Changes: leaves of main that use a size of the call, leaves that begin with that of a size.
+# Needs: nothing, costs decide. Guarantees: both arms compute the same, for all sizes, and are
+# verified so; the branch decides about time only.
+
+
+SMALL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Sizes for which kernels of their own may pay, from the first of these up to some later one."""
+
+
+class RangedSelector(Selector, Protocol):
+    """A selector that says how kernels do for other sizes than usual ones."""
+
+    def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> Self:
+        """The same for these sizes. What a trial finds is not computed: nothing is packed."""
+        ...
+
+    def seconds(self, group: Group, variant: Variant | None = None) -> float:
+        """How long a variant takes that was chosen for other sizes; without one, how long a way
+        would take that gives all units the same share."""
+        ...
+
+    def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, Self] | None:
+        """Up to which size of a dim that the run decides other kernels pay, and the selector of
+        these; None where they do not."""
+        ...
+
+
+Open = Callable[[Items, Selector], OpenBody]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Opens the kernels of a tree."""
+
+    selector: RangedSelector
+    open: Open
+
+    def opened(self, tree: Tree[Items]) -> Tree[OpenBody]:
+        """The tree with its kernels, in main with branches on sizes where these pay."""
+        functions = (
+            one.with_body(
+                grow_leaves(one.body, self._branched if one.name == "main" else self._leaf)
+            )
+            for one in tree.functions
+        )
+        return Tree(tuple(functions), tree.externals)
+
+    def _leaf(self, items: Items) -> Node[OpenBody]:
+        return self._decided(items) or Leaf(self.open(items, self.selector))
+
+    def _decided(self, items: Items) -> Node[OpenBody] | None:
+        """A branch on the size of a dim that the run decides before the first operator."""
+        lead = tuple(takewhile(lambda item: isinstance(item, Let | Check), items))
+        operators = [item for item in items if isinstance(item, Operator)]
+        if len(operators) > self.selector.costs.branch_operators:
+            return None
+        for register in (item.reg for item in lead if isinstance(item, Let)):
+            using = [operator for operator in operators if register in operator.dims]
+            found = self.selector.few(register, using) if using else None
+            if found is not None:
+                most, selector = found
+                few = Leaf(self.open(items[len(lead) :], selector))
+                many = Leaf(self.open(items[len(lead) :], self.selector))
+                holds = _at_most(Index.of(register), most)
+                reg = Reg(f"{register.name} <= {most}", DType.BOOL)
+                before = (
+                    *(item for item in lead if isinstance(item, Let | Check)),
+                    Let(reg, holds),
+                )
+                return Seq((Leaf(before), If(reg, few, many)))
+        return None
+
+    def _branched(self, items: Items) -> Node[OpenBody]:
+        usual = self.open(items, self.selector)
+        operators = [item for item in items if isinstance(item, Operator)]
+        symbols = symbols_in(dim for op in operators for dim in op.dims if not isinstance(dim, Reg))
+        if len(operators) > self.selector.costs.branch_operators:
+            return Leaf(usual)
+        for symbol in symbols:
+            largest = self._largest(items, usual, symbol)
+            if largest is not None:
+                small = self.open(items, self.selector.at({symbol: _first(symbol)}, trial=False))
+                reg = Reg(f"{symbol.name} <= {largest}", DType.BOOL)
+                holds = _at_most(Index.of(symbol), largest)
+                return Seq((Leaf((Let(reg, holds),)), If(reg, Leaf(small), Leaf(usual))))
+        return self._decided(items) or Leaf(usual)
+
+    def _largest(self, items: Items, usual: OpenBody, symbol: Symbol) -> int | None:
+        """Up to which size kernels of their own pay; None where they do not."""
+        first = _first(symbol)
+        if symbol.assumed <= first:
+            return None
+        before = list(_chosen(usual, self.selector))
+        now = self.selector.at({symbol: first}, trial=True)
+        ideal = sum(now.seconds(group) for group, _ in before)
+        if not self._pays(_total(before, now), ideal):
+            return None
+        after = list(_chosen(self.open(items, now), now))
+        if not self._pays(_total(before, now), _total(after, now)):
+            return None
+
+        def is_faster(size: int) -> bool:
+            there = self.selector.at({symbol: size}, trial=True)
+            return _total(after, there) < _total(before, there)
+
+        sizes = (size for size in SMALL if first <= size < symbol.assumed)
+        return max(takewhile(is_faster, sizes), default=None)
+
+    def _pays(self, before: float, after: float) -> bool:
+        costs = self.selector.costs
+        return before > costs.branch_gain * after and before - after > costs.branch_seconds
+
+
+def _at_most(size: Index, most: int) -> Apply:
+    return Apply("le", (Position(size), Const(most, DType.I64)), DType.BOOL)
+
+
+def _first(symbol: Symbol) -> int:
+    """The smallest size that has anything to compute."""
+    return max(symbol.low, 1)
+
+
+def _chosen(body: OpenBody, selector: Selector) -> Iterator[tuple[Group, Variant]]:
+    for item in body:
+        if isinstance(item, OpenKernel):
+            yield item.group, cheapest_of(item.variants, selector.costs)
+
+
+def _total(chosen: list[tuple[Group, Variant]], selector: RangedSelector) -> float:
+    """The seconds of kernels one after the other, with a wait behind each."""
+    waits = len(chosen) * selector.costs.wait_seconds
+    return waits + sum(selector.seconds(group, variant) for group, variant in chosen)

@@ -46,9 +46,8 @@ from stretto.ir.size_bounds import at_most, maximum
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, DType, TensorType
-from stretto.lowering.externals import Externals
-from stretto.lowering.joints import Joint
 from stretto.lowering.lazy import (
+    Joint,
     Lazy,
     cast,
     constant,
@@ -60,7 +59,7 @@ from stretto.lowering.lazy import (
     whole_buffer,
 )
 from stretto.lowering.limits import Range, most
-from stretto.lowering.lists.slots import ListSlots
+from stretto.lowering.lists.slots import Externals, ListSlots
 from stretto.lowering.lists.storage import ListStorage
 from stretto.lowering.row_results import Rows, RowTarget
 from stretto.lowering.uses import Uses

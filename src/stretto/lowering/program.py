@@ -2,67 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from stretto.device.costs import HOST_COSTS, CostModel
-from stretto.device.expr import (
-    Apply,
-    Buffer,
-    Const,
-    Index,
-    Position,
-    Reg,
-    size_register,
+from stretto.device.expr import Apply, Buffer, Const, Expr, Index, Position, Reg, size_register
+from stretto.device.forms import Items, Lowered, Output, OutputList, OutputTensor, ProgramInterface
+from stretto.device.operator import DRAWS, Operator
+from stretto.device.runs import called, called_outside, reached
+from stretto.device.tree import (
+    Call,
+    Check,
+    CheckCode,
+    Leaf,
+    Let,
+    Node,
+    Seq,
+    Tree,
+    TreeFunction,
+    children,
+    is_parallel,
+    leaves,
+    rebuilt,
+    walk,
 )
-from stretto.device.forms import (
-    Items,
-    Lowered,
-    Output,
-    OutputList,
-    OutputTensor,
-    ProgramInterface,
-)
-from stretto.device.operator import DRAWS
-from stretto.device.tree import CheckCode, Seq, Tree, TreeFunction
 from stretto.device.user_kernels import kernel_for
 from stretto.errors import CodegenError, LibraryLayoutError, NotLowered
 from stretto.ir.core import Function, Op, Program, Value
 from stretto.ir.ops import CallOp, ConstantOp, LiteralOp, SizeOp, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType, ListType, TensorType
-from stretto.lowering.apart import settle_parallel
-from stretto.lowering.bases import pass_bases
 from stretto.lowering.calls import Passed, passed, row_register, size_parameters
 from stretto.lowering.control import lower_control
-from stretto.lowering.externals import Externals
-from stretto.lowering.function import LeftToTorch, Lowering
-from stretto.lowering.joints import joints
-from stretto.lowering.lazy import (
-    Lazy,
-    cast,
-    constant,
-    register_value,
-    stored,
-)
-from stretto.lowering.library import is_left, library_call
-from stretto.lowering.lists.slots import ListSlots, list_slots
+from stretto.lowering.function import LeftToTorch, Lowering, base_register
+from stretto.lowering.lazy import Lazy, cast, constant, joints, register_value, stored
+from stretto.lowering.library import is_left, library_call, lower_kernel
+from stretto.lowering.lists.slots import Externals, ListSlots, list_slots
 from stretto.lowering.lists.storage import list_storage
 from stretto.lowering.row_results import Rows, RowTarget, row_results
 from stretto.lowering.rules import RULES
 from stretto.lowering.targets import (
+    NO_UPDATES,
     LateTarget,
     ListTarget,
+    Updates,
     bind,
     bind_all,
+    check_updates,
     claim_destinations,
     finish,
     is_register,
 )
-from stretto.lowering.updates import NO_UPDATES, Updates, check_updates
-from stretto.lowering.user_kernels import lower_kernel
 from stretto.ops.effects import is_draw
 from stretto.ops.infer import COMPARISONS
 from stretto.ops.properties import misfit, relations_of_sizes
+
+# ---- Which parallel loops stay parallel, once all functions have been lowered.
+#
+# A unit runs what its iterations call by itself, so a function that they come to calls no
+# library, makes nothing of a size that the call decides, and is called by nothing else.
+
+
+def settle_parallel(
+    functions: Sequence[TreeFunction[Items]],
+) -> tuple[TreeFunction[Items], ...]:
+    """The functions, where loops are parallel only if all that they call may run apart."""
+    callees = {function.name: called(function.body) for function in functions}
+    refused = {function.name for function in functions if not _runs_apart(function)}
+    settled = tuple(functions)
+    while True:
+        shared = refused | _called_outside(settled)
+        after = tuple(one.with_body(_settled(one.body, shared, callees)) for one in settled)
+        if after == settled:
+            return settled
+        settled = after
+
+
+def _runs_apart(function: TreeFunction[Items]) -> bool:
+    items = (item for body in leaves(function.body) for item in body)
+    return all(isinstance(item, Operator | Let | Check) for item in items) and not any(
+        buffer.is_sized or buffer.kind == "list" for buffer in function.locals
+    )
+
+
+def _reached(node: Node[Items], callees: dict[str, set[str]]) -> set[str]:
+    """The functions that a node comes to."""
+    names = called(node)
+    return names.union(*(reached(name, callees) for name in names))
+
+
+def _called_outside(functions: Sequence[TreeFunction[Items]]) -> set[str]:
+    """The functions that `main` comes to by calls in no parallel loop; itself among them."""
+    bodies = {function.name: function.body for function in functions}
+    found, waiting = set[str](), ["main"]
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        waiting += called_outside(bodies[name]) - found
+    return found
+
+
+def _settled(node: Node[Items], shared: set[str], callees: dict[str, set[str]]) -> Node[Items]:
+    if isinstance(node, Leaf | Call):
+        return node
+    if is_parallel(node):
+        return replace(node, parallel=not _reached(node, callees) & shared)
+    return rebuilt(node, [_settled(child, shared, callees) for child in children(node)])
+
+
+# ---- Passing the bases of stacks: the last step of the lowering.
+#
+# While functions are lowered, each one notes the stacks that it uses, and a call passes the bases
+# that it raises. Only then is it known which stacks a function uses, with all that it calls. The
+# bases of these stacks become its parameters; where a call raises none, it passes its caller's.
+
+
+def pass_bases(
+    functions: Sequence[TreeFunction[Items]], used: Mapping[str, set[Buffer]]
+) -> tuple[TreeFunction[Items], ...]:
+    """The functions with bases as parameters. `used`: what each one uses itself; main has none."""
+    stacks = {
+        name: tuple(sorted(found, key=lambda buffer: buffer.slot))
+        for name, found in _with_callees(functions, used).items()
+    }
+    named = {function.name: function for function in functions}
+
+    def complete(call: Call[Items], caller: str) -> Call[Items]:
+        given = dict(call.registers)
+        callee = named[call.function]
+        passed = [(reg, given[reg]) for reg in callee.params]
+        for buffer in stacks[callee.name]:
+            reg = base_register(callee.name, buffer)
+            passed.append((reg, given.get(reg, _base(caller, buffer))))
+        return replace(call, registers=tuple(passed))
+
+    def extended(function: TreeFunction[Items]) -> TreeFunction[Items]:
+        body = _map_calls(function.body, lambda call: complete(call, function.name))
+        own = () if function.name == "main" else stacks[function.name]
+        bases = (base_register(function.name, buffer) for buffer in own)
+        return replace(function, params=(*function.params, *bases), body=body)
+
+    return tuple(extended(function) for function in functions)
+
+
+def _base(caller: str, buffer: Buffer) -> Expr:
+    if caller == "main":
+        return Const(0, DType.I64)
+    return Position(Index.of(base_register(caller, buffer)))
+
+
+def _with_callees(
+    functions: Sequence[TreeFunction[Items]], used: Mapping[str, set[Buffer]]
+) -> dict[str, set[Buffer]]:
+    total = {function.name: set(used[function.name]) for function in functions}
+    changed = True
+    while changed:
+        changed = False
+        for function in functions:
+            found = total[function.name]
+            before = len(found)
+            for node in walk(function.body):
+                if isinstance(node, Call):
+                    found |= total[node.function]
+            changed |= len(found) > before
+    return total
+
+
+def _map_calls(node: Node[Items], change: Callable[[Call[Items]], Call[Items]]) -> Node[Items]:
+    match node:
+        case Leaf():
+            return node
+        case Call():
+            return change(node)
+        case _:
+            return rebuilt(node, [_map_calls(child, change) for child in children(node)])
 
 
 def lower(

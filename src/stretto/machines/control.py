@@ -42,7 +42,7 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines import statements as code
 from stretto.machines.terms import Term, call, infix, literal, separated
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 
 CHECK_CODES = {
     "list_full": Status.LIST_FULL,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from stretto.device.expr import Apply, Const, Expr, Load, Position
 from stretto.ir.types import DType
-from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder
+from stretto.machines.statements import Builder, Naming
 from stretto.machines.terms import Term
 
 HALVES = (DType.F16, DType.BF16)

@@ -23,16 +23,15 @@ from stretto.errors import CodegenError, ScheduleError
 from stretto.ir.ops import TensorOp
 from stretto.lowering.library import is_left
 from stretto.lowering.program import lower
-from stretto.machines.library_report import LibraryChoice, Product
-from stretto.machines.machine import BuildStage, Stages
+from stretto.machines.machine import BuildStage, LibraryChoice, Product, Stages
 from stretto.machines.stages import LOWER, SCHEDULE, SELECT, VERIFY
 from stretto.ops.properties import properties
 from stretto.remarks import Remarks
 from stretto.schedule.alternatives import alone_seconds
 from stretto.simulator.devices import Device, device_for
+from stretto.simulator.graph_run import Profiler
 from stretto.simulator.launches import LEAST_GAIN
 from stretto.simulator.library_kernels import library_estimate
-from stretto.simulator.profiles import Profiler
 
 AUTO = "auto"
 """What `Options.library` is where this choice is made."""

@@ -2,18 +2,124 @@
 
 from __future__ import annotations
 
-from stretto.device.forms import Scheduled
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from stretto.device.forms import Form as DeviceForm
+from stretto.device.forms import Lowered, Scheduled, Selected, externals
+from stretto.device.text import parse_form, print_form
 from stretto.device.verifier import verify_form, verify_selection
+from stretto.errors import ScheduleError
 from stretto.ir.core import Program
+from stretto.ir.ops import ConstantOp
+from stretto.ir.parser import parse_program
+from stretto.ir.printer import print_program
 from stretto.ir.printer import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
 from stretto.lowering.function import LeftToTorch
 from stretto.lowering.program import lower
-from stretto.machines.forms import KERNELS, OPERATORS, OPTIMISED, SCHEDULED
-from stretto.machines.machine import BuildStage, Stages
+from stretto.machines.machine import BuildStage, Form, Stages, Supply
 from stretto.passes.manager import run_passes
 from stretto.schedule.policies import chosen_policy
 from stretto.schedule.scheduler import schedule_with_report
+
+# ---- The forms of a program that all machines share: `dump_dir` writes them, `stretto opt` reads
+# them.
+#
+# A text that is read back is parsed and verified. The tensors of constants are in no text: they
+# are asked of a `Supply`.
+
+
+F = TypeVar("F", bound=DeviceForm)
+
+
+# ---- Programs --------------------------------------------------------------------------------
+def _read_program(text: str, supply: Supply) -> Program:
+    program = parse_program(text)
+    for op in program.walk():
+        if isinstance(op, ConstantOp) and op.key not in program.constants:
+            kind = op.result.tensor
+            shape = torch.Size(kind.static_shape())
+            program.constants[op.key] = supply(op.key, shape, kind.dtype.torch)
+    verify_program(program)
+    return program
+
+
+def _read_captured(stages: Stages, text: str, supply: Supply) -> None:
+    stages.captured = stages.program = _read_program(text, supply)
+
+
+CAPTURED = Form(
+    "captured",
+    "captured.txt",
+    lambda stages: [print_program(stages.captured)],
+    _read_captured,
+    "func",
+)
+"""The Program as a frontend gives it."""
+OPTIMISED = Form(
+    "optimised", "optimised.txt", lambda stages: [print_program(stages.program)], _read_captured
+)
+"""The Program after all passes."""
+
+
+# ---- forms of the device language ------------------------------------------------------------
+def read_form(stages: Stages, text: str, supply: Supply, kind: type[F]) -> F:
+    """A program in the device language, whose first word says its form.
+
+    Raises ScheduleError for a text of another form, or with a mistake in it, and VerifyError for
+    a program that breaks a rule.
+    """
+    form: DeviceForm = parse_form(text, None, stages.machine.templates)
+    if not isinstance(form, kind):
+        raise ScheduleError(f"line 1: this is a form of another stage: {text.split(None, 1)[0]}")
+    constants = form.interface.constants
+    packed = {packing.buffer for packing in form.interface.packings}
+    for buffer in externals(form):
+        if buffer.kind == "constant" and buffer not in packed:
+            shape = torch.Size([dim for dim in buffer.shape if isinstance(dim, int)])
+            constants[buffer.slot] = supply(buffer.name, shape, buffer.dtype.torch)
+    verify_form(form)
+    return form
+
+
+def device_form(
+    name: str,
+    word: str,
+    kind: type[F],
+    get: Callable[[Stages], F | None],
+    put: Callable[[Stages, F], None],
+) -> Form:
+    """A form of the device language; `put` verifies what was read."""
+
+    def texts(stages: Stages) -> list[str]:
+        form: Any = get(stages)
+        assert form is not None
+        return [print_form(form)]
+
+    def read(stages: Stages, text: str, supply: Supply) -> None:
+        put(stages, read_form(stages, text, supply, kind))
+
+    return Form(name, f"{name}.txt", texts, read, word)
+
+
+def _put_lowered(stages: Stages, form: Lowered) -> None:
+    stages.lowered = form
+
+
+def _put_selected(stages: Stages, form: Selected) -> None:
+    stages.selected = form
+
+
+def _put_scheduled(stages: Stages, form: Scheduled) -> None:
+    stages.scheduled = form
+
+
+OPERATORS = device_form("operators", "operators", Lowered, lambda s: s.lowered, _put_lowered)
+KERNELS = device_form("kernels", "kernels", Selected, lambda s: s.selected, _put_selected)
+SCHEDULED = device_form("scheduled", "program", Scheduled, lambda s: s.scheduled, _put_scheduled)
 
 
 def _passes(stages: Stages) -> None:

@@ -1,19 +1,23 @@
 """The statements that printers of machines make, and what analyses ask of them.
 
 A printer builds statements; analyses move them, replace them or put them into functions of their
-own; `machines/dialects.py` writes them down at the very end. What a statement defines and uses are
-fields of it. Machines import this module as `code`.
+own; `write_python` and `write_cpp_function` write them down at the very end. What a statement
+defines and uses are fields of it. Machines import this module as `code`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
-from stretto.device.expr import Buffer, Expr
-from stretto.machines.terms import Operand, Term, literal
+from stretto.device.expr import Access, Buffer, Expr, Index, Reg
+from stretto.errors import CodegenError
+from stretto.ir.sizes import Atom, Product, Symbol
+from stretto.machines.terms import Operand, Term, call, filled, literal, prefix, separated, variable
+from stretto.text import Writer
 
 ONE = literal(1)
 EVERY = -1
@@ -340,3 +344,201 @@ def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
         changed = {f.name: renamed(getattr(item, f.name), names) for f in fields(item)}
         found = replace(item, **changed)
     return found
+
+
+# ---- Writes statements down: as Python, which Triton programs are, or as C++. It decides
+# nothing.
+
+
+def python_function(name: str, function: Function) -> str:
+    """The definition of a function."""
+    out = Writer("    ")
+    out.write(f"def {name}({separated(function.parameters).text}):")
+    _python_block(function.body, out)
+    return out.text()
+
+
+def _python_block(block: Block, out: Writer) -> None:
+    with out.indent():
+        if not write_python(block, out):
+            out.write("pass")
+
+
+def write_python(block: Block, out: Writer) -> bool:
+    """Writes statements; says whether there were any."""
+    written = False
+    for statement in block:
+        if isinstance(statement, Section):
+            written |= write_python(statement.body, out)
+        else:
+            _write_python(statement, out)
+            written = True
+    return written
+
+
+def _write_python(statement: Statement, out: Writer) -> None:
+    match statement:
+        case Assign(target, value, _, operator):
+            out.write(f"{target.text} {operator} {value.text}" if target.names else value.text)
+        case Store(_, target, value, mask):
+            out.write(call("tl.store", target, value, mask=mask).text)
+        case Do(value) | Signal(value):
+            out.write(value.text)
+        case Guard(value, Term() as target) | Wait(value, Term() as target):
+            out.write(f"{target.text} = {value.text}")
+        case If(condition, then, orelse, note):
+            out.write(f"if {condition.text}:" + (f"  # {note}" if note else ""))
+            _python_block(then, out)
+            if orelse:
+                out.write("else:")
+                _python_block(orelse, out)
+        case For(variable, first, last, step, body):
+            bounds = [first, last] if step.text == "1" else [first, last, step]
+            out.write(f"for {variable.text} in {call('range', *bounds).text}:")
+            _python_block(body, out)
+        case Loop(condition, _, body, None):
+            out.write(f"while {condition.text}:")
+            _python_block(body, out)
+        case Loop(condition, head, body, Term() as flag, Term() as guard):
+            out.write(f"{flag.text} = {guard.text}")
+            out.write(f"while {flag.text}:")
+            again = If(flag, (*body, Assign(flag, guard)))
+            _python_block((*head, Assign(flag, guard & condition), again), out)
+        case Return(values):
+            out.write(f"return {separated(values).text}".rstrip())
+        case _:
+            raise CodegenError(f"Python has no {statement}")
+
+
+# ---- C++ ---------------------------------------------------------------------------------------
+def cpp_signature(head: str, function: Function) -> str:
+    return f"{head}({separated(function.parameters).text})"
+
+
+def write_cpp_function(head: str, function: Function, out: Writer) -> None:
+    """The definition of a function; `head` is what stands before its parameters."""
+    out.write(cpp_signature(head, function))
+    _cpp_block(function.body, out)
+
+
+def _cpp_block(block: Block, out: Writer) -> None:
+    with out.block():
+        for statement in block:
+            _write_cpp(statement, out)
+
+
+def _write_cpp(statement: Statement, out: Writer) -> None:
+    match statement:
+        case Assign(Term(names=(a, b)), Term(names=(c, d))) if (a, b) == (d, c):
+            out.write(f"stretto::swap({a}, {b});")
+        case Assign(target, value, kind, operator):
+            out.write(f"{kind} {target.text} {operator} {value.text};".lstrip())
+        case Store(_, target, value, None):
+            out.write(f"{target.text} = {value.text};")
+        case Do(value) | Signal(value):
+            out.write(f"{value.text};")
+        case Guard(value) | Wait(value):
+            out.write(f"if (!{value.text}) return false;")
+        case If(condition, (Return() as only,), ()):
+            out.write(f"if ({condition.text}) {_cpp_return(only)}")
+        case If(condition, then, orelse):
+            out.write(f"if ({condition.text})")
+            _cpp_block(then, out)
+            if orelse:
+                out.write("else")
+                _cpp_block(orelse, out)
+        case For(variable, first, last, step, body, pragma):
+            if pragma:
+                out.write(pragma)
+            name = variable.text
+            advance = f"++{name}" if step.text == "1" else f"{name} += {step.text}"
+            out.write(f"for (int64_t {name} = {first.text}; {name} < {last.text}; {advance})")
+            _cpp_block(body, out)
+        case Loop(condition, (), body):
+            out.write(f"while ({condition.text})")
+            _cpp_block(body, out)
+        case Loop(condition, head, body):
+            out.write("for (;;)")
+            leaves = Raw(filled("if ({}) break;", prefix("!", condition)))
+            _cpp_block((*head, leaves, *body), out)
+        case Section(body, head):
+            if head is not None:
+                out.write(head.text)
+            _cpp_block(body, out)
+        case Return():
+            out.write(_cpp_return(statement))
+        case Raw(text):
+            out.write(text.text)
+        case _:
+            raise CodegenError(f"C++ has no {statement}")
+
+
+def _cpp_return(statement: Return) -> str:
+    return f"return {separated(statement.values).text};".replace(" ;", ";")
+
+
+# ---- Parameters of printed kernels.
+
+
+def _start(offset: Index) -> Index:
+    """The part of a position that depends on nothing but the sizes of a call."""
+    terms = tuple((atom, factor) for atom, factor in offset.terms if _is_of_sizes(atom))
+    return Index(terms, offset.const)
+
+
+def _is_of_sizes(atom: Atom) -> bool:
+    if isinstance(atom, Product):
+        return all(map(_is_of_sizes, atom.factors))
+    return isinstance(atom, Symbol)
+
+
+def element_of(names: Naming, access: Access) -> tuple[Term, Index]:
+    """A pointer into a buffer, and how far behind it an element is."""
+    if isinstance(names, Parameters):
+        return names.element(access)
+    return names.buffer(access.buffer), access.offset
+
+
+class Naming(Protocol):
+    """What buffers and registers are called in the text at hand."""
+
+    def buffer(self, buffer: Buffer, /) -> Term: ...
+    def reg(self, reg: Reg, /) -> Term: ...
+
+
+@dataclass(slots=True)
+class Parameters:
+    """Names handed out in the order of first use.
+
+    bases: where in a buffer its parameter points to, if not to its start.
+    """
+
+    bases: Mapping[Buffer, Index] = field(default_factory=dict[Buffer, Index])
+    buffers: dict[Buffer, Term] = field(default_factory=dict[Buffer, Term])
+    regs: dict[Reg, Term] = field(default_factory=dict[Reg, Term])
+    uses: Counter[Buffer] = field(default_factory=Counter[Buffer])
+    """How often a buffer was named."""
+    starts: dict[Buffer, list[Index]] = field(default_factory=dict[Buffer, list[Index]])
+    """The part of each access that is the same for all tasks and iterations."""
+
+    def buffer(self, buffer: Buffer) -> Term:
+        self.uses[buffer] += 1
+        return self.buffers.setdefault(buffer, variable(f"p{len(self.buffers)}"))
+
+    def element(self, access: Access) -> tuple[Term, Index]:
+        """The parameter of a buffer, and how far behind it an element is."""
+        offset = access.offset
+        self.starts.setdefault(access.buffer, []).append(_start(offset))
+        return self.buffer(access.buffer), offset - self.bases.get(access.buffer, 0)
+
+    def first_places(self) -> dict[Buffer, Index]:
+        """Where in each buffer its first access begins, if that is not its start, and if the buffer
+        is named by accesses only."""
+        return {
+            buffer: starts[0]
+            for buffer, starts in self.starts.items()
+            if starts[0] != Index() and len(starts) == self.uses[buffer]
+        }
+
+    def reg(self, reg: Reg) -> Term:
+        return self.regs.setdefault(reg, variable(f"r{len(self.regs)}"))

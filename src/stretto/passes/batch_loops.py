@@ -32,8 +32,7 @@ from stretto.ir.sizes import Size, symbol
 from stretto.ir.types import Dim
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction, is_random, is_view
-from stretto.passes.analyses.list_lengths import ListLengths
-from stretto.passes.analyses.loop_form import normalise, replace_loops
+from stretto.passes.analyses.loops import ListLengths, normalise, replace_loops
 from stretto.passes.batching.twins import Twins, find_twins, is_source, type_bytes
 
 MEBIBYTE = 1 << 20

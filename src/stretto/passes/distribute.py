@@ -22,16 +22,216 @@ known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import ForOp, ListGetOp, ListNewOp, ListPushOp
+from stretto.ir.ops import ConstantOp, ForOp, ListGetOp, ListNewOp, ListPushOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import clone_op
-from stretto.ir.types import ListType
-from stretto.passes.analyses.loop_form import normalise, replace_loops
-from stretto.passes.distribution_plan import Part, plan_distribution
+from stretto.ir.size_bounds import at_most
+from stretto.ir.symbols import symbols_bound_by
+from stretto.ir.types import INDEX, ListType, TensorType
+from stretto.ops.effects import has_effect
+from stretto.ops.properties import is_contraction, is_view, properties
+from stretto.passes.analyses.loops import (
+    LoopDependence,
+    Node,
+    loop_dependence,
+    normalise,
+    replace_loops,
+)
+from stretto.passes.batching.twins import type_bytes
 from stretto.remarks import Remarks
+
+# ---- How a loop would be distributed: which part of the body goes to which loop, and whether it
+# pays.
+#
+# Recurrences are taken in the order of their dependences. One starts a new loop when a
+# contraction on the way to it then depends on earlier loops alone; otherwise it joins the last
+# loop that it depends on. Ops on no cycle go with the first recurrence that needs them. What
+# depends on the index alone and costs nothing is repeated wherever it is read.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the loops: its ops, the places of its carried values, what it takes and hands over."""
+
+    ops: frozenset[Op]
+    carried: tuple[int, ...]
+    received: tuple[Value, ...]
+    sent: tuple[Value, ...]
+
+
+def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
+    """The loops in order, or why the loop should stay as it is."""
+    trips = loop.trips()
+    if trips is not None and at_most(trips, 1):
+        return "it runs less than twice"
+    if len(loop.carried) < 2:
+        return "it carries one value"
+    if trips is None and (loop.start != 0 or loop.step != 1):
+        return "its trip count is not known, and it does not count from 0 in steps of 1"
+    if has_effect(loop):
+        return "it has a check or a draw, which runs between the ops of its iteration"
+    dependence = loop_dependence(loop)
+    plan = Planner(loop, dependence)
+    plan.place_all()
+    if plan.count < 2:
+        return "no contraction would depend on earlier loops alone"
+    plan.join_lists()
+    if plan.count < 2:
+        return "a list would have to flow from one loop to the other in each iteration"
+    parts = plan.parts()
+    size = sum(type_bytes(value.tensor) for part in parts for value in part.sent) * (
+        trips if isinstance(trips, int) else 1
+    )
+    if size > limit_bytes:
+        return f"the loops would hand over {size} bytes"
+    return parts
+
+
+@dataclass(slots=True)
+class Planner:
+    """Gives each node the number of its loop. Ops that are repeated or dead have none."""
+
+    loop: ForOp
+    dependence: LoopDependence
+    loop_of: dict[Node, int] = field(default_factory=dict[Node, int])
+    repeated: dict[Node, None] = field(default_factory=dict[Node, None])
+    count: int = 0
+
+    def place_all(self) -> None:
+        self.find_repeated()
+        for number, nodes in enumerate(self.dependence.components):
+            if number in self.dependence.cyclic or not isinstance(nodes[0], Op):
+                self.place(nodes)
+
+    def find_repeated(self) -> None:
+        """Ops that are repeated in each loop: they cost nothing and read no recurrence."""
+        for op in self.loop.body.ops:
+            makers = [self.dependence.maker[value] for value in self.dependence.reads[op]]
+            if _is_free(op) and all(maker in self.repeated for maker in makers):
+                self.repeated[op] = None
+
+    def place(self, recurrence: tuple[Node, ...]) -> None:
+        """Put a recurrence, and the ops that only it needs so far, into a loop."""
+        feeding, sources = self.feeding(recurrence)
+        if self.count == 0:
+            number = 0
+        elif self.gains(feeding):
+            number = self.count
+        else:
+            number = max((self.loop_of[node] for node in sources), default=0)
+        self.count = max(self.count, number + 1)
+        for node in (*feeding, *recurrence):
+            self.loop_of[node] = number
+
+    def feeding(self, recurrence: tuple[Node, ...]) -> tuple[list[Op], list[Node]]:
+        """Ops without a loop that the recurrence needs, in body order, and what feeds them."""
+        found: set[Node] = set()
+        sources: dict[Node, None] = {}
+        stack = list(recurrence)
+        while stack:
+            for value in self.dependence.reads[stack.pop()]:
+                node = self.dependence.maker[value]
+                if node in self.loop_of:
+                    sources[node] = None
+                elif node not in self.repeated and node not in recurrence and node not in found:
+                    found.add(node)
+                    stack.append(node)
+        return [op for op in self.loop.body.ops if op in found], list(sources)
+
+    def gains(self, feeding: list[Op]) -> bool:
+        """True when a contraction among the ops could be batched over the results of earlier loops.
+
+        That is when it depends on those through operators that can be batched themselves.
+        """
+        batched: dict[Op, bool] = {}
+        for op in feeding:
+            if not isinstance(op, TensorOp) or properties(op.target).batching is None:
+                continue
+            makers = [self.dependence.maker[value] for value in self.dependence.reads[op]]
+            inside = [maker for maker in makers if isinstance(maker, Op) and maker in feeding]
+            if all(maker in batched for maker in inside):
+                earlier = any(maker in self.loop_of for maker in makers)
+                batched[op] = earlier or any(batched[maker] for maker in inside)
+                if batched[op] and is_contraction(op):
+                    return True
+        return False
+
+    def join_lists(self) -> None:
+        """Join loops between which a value would flow that cannot be an item of a list."""
+        joined = set(range(1, self.count))
+        for node, number in self.loop_of.items():
+            for value in self.dependence.reads[node]:
+                maker = self.dependence.maker[value]
+                if maker in self.repeated or (_can_be_item(value) and not _binds_size(maker)):
+                    continue
+                joined -= set(range(self.loop_of[maker] + 1, number + 1))
+        new = [sum(cut <= number for cut in joined) for number in range(self.count)]
+        self.loop_of = {node: new[number] for node, number in self.loop_of.items()}
+        self.count = len(joined) + 1
+
+    def parts(self) -> tuple[Part, ...]:
+        ops = [self.ops(number) for number in range(self.count)]
+        received = [self.received(number, ops[number]) for number in range(self.count)]
+        flowing = dict.fromkeys(value for values in received for value in values)
+        return tuple(
+            Part(
+                frozenset(ops[number]),
+                self.carried(number),
+                received[number],
+                tuple(v for v in flowing if self.loop_of[self.dependence.maker[v]] == number),
+            )
+            for number in range(self.count)
+        )
+
+    def carried(self, number: int) -> tuple[int, ...]:
+        values = enumerate(self.loop.carried)
+        return tuple(place for place, value in values if self.loop_of[value] == number)
+
+    def ops(self, number: int) -> list[Op]:
+        """The loop's own ops and the repeated ones that they or its yields read, in body order."""
+        needed = {self.loop.body.yields[place] for place in self.carried(number)}
+        found: list[Op] = []
+        for op in reversed(self.loop.body.ops):
+            own = self.loop_of.get(op) == number
+            if own or (op in self.repeated and not needed.isdisjoint(op.results)):
+                found.append(op)
+                needed.update(self.dependence.reads[op])
+        return found[::-1]
+
+    def received(self, number: int, ops: list[Op]) -> tuple[Value, ...]:
+        """Values that the loop reads and earlier loops make."""
+        read = [value for op in ops for value in self.dependence.reads[op]]
+        read.extend(
+            value
+            for place in self.carried(number)
+            for value in self.dependence.reads[self.loop.carried[place]]
+        )
+        makers = {value: self.dependence.maker[value] for value in read}
+        return tuple(v for v, maker in makers.items() if self.loop_of.get(maker, number) != number)
+
+
+def _is_free(op: Op) -> bool:
+    """Constants, views, and arithmetic on single numbers."""
+    if isinstance(op, (ConstantOp, LiteralOp, ListGetOp)):
+        return True
+    return (
+        isinstance(op, TensorOp)
+        and bool(op.results)
+        and (is_view(op) or op.results[0].type == INDEX)
+    )
+
+
+def _binds_size(node: Node) -> bool:
+    """Whether types name a size that the node binds: they have to be in the same loop."""
+    return isinstance(node, Op) and bool(symbols_bound_by(node))
+
+
+def _can_be_item(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.type.is_static
+
 
 MEBIBYTE = 1 << 20
 

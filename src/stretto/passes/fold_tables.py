@@ -26,7 +26,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.contractions import Constants, Linear, as_linear
+from stretto.passes.analyses.ops import Constants, Linear, as_linear
 
 MEBIBYTE = 1 << 20
 

@@ -47,9 +47,9 @@ from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import INDEX
 from stretto.ir.verifier import called_from
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.moving import may_stop, names_own_sizes, reads
-from stretto.passes.analyses.work import run_seconds
+from stretto.passes.analyses.ops import may_stop, names_own_sizes, reads, run_seconds
 from stretto.passes.inline import Copies, recursive_functions
+from stretto.passes.manager import Target
 from stretto.passes.parallel_loops import (
     GAIN,
     callable_apart,
@@ -60,7 +60,6 @@ from stretto.passes.parallel_loops import (
     parallel_loop,
     zero_rows,
 )
-from stretto.passes.target import Target
 from stretto.text import seconds_text
 
 LARGER_PART = 1.5

@@ -10,16 +10,366 @@ step they belong to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto.ir.core import Block, Op, Value
-from stretto.ir.ops import LiteralOp
+import torch
+
+from stretto.ir.core import Block, Function, Op, Program, Value
+from stretto.ir.ops import (
+    CallOp,
+    ForOp,
+    IfOp,
+    ListGetOp,
+    ListNewOp,
+    ListStackOp,
+    LiteralOp,
+    WhileOp,
+)
+from stretto.ir.rewrite import clone_op
 from stretto.ir.sizes import Size
-from stretto.ir.types import INDEX, Dim
-from stretto.passes.batching.batch import Batch
-from stretto.passes.batching.sorting import compared_places, not_above
-from stretto.passes.height_blocks import HeightBlocks, Place, Table
-from stretto.passes.recursion_walk import BaseRow, Lists, base_row, length_of
+from stretto.ir.types import INDEX, Dim, TensorType
+from stretto.passes.batch_loops import fresh_symbol
+from stretto.passes.batching.rules import Batch, Stays, rule_for
+from stretto.passes.recursion_walk import BaseRow, Lists, Recursion, base_row, length_of, walk_of
+
+# ---- Sorting small whole numbers of a length that the run decides, by ops that every machine
+# has.
+
+
+MOST_COMPARED = 512
+"""Items of which each is compared with each."""
+
+
+def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
+    """The place of each item in sorted order, equal ones in theirs. number: of items, which none of
+    them exceeds.
+
+    Few items are compared each with each, many are counted.
+    """
+    few = Batch(0)
+    rank = compared_places(few, numbers)
+    many, counted = _counted(numbers, number)
+    found = Value(rank.type)
+    is_few = out.emit("aten.le.Scalar", number, MOST_COMPARED)
+    arms = Block((), few.ops, (rank,)), Block((), many.ops, (counted,))
+    out.add(IfOp(is_few, *arms, results=(found,)))
+    return found
+
+
+def compared_places(out: Batch, numbers: Value) -> Value:
+    """The same, each item compared with each."""
+    place = out.emit("aten.arange.default", numbers.tensor.shape[0])
+    earlier = compared(out, "aten.lt.Tensor", place, place)
+    same = compared(out, "aten.eq.Tensor", numbers, numbers)
+    lower = compared(out, "aten.lt.Tensor", numbers, numbers)
+    before = out.emit("aten.logical_and.default", same, earlier)
+    before = out.emit("aten.logical_or.default", lower, before)
+    return out.emit("aten.sum.dim_IntList", before, (1,))
+
+
+def not_above(out: Batch, numbers: Value) -> Value:
+    """For each item how many are not above it."""
+    found = compared(out, "aten.le.Tensor", numbers, numbers)
+    return out.emit("aten.sum.dim_IntList", found, (1,))
+
+
+def _counted(numbers: Value, number: Value) -> tuple[Batch, Value]:
+    """The same, by the numbers of items below each one. No one is above the number."""
+    out = Batch(0)
+    size = (Size.of(numbers.tensor.shape[0]) + 2).dim
+    below = out.emit("aten.zeros.default", (size,), dtype=torch.int64)
+
+    def count(body: Batch, index: Value, carried: list[Value]) -> list[Value]:
+        above = body.emit("aten.add.Tensor", _item(body, numbers, index), 1)
+        more = body.emit("aten.add.Tensor", _item(body, carried[0], above), 1)
+        return [_replaced(body, carried[0], above, more)]
+
+    def sum_up(body: Batch, index: Value, carried: list[Value]) -> list[Value]:
+        above = body.emit("aten.add.Tensor", index, 1)
+        items = (_item(body, carried[0], one) for one in (index, above))
+        return [_replaced(body, carried[0], above, body.emit("aten.add.Tensor", *items))]
+
+    def place(body: Batch, index: Value, carried: list[Value]) -> list[Value]:
+        one = _item(body, numbers, index)
+        rank = _item(body, carried[0], one)
+        behind = body.emit("aten.add.Tensor", rank, 1)
+        places = _replaced(body, carried[1], index, rank)
+        return [_replaced(body, carried[0], one, behind), places]
+
+    (below,) = _loop(out, number, [below], count)
+    (below,) = _loop(out, number, [below], sum_up)
+    places = out.emit("aten.zeros.default", (numbers.tensor.shape[0],), dtype=torch.int64)
+    return out, _loop(out, number, [below, places], place)[1]
+
+
+def _loop(
+    out: Batch,
+    stop: Value,
+    inits: list[Value],
+    step: Callable[[Batch, Value, list[Value]], list[Value]],
+) -> tuple[Value, ...]:
+    """The results of a loop from 0 whose body `step` emits."""
+    body, index = Batch(0), Value(INDEX, "i")
+    carried = [Value(value.type) for value in inits]
+    yields = tuple(step(body, index, carried))
+    block = Block((index, *carried), body.ops, yields)
+    results = tuple(Value(value.type) for value in inits)
+    return out.add(ForOp(0, stop, 1, tuple(inits), block, results=results)).results
+
+
+def _item(out: Batch, table: Value, index: Value) -> Value:
+    return out.emit("aten.select.int", table, 0, index)
+
+
+def _replaced(out: Batch, table: Value, index: Value, item: Value) -> Value:
+    """The table with another item at the index."""
+    return out.emit("aten.select_scatter.default", table, item, 0, index)
+
+
+def compared(out: Batch, target: str, columns: Value, rows: Value) -> Value:
+    """At [i, j] the comparison of columns[j] with rows[i]."""
+    wide = out.emit("aten.unsqueeze.default", columns, 0)
+    return out.emit(target, wide, out.emit("aten.unsqueeze.default", rows, 1))
+
+
+# ---- What follows the calls of a recursion, computed for some activations of one height at a
+# time.
+#
+# See `recursion_levels`.
+
+
+@dataclass(slots=True)
+class HeightBlocks:
+    """Makes the function that calls the walk and computes the rest. rows: how many activations at
+    a time."""
+
+    program: Program
+    parts: Recursion
+    walk: str
+    rows: int
+
+    @property
+    def row(self) -> BaseRow | None:
+        """What activations without calls give, where the walk need not keep it."""
+        return None
+
+    def lists(self) -> Lists:
+        return Lists.of(self.parts)
+
+    def walk_block(self) -> Block:
+        """The block of the walk, made of that of the function."""
+        return walk_of(self.parts, self.walk, self.lists(), self.row)
+
+    def function(self) -> Function:
+        own = self.parts.function
+        params = tuple(Value(value.type, value.hint) for value in own.params)
+        out, empty, lists = Batch(0), self.lists(), self.lists()
+        for list in empty.all:
+            out.add(ListNewOp(results=(list,)))
+        at = Value(INDEX, "at")
+        results = (at, Value(INDEX, "height"), *lists.all)
+        out.add(CallOp(self.walk, (*params, *empty.all), results=results))
+        runs = out.emit("aten.gt.Scalar", length_of(out, lists.numbers[0]), 0)
+        known = dict(zip(own.params, params, strict=True))
+        then, orelse = self.levels(lists, known), self.alone(lists, at, known)
+        found = tuple(Value(value.type, value.hint) for value in own.body.yields)
+        out.add(IfOp(runs, then, orelse, results=found))
+        return Function(own.name, Block(params, out.ops, found))
+
+    def alone(self, lists: Lists, at: Value, params: dict[Value, Value]) -> Block:
+        """The results of the only activation."""
+        out = Batch(0)
+        for list in lists.bases:
+            out.add(ListGetOp(list, at, results=(Value(list.list.element),)))
+        return Block((), out.ops, tuple(op.results[0] for op in out.ops))
+
+    def levels(self, lists: Lists, params: dict[Value, Value]) -> Block:
+        """Computes all activations with calls, lowest first, and gives the results of the last."""
+        out = Batch(0)
+        calls, leaves = fresh_symbol(self.program, "calls"), fresh_symbol(self.program, "leaves")
+        table = self.table(out, lists, calls)
+        pools = self.pools(out, lists, (Size.of(calls) + self.rows).dim, leaves)
+        counters = self.counters(out, table)
+        fixed = {value: clone_op(op, {}) for value, op in self.parts.constants.items()}
+        for op in fixed.values():
+            out.add(op)
+        known = {value: op.results[0] for value, op in fixed.items()}
+        known |= {value: params[value] for value in self.parts.same}
+        loop = self.loop(table, (*counters, *pools), known)
+        out.add(loop)
+        last = out.emit(
+            "aten.sub.Tensor", out.emit("aten.add.Tensor", table.leaves, table.calls), 1
+        )
+        yields = tuple(
+            out.emit("aten.select.int", p, 0, last) for p in loop.results[len(counters) :]
+        )
+        return Block((), out.ops, yields)
+
+    def counters(self, out: Batch, table: Table) -> tuple[Value, ...]:
+        """What the first iteration gets beside the results: where it begins comes first."""
+        return out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results
+
+    def pools(self, out: Batch, lists: Lists, more: Dim, leaves: Dim) -> list[Value]:
+        """The results of activations without calls, with `more` rows behind them."""
+        return [self.padded(out, self.stack(out, list, leaves), more) for list in lists.bases]
+
+    def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
+        """What the walk kept, sorted by heights. `calls`: the symbol of their number."""
+        emit = out.emit
+        leaves = length_of(out, lists.bases[0])
+        kept_heights, *kept_children = lists.numbers
+        number = length_of(out, kept_heights)
+        kept = self.stack(out, kept_heights, calls)
+        rank = sorted_places(out, kept, number)
+        zeros = emit("aten.zeros.default", (calls,), dtype=torch.int64)
+        order = emit("aten.index_put.default", zeros, (rank,), emit("aten.arange.default", calls))
+        heights = emit("aten.index_select.default", kept, 0, order)
+        children: list[Value] = []
+        for list in kept_children:
+            place = emit("aten.index_select.default", self.stack(out, list, calls), 0, order)
+            is_leaf = emit("aten.ge.Scalar", place, 0)
+            other = emit("aten.sub.Tensor", emit("aten.neg.default", place), 1)
+            other = emit("aten.clamp_min.default", other, 0)
+            row = emit("aten.index_select.default", rank, 0, other)
+            row = emit("aten.add.Tensor", row, leaves)
+            row = emit("aten.where.self", is_leaf, place, row)
+            children.append(self.padded(out, row, self.rows))
+        records: list[Value] = []
+        for list in lists.records:
+            kept = emit("aten.index_select.default", self.stack(out, list, calls), 0, order)
+            records.append(self.padded(out, kept, self.rows))
+        heights = self.padded(out, heights, self.rows)
+        return Table(number, leaves, heights, tuple(children), tuple(records))
+
+    def padded(self, out: Batch, value: Value, rows: Dim) -> Value:
+        """The tensor with so many rows of zeros behind it."""
+        dtype, shape = value.tensor.dtype.torch, value.tensor.shape[1:]
+        zeros = out.emit("aten.zeros.default", (rows, *shape), dtype=dtype)
+        return out.emit("aten.cat.default", (value, zeros), 0)
+
+    def loop(self, table: Table, inits: tuple[Value, ...], known: dict[Value, Value]) -> WhileOp:
+        """Each iteration computes up to `rows` activations of one height."""
+
+        def carried() -> tuple[Value, ...]:
+            return tuple(Value(value.type, value.hint) for value in inits)
+
+        head, params, results = Batch(0), carried(), carried()
+        test = head.emit("aten.lt.Tensor", params[0], table.calls)
+        condition = Block(params, head.ops, (test,))
+        params = carried()
+        body = Block(params)
+        body.ops, body.yields = self.iteration(table, params, known)
+        return WhileOp(inits, condition, body, results=results)
+
+    def iteration(
+        self, table: Table, carried: tuple[Value, ...], known: dict[Value, Value]
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """Counts the rows of the height, and computes as many as it must."""
+        start, *pools = carried
+        out = Batch(self.rows)
+        height = out.emit("stretto.narrow.default", table.heights, 0, start, self.rows)
+        first = out.emit("aten.select.int", height, 0, 0)
+        count = out.emit("aten.sum.default", out.emit("aten.eq.Tensor", height, first))
+        target = out.emit("aten.add.Tensor", start, table.leaves)
+        at = Place(table, start, target, tuple(pools))
+        ops, made = self.computed(at, known, count, self.heights)
+        out.ops.extend(ops)
+        return out.ops, (out.emit("aten.add.Tensor", start, count), *made)
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The numbers of rows that there is code for, ascending. From about two rows on a product
+        takes time for each row, so that rows that are computed in vain cost as much as others."""
+        return tuple(sorted({-(-self.rows * part // 4) for part in (2, 3, 4)}))
+
+    def computed(
+        self, at: Place, known: dict[Value, Value], count: Value, heights: tuple[int, ...]
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """The least of `heights` rows that has all of `count`; gives the pools behind it."""
+        if len(heights) == 1:
+            return self.some_rows(at, known, heights[0])
+        out = Batch(self.rows)
+        few = out.emit("aten.le.Scalar", count, heights[0])
+        arms = (self.computed(at, known, count, some) for some in (heights[:1], heights[1:]))
+        blocks = (Block((), ops, yields) for ops, yields in arms)
+        found = tuple(Value(value.type, value.hint) for value in at.pools)
+        out.add(IfOp(few, *blocks, results=found))
+        return out.ops, found
+
+    def some_rows(
+        self, at: Place, known: dict[Value, Value], count: int
+    ) -> tuple[list[Op], tuple[Value, ...]]:
+        """Rows behind those of the height are computed again by the iterations they belong to."""
+        out = Batch(count, invariants=dict(known))
+
+        def rows(value: Value) -> Value:
+            return out.emit("stretto.narrow.default", value, 0, at.start, count)
+
+        for call, child in zip(self.parts.calls, at.table.children, strict=True):
+            row = rows(child)
+            for number, result in enumerate(call.results):
+                out.twins[result] = self.read_rows(out, number, row, at, known)
+        for value, record in zip(self.parts.records, at.table.records, strict=True):
+            out.twins[value] = rows(record)
+        self.rest(out, count)
+        yields: list[Value] = []
+        for place, pool in zip(self.parts.places, at.pools, strict=True):
+            made = out.expanded(self.parts.arm.yields[place])
+            yields.append(out.emit("stretto.narrow_scatter.default", pool, made, 0, at.target))
+        return out.ops, tuple(yields)
+
+    def read_rows(
+        self, out: Batch, number: int, rows: Value, at: Place, known: dict[Value, Value]
+    ) -> Value:
+        """Result `number` of calls."""
+        return out.emit("aten.index_select.default", at.pools[number], 0, rows)
+
+    def rest(self, out: Batch, count: int) -> None:
+        """What activations compute from the results of their calls, for so many rows. Raises
+        Stays."""
+        for op in self.parts.rest:
+            rule = rule_for(op.target)
+            if rule is None:
+                raise Stays(f"`{op.target}` has no batched form")
+            twins = rule(out, op)
+            for value, twin in zip(op.results, twins, strict=True):
+                wanted = TensorType(value.tensor.dtype, (count, *value.tensor.shape))
+                if twin.type != wanted:
+                    raise Stays(f"the result in rows would be {twin.type}, not {wanted}")
+                twin.hint = twin.hint or value.hint
+                out.twins[value] = twin
+
+    def stack(self, out: Batch, list: Value, length: Dim) -> Value:
+        element = list.list.element
+        result = Value(TensorType(element.dtype, (length, *element.shape)))
+        return out.add(ListStackOp(list, results=(result,))).results[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the walk found. calls, leaves: the numbers of activations with and without calls.
+
+    A row per activation with calls, sorted by `heights`. children: for each call, the row that has
+    its results. records: what was kept. Rows of zeros follow.
+    """
+
+    calls: Value
+    leaves: Value
+    heights: Value
+    children: tuple[Value, ...]
+    records: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an iteration is: it reads rows of the table from `start` on, and writes rows of the
+    pools from `target` on."""
+
+    table: Table
+    start: Value
+    target: Value
+    pools: tuple[Value, ...]
 
 
 @dataclass(slots=True)

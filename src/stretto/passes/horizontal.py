@@ -30,8 +30,8 @@ from stretto.ir.rewrite import all_blocks
 from stretto.ops.arguments import argument, value_argument, with_arguments
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.contractions import Constants, Linear, as_linear
-from stretto.passes.analyses.loop_dependence import loop_dependence
+from stretto.passes.analyses.loops import loop_dependence
+from stretto.passes.analyses.ops import Constants, Linear, as_linear
 
 
 @dataclass(frozen=True, slots=True)

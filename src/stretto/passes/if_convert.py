@@ -26,9 +26,16 @@ from stretto.ir.ops import ConstantOp, ForOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import Definitions, Replacement, all_blocks, rewrite_block
 from stretto.ir.types import TensorType
 from stretto.ops.infer import tensor_op
-from stretto.passes.analyses.moving import any_may_stop, keeps_types, made_from
-from stretto.passes.analyses.work import elements, seconds, seconds_of_all, usual
-from stretto.passes.target import PassCosts, Target
+from stretto.passes.analyses.ops import (
+    any_may_stop,
+    elements,
+    keeps_types,
+    made_from,
+    seconds,
+    seconds_of_all,
+    usual,
+)
+from stretto.passes.manager import PassCosts, Target
 from stretto.remarks import Remarks
 from stretto.text import seconds_text
 

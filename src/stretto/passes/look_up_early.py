@@ -28,7 +28,7 @@ from stretto.ir.core import Block, Op, Program
 from stretto.ir.ops import IfOp, TensorOp
 from stretto.ir.rewrite import defined_values
 from stretto.ops.positions import positions_of
-from stretto.passes.target import Target
+from stretto.passes.manager import Target
 
 MOST = 8
 """Numbers for which an arm gets registers before its branch."""

@@ -38,7 +38,7 @@ from stretto.ir.rewrite import (
 )
 from stretto.ir.symbols import symbols_bound_by
 from stretto.ir.types import FLAG
-from stretto.passes.analyses.moving import (
+from stretto.passes.analyses.ops import (
     any_may_stop,
     keeps_types,
     made_from,

@@ -21,14 +21,18 @@ from stretto.ir.core import Block, Program
 from stretto.ir.ops import ForOp, ListPushOp
 from stretto.ir.rewrite import all_blocks
 from stretto.ir.types import ListType
-from stretto.passes.analyses.loop_dependence import LoopDependence, Node, loop_dependence
-from stretto.passes.analyses.loop_form import normalise
-from stretto.passes.distribute import distribute
-from stretto.passes.distribution_plan import Part, Planner
+from stretto.passes.analyses.loops import LoopDependence, Node, loop_dependence, normalise
+from stretto.passes.distribute import Part, Planner, distribute
+from stretto.passes.manager import Target
 from stretto.passes.skew import skew
-from stretto.passes.skew_costs import loop_products, step_seconds
-from stretto.passes.skew_plan import Group, Surroundings, find_groups, why_not
-from stretto.passes.target import Target
+from stretto.passes.skew_plan import (
+    Group,
+    Surroundings,
+    find_groups,
+    loop_products,
+    step_seconds,
+    why_not,
+)
 from stretto.text import seconds_text
 
 BEFORE, RECURRENCE, BEHIND = range(3)

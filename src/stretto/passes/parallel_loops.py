@@ -54,12 +54,18 @@ from stretto.ir.verifier import called_from, outside_parallel, updates_its_row
 from stretto.ops.effects import is_check, is_draw
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import stop_reason
-from stretto.passes.analyses.loop_dependence import loop_dependence
-from stretto.passes.analyses.loop_form import normalise
-from stretto.passes.analyses.moving import made_from, names_own_sizes, needed_for, reads
-from stretto.passes.analyses.work import nbytes, run_seconds, usual
-from stretto.passes.distribution_plan import Planner
-from stretto.passes.target import Target
+from stretto.passes.analyses.loops import loop_dependence, normalise
+from stretto.passes.analyses.ops import (
+    made_from,
+    names_own_sizes,
+    nbytes,
+    needed_for,
+    reads,
+    run_seconds,
+    usual,
+)
+from stretto.passes.distribute import Planner
+from stretto.passes.manager import Target
 from stretto.text import bytes_text, seconds_text
 
 Bound = int | Size | Value

@@ -27,7 +27,7 @@ from stretto.passes.horizontal import Horizontal
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.inline import InlineFunctions
 from stretto.passes.look_up_early import LookUpEarly
-from stretto.passes.manager import Pass, Repeat
+from stretto.passes.manager import Pass, Repeat, Target
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.overlap import Overlap
 from stretto.passes.parallel_loops import ParallelLoops
@@ -40,7 +40,6 @@ from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
 from stretto.passes.stack_layers import StackLayers
 from stretto.passes.strip_mine import StripMine
-from stretto.passes.target import Target
 from stretto.passes.unroll import Unroll
 from stretto.passes.unroll_recursion import UnrollRecursion
 

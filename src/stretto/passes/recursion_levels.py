@@ -32,12 +32,11 @@ from typing import ClassVar
 
 from stretto.errors import VerifyError
 from stretto.ir.core import Function, Program
-from stretto.passes.batching.batch import Stays
-from stretto.passes.height_blocks import HeightBlocks
-from stretto.passes.height_steps import HeightSteps
+from stretto.passes.batching.rules import Stays
+from stretto.passes.height_steps import HeightBlocks, HeightSteps
 from stretto.passes.inline import recursive_functions
-from stretto.passes.recursion_plan import recursion_of
-from stretto.passes.target import Target
+from stretto.passes.manager import Target
+from stretto.passes.recursion_walk import recursion_of
 from stretto.text import bytes_text
 
 

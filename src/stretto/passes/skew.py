@@ -35,10 +35,9 @@ from stretto.ir.rewrite import all_blocks, clone_op, substitute, users, uses
 from stretto.ir.sizes import Size
 from stretto.ir.types import ListType, TensorType
 from stretto.ops.infer import tensor_op
+from stretto.passes.manager import Target
 from stretto.passes.rows import Rows
-from stretto.passes.skew_costs import why_in_turn
-from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed
-from stretto.passes.target import Target
+from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pushed, why_in_turn
 
 
 @dataclass(frozen=True, slots=True)

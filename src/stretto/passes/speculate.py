@@ -27,9 +27,16 @@ from typing import ClassVar
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import CallOp, ConstantOp, IfOp, LiteralOp, TensorOp
 from stretto.ir.rewrite import all_blocks, defined_values
-from stretto.passes.analyses.moving import made_from, may_stop, names_own_sizes, needed_for
-from stretto.passes.analyses.work import nbytes, seconds, usual
-from stretto.passes.target import PassCosts, Target
+from stretto.passes.analyses.ops import (
+    made_from,
+    may_stop,
+    names_own_sizes,
+    nbytes,
+    needed_for,
+    seconds,
+    usual,
+)
+from stretto.passes.manager import PassCosts, Target
 from stretto.remarks import Remarks
 from stretto.text import seconds_text
 

@@ -32,8 +32,8 @@ from stretto.ir.rewrite import all_blocks, users
 from stretto.ops.arguments import argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_contraction
-from stretto.passes.analyses.contractions import Constants, Linear, as_linear
-from stretto.passes.analyses.loop_dependence import LoopDependence, loop_dependence
+from stretto.passes.analyses.loops import LoopDependence, loop_dependence
+from stretto.passes.analyses.ops import Constants, Linear, as_linear
 
 RECURRENT = "recurrent"
 VARYING = "varying"

@@ -35,9 +35,8 @@ from stretto.ir.types import TensorType
 from stretto.ops.arguments import value_argument
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.batch import Batch, Stays
-from stretto.passes.batching.rules import rule_for
-from stretto.passes.target import Target
+from stretto.passes.batching.rules import Batch, Stays, rule_for
+from stretto.passes.manager import Target
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 

@@ -34,10 +34,10 @@ from stretto.ir.types import INDEX, Dim
 from stretto.ops.arguments import with_arguments
 from stretto.ops.infer import named_arguments, tensor_op
 from stretto.ops.properties import is_contraction, is_view, properties, stay_reason
-from stretto.passes.analyses.loop_form import normalise, replace_loops
+from stretto.passes.analyses.loops import normalise, replace_loops
+from stretto.passes.manager import Target
 from stretto.passes.rows import ROW_BY_ROW, NoRow, leads, require_row_by_row
-from stretto.passes.skew_costs import loop_products, products_by_row, step_seconds
-from stretto.passes.target import Target
+from stretto.passes.skew_plan import loop_products, products_by_row, step_seconds
 
 
 @dataclass(frozen=True, slots=True)

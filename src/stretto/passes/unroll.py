@@ -27,9 +27,9 @@ from stretto.ir.rewrite import clone_op
 from stretto.ir.types import INDEX, ListType
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_view
-from stretto.passes.analyses.loop_form import normalise, replace_loops
-from stretto.passes.skew_costs import loop_products
-from stretto.passes.target import Target
+from stretto.passes.analyses.loops import normalise, replace_loops
+from stretto.passes.manager import Target
+from stretto.passes.skew_plan import loop_products
 
 MOST_OPS = 200
 """A body does not become longer."""

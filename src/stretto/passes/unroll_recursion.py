@@ -30,9 +30,9 @@ from typing import ClassVar
 from stretto.ir.core import Function, Op, Program
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block
-from stretto.passes.analyses.work import run_seconds
+from stretto.passes.analyses.ops import run_seconds
 from stretto.passes.inline import Copies, recursive_functions
-from stretto.passes.target import Target
+from stretto.passes.manager import Target
 from stretto.text import seconds_text
 
 MOST_OPS = 200

@@ -17,8 +17,7 @@ from stretto.errors import RaisesInPython, RunError, VerifyError
 from stretto.interp.interpreter import STACK_ENDED, Datum
 from stretto.interp.interpreter import run as interpret
 from stretto.ir.core import Program
-from stretto.ops.effects import states_drawn_from
-from stretto.ops.generators import States, restore
+from stretto.ops.effects import States, restore, states_drawn_from
 from stretto.runtime.results import Result
 
 SECONDS = 30.0

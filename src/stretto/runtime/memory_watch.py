@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from stretto.options import Options
-from stretto.runtime.support import Support
+from stretto.runtime.compiler import Support
 
 _SMALL = 1 << 15
 """Bytes that are compared faster than the system is asked, as in memory_watch.cpp."""
@@ -160,3 +162,23 @@ def _prepare(library: ctypes.PyDLL) -> None:
 
 SUPPORT = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load
+
+
+# ---- How much memory this process may use.
+
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+
+
+@cache
+def usable_memory(folder: Path = CONTROL_GROUP) -> int:
+    """Bytes: the machine's memory, or less where a container of `folder` has a limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (folder / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append(int(text))
+    return min(limits)

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 
-from stretto.runtime.support import Support, python_functions
+from stretto.runtime.compiler import Support, python_functions
 
 # probes.cpp: struct Python, in its order.
 _PYTHON_FUNCTIONS = (

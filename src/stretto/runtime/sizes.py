@@ -21,8 +21,8 @@ from stretto.errors import RunError
 from stretto.interp.check import Sizes, bind_sizes, size_value
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol
-from stretto.runtime.large_pages import LARGE_RESULT, advise_large
-from stretto.runtime.stops import too_large
+from stretto.runtime.constants import LARGE_RESULT, advise_large
+from stretto.runtime.results import too_large
 
 Values = Sequence[int]
 """The values of a program's symbols, in their order."""

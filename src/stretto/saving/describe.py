@@ -40,8 +40,15 @@ from stretto.ir.core import Op, Program
 from stretto.ir.ops import CheckOp, TensorOp
 from stretto.ir.printer import print_program
 from stretto.saving.code import names_of_code, pack
-from stretto.saving.file import Content, digest_of, without_weights, write
-from stretto.saving.values import Json, container_to_json, value_to_json
+from stretto.saving.file import (
+    Content,
+    Json,
+    container_to_json,
+    digest_of,
+    value_to_json,
+    without_weights,
+    write,
+)
 
 if TYPE_CHECKING:
     from stretto.api import Compiled

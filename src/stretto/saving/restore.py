@@ -41,8 +41,8 @@ from stretto.ir.parser import parse_program
 from stretto.ir.sizes import Symbol, symbols_in
 from stretto.ir.types import Dim, TensorType
 from stretto.keys import Key
-from stretto.saving.code import CodeUse
-from stretto.saving.values import (
+from stretto.saving.code import CodeUse, check_condition, check_program
+from stretto.saving.file import (
     Json,
     container_from_json,
     dtype_named,
@@ -50,7 +50,6 @@ from stretto.saving.values import (
     nested_tuples,
     value_from_json,
 )
-from stretto.saving.vet import check_condition, check_program
 
 
 @dataclass(frozen=True, slots=True)

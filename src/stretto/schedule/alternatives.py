@@ -39,13 +39,14 @@ from stretto.simulator.graph_run import (
     GraphCosts,
     GraphRun,
     Profile,
+    Profiler,
     captured_costs,
+    guarded,
     launched_costs,
     run_graph,
 )
 from stretto.simulator.launches import read_seconds
 from stretto.simulator.occupancy import BlockNeeds
-from stretto.simulator.profiles import Profiler, guarded
 
 MOST_ORDERS = 20_000
 """Orders of a small graph that are tried; a graph of more has no best one here."""

@@ -30,9 +30,8 @@ from stretto.device.runs import apart_functions
 from stretto.device.tree import Leaf, Node, Seq, Tree, children, is_parallel, leaves, rebuilt
 from stretto.ops.properties import properties
 from stretto.ops.table import Fails
-from stretto.schedule.dependence import Node as Item
-from stretto.schedule.dependence import leaf_nodes
-from stretto.schedule.footprint import Footprints
+from stretto.schedule.footprint import Footprints, leaf_nodes
+from stretto.schedule.footprint import Node as Item
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import Policy, kernel_seconds
 

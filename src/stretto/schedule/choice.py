@@ -20,8 +20,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Tree, map_tree
 from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant, cheapest, cheapest_of
-from stretto.schedule.dependence import leaf_nodes
-from stretto.schedule.footprint import Footprints
+from stretto.schedule.footprint import Footprints, leaf_nodes
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policy import Policy
 from stretto.schedule.region_time import RegionTime

@@ -15,7 +15,7 @@ host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -67,12 +67,60 @@ from stretto.device.tree import (
     reads,
     rebuilt,
     rotating,
+    title,
     walk,
     with_inputs,
 )
-from stretto.schedule.merge import RunStep, StatementStep, Step, merge
-from stretto.schedule.pieces import piece, piece_registers
-from stretto.schedule.predication import why_not_predicated
+from stretto.schedule.merge import RunStep, StatementStep, Step, merge, piece, piece_registers
+
+# ---- Which branches can be predicated: then the launches of both arms are enqueued like those
+# around them, and those of the arm that is not taken return at once.
+#
+# Grape (Zheng et al., MICRO 2023, section 3.3) predicates every kernel of an arm, so that a
+# program with branches is one straight line. Here an arm may have launches only: a library's
+# kernels know no predicate, and a loop of the host has none to stop at. A register that guards
+# launches must not change among them.
+
+
+Asked = Callable[[Node[Schedule]], bool]
+
+
+def why_not_predicated(branch: If[Schedule], on_host: Asked, has_call: Asked) -> str | None:
+    """Why a branch cannot be predicated; None for one that can. on_host: whether the plan takes a
+    node apart; has_call: whether a library call is in one."""
+    if has_call(branch):
+        return "a library call is in an arm"
+    return _why_not(branch, on_host, ())
+
+
+def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> str | None:
+    guards = (*outer, branch.condition)
+    if changed := sorted({*guards} & {*_assigned(branch)}, key=lambda reg: reg.name):
+        return f"an arm changes {changed[0].name}, which decides"
+    for arm in children(branch):
+        for node in _control(arm, on_host):
+            if not isinstance(node, If):
+                return f"{title(node)} is taken apart in an arm"
+            if (reason := _why_not(node, on_host, guards)) is not None:
+                return reason
+    return None
+
+
+def _control(node: Node[Schedule], on_host: Asked) -> Iterator[Node[Schedule]]:
+    """The outermost loops, branches and calls in an arm that are taken apart."""
+    if isinstance(node, Seq):
+        for child in node.children:
+            yield from _control(child, on_host)
+    elif not isinstance(node, Leaf) and on_host(node):
+        yield node
+
+
+def _assigned(node: Node[Schedule]) -> Iterator[Reg]:
+    for inner in walk(node):
+        yield from assigns(inner)
+    for schedule in leaves(node):
+        yield from (item.reg for item in schedule.statements if isinstance(item, Let))
+
 
 MOST_KERNELS = 400
 """Kernels of one launch; more are compiled as several."""
@@ -105,7 +153,7 @@ def make_plan(
     loops and branches of the host read from the block of words where the inputs and outputs lie
     that they use, and the sizes of the program, so that their arguments are the same for all
     calls. predicated: `id`s of branches of main among the cuts that are predicated, as far as
-    `schedule/predication.py` says that they can be. unlikely: of others, with the arm that is
+    `schedule/plan.py` says that they can be. unlikely: of others, with the arm that is
     hardly ever taken; not those in heads of loops.
     With such branches all launches read from the block of words where inputs and
     outputs lie, if any do."""

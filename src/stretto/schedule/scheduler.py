@@ -3,50 +3,206 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import cast
 
 from stretto.device.costs import HOST_COSTS, CostModel
+from stretto.device.expr import Buffer, Expr, Extent, Position, Reg, constant
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
-from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Wait
-from stretto.device.regions import Body
+from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Signal, Small, Wait
+from stretto.device.regions import Body, Statement, written_buffers
 from stretto.device.runs import apart_functions, tree_seconds
 from stretto.device.tree import (
     Call,
+    For,
+    If,
     Leaf,
     Node,
     Tree,
     TreeFunction,
     children,
+    is_loop,
     is_parallel,
     leaves,
     map_leaves,
     rebuilt,
     rotation,
+    walk,
 )
 from stretto.errors import ScheduleError
-from stretto.ir.sizes import Size
+from stretto.ir.size_bounds import maximum
+from stretto.ir.sizes import Size, Symbol, usual_value
 from stretto.remarks import Remarks
 from stretto.schedule.call_threads import has_shares
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.memory import FramePlan, frames_side_by_side, plan_frame
-from stretto.schedule.own_lists import NO_LISTS, own_lists
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.policies.list import ListPolicy
-from stretto.schedule.policy import (
-    FunctionPlanner,
-    LeafPlan,
-    Placed,
-    Policy,
-    kernel_seconds,
-)
-from stretto.schedule.synchronize import Synchronizer
-from stretto.schedule.work import small_calls
-from stretto.schedule.written import ordered_buffers
+from stretto.schedule.policy import FunctionPlanner, LeafPlan, Placed, Policy, kernel_seconds
+from stretto.schedule.synchronize import NO_LISTS, Synchronizer, own_lists
 from stretto.text import seconds_text
+
+# ---- Which memory a tree of kernels writes: what nobody writes needs no waits.
+#
+# The verifier decides the same by rules of its own (`device/verifier/assignment.py`): it takes
+# the functions' word for the params that they write, which it checks.
+
+
+Key = tuple[str, str]
+"""A function and the name of one of its params; a buffer of the argument block has no function."""
+
+LOCAL: Key = "", ""
+"""Stands for all local memory, which is always written."""
+
+
+def ordered_buffers(tree: Tree[Body]) -> Callable[[str], Callable[[Buffer], bool]]:
+    """For a function: can the order of its accesses to a buffer matter?
+
+    Those to a param can if the function writes it, or passes it to one that does, or if some caller
+    binds it to memory that is written.
+    """
+    bindings = list(_bindings(tree))
+    written = {LOCAL, *_written(tree)}
+    _spread(written, [(callee, caller) for caller, callee in bindings])
+    _spread(written, bindings)
+    return lambda function: lambda buffer: _key(function, buffer) in written
+
+
+def _key(function: str, buffer: Buffer) -> Key:
+    match buffer.kind:
+        case "local" | "items":
+            return LOCAL
+        case "param":
+            return function, buffer.name
+        case _:
+            return "", buffer.name
+
+
+def _written(tree: Tree[Body]) -> Iterator[Key]:
+    for function in tree.functions:
+        for item in (item for body in leaves(function.body) for item in body):
+            if isinstance(item, Kernel):
+                yield from (_key(function.name, buffer) for buffer in written_buffers(item))
+
+
+def _bindings(tree: Tree[Body]) -> Iterator[tuple[Key, Key]]:
+    """What callers bind, and the params of the callees."""
+    for function in tree.functions:
+        for node in walk(function.body):
+            if isinstance(node, Call):
+                for param, access in node.tensors:
+                    yield _key(function.name, access.buffer), (node.function, param.name)
+
+
+def _spread(found: set[Key], edges: list[tuple[Key, Key]]) -> None:
+    """Adds what is reached along the edges."""
+    while more := {end for start, end in edges if start in found} - found:
+        found |= more
+
+
+# ---- How long a call takes on one unit, as a formula over its sizes.
+#
+# The estimates of kernels are for usual sizes. What a kernel takes grows with the elements of the
+# operator that does most, a loop with its trips.
+
+
+PICOSECONDS = 1e12
+
+
+def small_calls(
+    tree: Tree[Body], symbols: tuple[Symbol, ...], share: float, costs: CostModel
+) -> Small | None:
+    """Which calls gain nothing from several units, where those take `share` of the time of one.
+
+    None where that does not depend on the sizes of the call.
+    """
+    work = _Work(tree, frozenset(symbols), costs).function("main")
+    if work.is_const:
+        return None
+    return Small(work, round(costs.wake_seconds / (1 - share) * PICOSECONDS))
+
+
+class _Work:
+    """Picoseconds of functions and nodes; recursion and loops by value as long as usual."""
+
+    def __init__(self, tree: Tree[Body], symbols: frozenset[Symbol], costs: CostModel) -> None:
+        self._bodies = {function.name: function.body for function in tree.functions}
+        self._symbols = symbols
+        self._costs = costs
+        self._active: set[str] = set()
+
+    def function(self, name: str) -> Size:
+        if name in self._active:
+            return Size()
+        self._active.add(name)
+        work = self._node(self._bodies[name])
+        self._active.remove(name)
+        return work
+
+    def _node(self, node: Node[Body]) -> Size:
+        match node:
+            case Leaf(body):
+                return sum(map(self._item, body), start=Size())
+            case Call(function=name):
+                return self.function(name)
+            case If(then=then, orelse=orelse):
+                return maximum(self._node(then), self._node(orelse))
+            case _:
+                below = sum(map(self._node, children(node)), start=Size())
+                return below * self._trips(node)
+
+    def _trips(self, node: Node[Body]) -> int | Size:
+        match node:
+            case For(start=start, stop=stop, step=step):
+                first, last = self._bound(start), self._bound(stop)
+                if first is None or last is None:
+                    return self._costs.unknown_trips
+                return (last - first) * (1 if step > 0 else -1) // abs(step)
+            case _:
+                return self._costs.unknown_trips if is_loop(node) else 1
+
+    def _bound(self, expr: Expr) -> Size | None:
+        """The bound of a loop that a call decides."""
+        number = constant(expr)
+        if number is not None:
+            return Size(const=number)
+        if isinstance(expr, Position) and self._is_given(expr.index):
+            return expr.index
+        return None
+
+    def _is_given(self, size: Size) -> bool:
+        if size.may_wrap or size.vars() or any(isinstance(atom, Reg) for atom in size.atoms()):
+            return False
+        return set(size.symbols) <= self._symbols
+
+    def _item(self, item: Statement) -> Size:
+        picoseconds = kernel_seconds(item, self._costs) * PICOSECONDS
+        if not isinstance(item, Kernel) or not item.stages:
+            return Size(const=round(picoseconds))
+        extents = max(
+            ((*s.operator.dims, *s.operator.reduce) for s in item.stages), key=self._costs.points
+        )
+        sizes = [self._size(extent) for extent in extents]
+        usual = prod(
+            self._costs.size(extent)
+            for extent, size in zip(extents, sizes, strict=True)
+            if isinstance(size, Size)
+        )
+        work = Size(const=max(round(picoseconds / usual), 1))
+        for size in sizes:
+            work = work * size if isinstance(size, Size) else work
+        return work
+
+    def _size(self, extent: Extent) -> int | Size:
+        """An extent as a size of the call; a number where it is none."""
+        if not isinstance(extent, Size):
+            return self._costs.size(extent)
+        return extent if set(extent.symbols) <= self._symbols else usual_value(extent)
+
 
 MOST_SHARE = 0.8
 """Several units must take less of the time of one, without waking them, to be of use for a call."""

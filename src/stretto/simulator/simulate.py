@@ -8,6 +8,8 @@ time after the last one it waits for.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -17,17 +19,106 @@ from types import MappingProxyType
 
 from stretto.device.costs import HOST_COSTS, CostModel
 from stretto.device.evaluate import task_count
+from stretto.device.expr import Reg, loads
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Item, Run, Signal, Wait
+from stretto.device.regions import statement_reads
+from stretto.device.tree import Check, Let
 from stretto.errors import ScheduleError
 from stretto.simulator.channel import Channel
 from stretto.simulator.control import Assumed, Choices, Visit, Walk
 from stretto.simulator.devices import Device
-from stretto.simulator.lookups import Lookups
-from stretto.simulator.progress import START, Progress
-from stretto.simulator.residency import Residency
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
-from stretto.simulator.work import Kept, Known, TaskWork, Works
+from stretto.simulator.work import Kept, Known, Residency, TaskWork, Works
+
+# ---- Which of the numbers that a unit loads for itself cost it a latency of their own.
+#
+# A register is not waited for where it is loaded, but where it is used. So what is loaded behind
+# one another is under way at once, as long as no address among them, and nothing that is checked,
+# depends on what has been loaded.
+
+
+@dataclass(slots=True)
+class Lookups:
+    """A row of register statements. coming: the registers that are loaded or made from such."""
+
+    coming: set[Reg] = field(default_factory=set[Reg])
+
+    def end(self) -> None:
+        """Something else comes, or control is decided: what is under way arrives."""
+        self.coming.clear()
+
+    def starts(self, item: Let | Check) -> bool:
+        """Takes in the next statement; whether it loads, and what came before has arrived."""
+        reads = any(True for expr in item.exprs for _ in loads(expr))
+        depends = not self.coming.isdisjoint(statement_reads(item))
+        starts = reads and (depends or not self.coming)
+        if depends and (reads or isinstance(item, Check)):
+            self.end()
+        if isinstance(item, Let) and (reads or depends):
+            self.coming.add(item.reg)
+        return starts
+
+
+# ---- The progress counters of the units: what has been published when, and who waits for what.
+
+
+START = Cause(0.0, 0, 0)
+"""What has been published before the run."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A unit that waits for `left` more units. last: the latest of the others."""
+
+    unit: int
+    left: int
+    last: Cause
+
+
+class Progress:
+    """One counter per unit; it begins at 0 and only grows."""
+
+    def __init__(self, units: int) -> None:
+        self._values: list[list[int]] = [[0] for _ in range(units)]
+        self._causes: list[list[Cause]] = [[START] for _ in range(units)]
+        self._waiting: list[dict[int, list[_Waiting]]] = [defaultdict(list) for _ in range(units)]
+
+    def wait(self, unit: int, others: tuple[int, ...], value: int) -> Cause | None:
+        """The last of the publications that a wait is for; None where one is still to come: then
+        `publish` will name the unit."""
+        last, missing = START, list[int]()
+        for other in others:
+            values = self._values[other]
+            if values[-1] < value:
+                missing.append(other)
+                continue
+            found = self._causes[other][bisect_left(values, value)]
+            if found.time > last.time:
+                last = found
+        if not missing:
+            return last
+        waiting = _Waiting(unit, len(missing), last)
+        for other in missing:
+            self._waiting[other][value].append(waiting)
+        return None
+
+    def publish(self, value: int, cause: Cause) -> list[tuple[int, Cause]]:
+        """Notes that a unit publishes a value; the units whose waits that ends, and the last
+        publication that each has waited for."""
+        self._values[cause.unit].append(value)
+        self._causes[cause.unit].append(cause)
+        waiting = self._waiting[cause.unit]
+        ended: list[tuple[int, Cause]] = []
+        for wanted in sorted(wanted for wanted in waiting if wanted <= value):
+            for item in waiting.pop(wanted):
+                item.left -= 1
+                if cause.time >= item.last.time:
+                    item.last = cause
+                if item.left == 0:
+                    ended.append((item.unit, item.last))
+        return ended
+
 
 NOTHING_KEPT: Kept = MappingProxyType({})
 MOST_TASKS = 5_000_000

@@ -31,8 +31,7 @@ from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.tools import calibration_probes as probes
 from stretto.tools.profile import entry_inputs, one_torch_thread
-from stretto.tuning.database import Database
-from stretto.tuning.device import this_cpu
+from stretto.tuning.database import Database, this_cpu
 
 SECONDS = 1.5
 """How long each probe runs, after one run that does not count."""

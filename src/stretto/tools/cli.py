@@ -22,7 +22,6 @@ import stretto
 from stretto.errors import StrettoError
 from stretto.options import POLICIES, Options
 from stretto.text import bytes_text
-from stretto.tools.cache import CacheFolder
 from stretto.tools.names import UsageError, require_known
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ def _explain_target(
     """A model compiled for a GPU that need not be there."""
     from stretto.tools.explain import explain_target, remarks_text
     from stretto.tools.models import find_model
-    from stretto.tools.targets import compile_model, target_machine
+    from stretto.tools.simulate import compile_model, target_machine
 
     machine = target_machine(target, units)
     found = find_model(model, small=small)
@@ -348,8 +347,7 @@ def _simulate_graph(
     picture: Path | None,
 ) -> None:
     """Prints the table of `--graph`, and draws the graph."""
-    from stretto.tools.graph_picture import write_picture
-    from stretto.tools.graphs import graph_model, graph_table
+    from stretto.tools.graphs import graph_model, graph_table, write_picture
     from stretto.tools.models import find_model
 
     if picture is not None:
@@ -532,6 +530,8 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all compiled programs.")] = False,
 ) -> None:
     """Show the folder of compiled programs, or empty it."""
+    from stretto.tools.doctor import CacheFolder
+
     folder = CacheFolder(Options().cache_path())
     size = bytes_text(folder.nbytes)
     with told():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -12,14 +14,49 @@ from pathlib import Path
 import torch
 
 import stretto
-from stretto.errors import StrettoError
+from stretto.errors import BuildError, StrettoError
 from stretto.machines.machine import Diagnosis
 from stretto.machines.registry import known_machines
 from stretto.options import Options
 from stretto.text import bytes_text, counted
-from stretto.tools.cache import CacheFolder
-from stretto.tuning.database import Database
-from stretto.tuning.device import this_cpu
+from stretto.tuning.database import Database, this_cpu
+
+# ---- The folder of compiled programs, seen from outside: its size, and how to empty it.
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolder:
+    """Entries lie in subfolders of two characters; see `runtime/cache.py`."""
+
+    path: Path
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(file for file in self.path.glob("[0-9a-f][0-9a-f]/*") if file.is_file())
+
+    @property
+    def entries(self) -> int:
+        return len(self.files)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
+    def clear(self) -> int:
+        """Removes every entry and gives their number. Programs that run keep what they loaded.
+
+        Raises BuildError where the folder cannot be changed.
+        """
+        removed = self.entries
+        try:
+            for folder in {file.parent for file in self.files}:
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise BuildError(
+                f"the cache cannot be cleared: {error}", remedy=f"remove {self.path} yourself"
+            ) from error
+        return removed
+
 
 TORCH_FROM, TORCH_BEFORE = (2, 11), (2, 14)
 """The versions of torch that stretto is made for, as in pyproject.toml."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from linecache import getline
 from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
 
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
@@ -24,16 +28,49 @@ from stretto.ir.ops import TensorOp
 from stretto.machines.machine import Description, Stages
 from stretto.schedule.scheduler import Report
 from stretto.text import Writer, bytes_text, counted, seconds_text, table
-from stretto.tools.arguments import tensor_names
-from stretto.tools.control import kernel_runs, program_rows, schedule_rows
-from stretto.tools.decided import HEADERS, decided
-from stretto.tools.kernels import kernel_row, short_file
+from stretto.tools.control import HEADERS, decided, kernel_runs, program_rows, schedule_rows
+from stretto.tools.profile import kernel_row, short_file
 
 if TYPE_CHECKING:
     from stretto.api import Compiled
     from stretto.entry import Entry
     from stretto.saving.loaded import Loaded
     from stretto.tools.models import Model
+
+
+# ---- The names that a user gave to the tensors of a call.
+
+
+def tensor_names(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """A name for each tensor among the arguments, in the order of the flattened call: `x`, or
+    `state[0]` and `batch['mask']` for one inside a container."""
+    leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
+    positions = _positional_names(function, len(args))
+    return [
+        _argument_name(path, positions) for path, leaf in leaves if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def _argument_name(path: tuple[Any, ...], positions: list[str]) -> str:
+    kind, first, *rest = path
+    name = positions[first.idx] if kind.idx == 0 else str(first.key)
+    return name + pytree.keystr(tuple(rest))
+
+
+def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
+    """A name for each of `count` positional arguments; those of `*rest` are `rest[0]`, ..."""
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return [f"arg{n}" for n in range(count)]
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    several = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
+    rest = [f"{several}[{n}]" for n in range(count - len(plain))]
+    return [*plain[:count], *rest]
+
 
 MOST_ROWS = 60
 """A longer table shows this many rows and says how many it leaves out."""

@@ -18,6 +18,9 @@ from stretto.errors import BuildError
 from stretto.machines.machine import HOST, Machine
 from stretto.tools.names import UsageError, suggestion
 
+# ---- What the user names on the command line, and what to answer where there is no such thing.
+
+
 PACKAGES = ("stretto._zoo", "benchmarks")
 """Where the zoo is: in an installed wheel, and in a checkout."""
 

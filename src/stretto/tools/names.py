@@ -1,4 +1,4 @@
-"""What the user names on the command line, and what to answer where there is no such thing."""
+"""Names on the command line, and the answer where there is no such thing."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from stretto.device.expr import known_dims
 from stretto.errors import StrettoError
 from stretto.ir.core import Program
 from stretto.ir.sizes import Size, Symbol
-from stretto.machines.forms import CAPTURED, OPTIMISED
 from stretto.machines.machine import BuildStage, Form, Machine
+from stretto.machines.stages import CAPTURED, OPTIMISED
 from stretto.options import Options
 from stretto.passes.manager import Pass
 from stretto.passes.pipeline import passes_by_name, pipeline

@@ -16,28 +16,21 @@ from rich.console import Group
 from rich.table import Table
 
 import stretto
+from stretto import placement
 from stretto.build import begin, build, run_stages
 from stretto.device.costs import CostModel
 from stretto.device.program import DeviceProgram
 from stretto.entry import Entry
-from stretto.frontends.python import capture
+from stretto.frontends.python import Captured, capture
 from stretto.keys import key_of_call
-from stretto.machines.machine import HOST, Machine, TaskEvent
-from stretto.machines.registry import default_machine
+from stretto.machines.machine import HOST, Machine, Stages, TaskEvent
+from stretto.machines.registry import default_machine, known_machines
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
 from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
-from stretto.simulator.control import Asked, Assumed, Choices
-from stretto.simulator.devices import (
-    GPUS,
-    NAMES,
-    Device,
-    costs_on,
-    cpu_device,
-    find_device,
-)
-from stretto.simulator.follow import Recorded
+from stretto.simulator.control import Asked, Assumed, Choices, Recorded
+from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device, find_device
 from stretto.simulator.launches import Launches, launch_per_kernel
 from stretto.simulator.result import Bound, Simulation
 from stretto.simulator.simulate import simulate
@@ -51,8 +44,27 @@ from stretto.tools.profile import (
     profile_entry,
     profiled_kernels,
 )
-from stretto.tools.targets import target_machine
 from stretto.tools.timeline import writer_of
+
+# ---- Compiles models for devices that need not be there.
+
+
+def target_machine(target: str, units: int | None = None) -> Machine:
+    """The machine that compiles for a target. Raises UsageError for one that none knows, and
+    BuildError where its compiler is missing."""
+    try:
+        return placement.target_machine(target, units)
+    except ValueError as error:
+        known = [name for machine in known_machines().values() for name in machine.targets]
+        raise UsageError(f"unknown target {target!r}{suggestion(target, known)}") from error
+
+
+def compile_model(model: Model, machine: Machine, options: Options) -> tuple[Captured, Stages]:
+    """A model captured, and all stages of it; its tensors stay on the CPU."""
+    with torch.no_grad():
+        captured = capture(model.function, model.inputs, {}, options)
+    return captured, build(captured.program, machine, options)
+
 
 MOST_ROWS = 12
 MOST_GAPS = 5

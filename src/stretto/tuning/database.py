@@ -9,18 +9,59 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stretto.errors import StrettoWarning
-from stretto.tuning.device import MeasuredDevice
+from stretto.errors import BuildError, StrettoWarning
+from stretto.options import Options, available_cpus
+from stretto.runtime.cache import content_key
+from stretto.runtime.compiler import build_flags, cpu, find_compiler, instruction_sets
+
+# ---- The device that measurements hold for.
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDevice:
+    """name: for people. key: equal only where processor, instruction sets, processors that this
+    process may use, compiler and its flags are equal. threads: execution units."""
+
+    name: str
+    key: str
+    threads: int
+
+
+@cache
+def _compiler() -> str:
+    try:
+        found = find_compiler()
+    except BuildError:
+        return "no compiler"
+    return f"{' '.join(found.command)} {found.version}"
+
+
+def this_cpu(options: Options) -> MeasuredDevice:
+    """This host, with as many units as the options ask for."""
+    cores, threads = len(available_cpus()), options.unit_count()
+    compiler = _compiler()
+    flags = " ".join(build_flags(trace=False))
+    vectors = "AVX-512" if "avx512f" in instruction_sets() else platform.machine()
+    name = f"{_model()}, {vectors}, {cores} processors, {threads} units"
+    return MeasuredDevice(name, content_key(cpu(), str(cores), compiler, flags), threads)
+
+
+def _model() -> str:
+    _, _, rest = cpu().partition("'model name': '")
+    return rest.partition("'")[0] or platform.processor() or platform.machine()
+
 
 SCHEMA_VERSION = 1
 """A part of the file's name: versions of stretto that share a folder leave each other's alone."""

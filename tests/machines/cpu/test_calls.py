@@ -20,8 +20,7 @@ from stretto.ir.types import DType
 from stretto.machines.cpu.calls import NOT_KNOWN, NativeCalls, Unsupported, encoded, held_buffers
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.options import Options
-from stretto.runtime.library import LibraryTable
-from stretto.runtime.threads import can_share
+from stretto.runtime.library import LibraryTable, can_share
 
 F = torch.nn.functional
 RUN = ctypes.PYFUNCTYPE(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import stretto
-from stretto.machines.cpu import diagnose
+from stretto.machines.cpu import machine
 from stretto.runtime import compiler
 
 OPTIONS = stretto.Options(threads=1)
 
 
 def test_the_compiler_of_this_machine() -> None:
-    check = diagnose.check_compiler()
+    check = machine.check_compiler()
     assert check.status == "ok"
     assert "-O3" in check.detail
 
@@ -21,8 +21,8 @@ def test_the_compiler_of_this_machine() -> None:
 def test_how_written_weights_are_noticed(
     monkeypatch: pytest.MonkeyPatch, tracked: bool, status: str
 ) -> None:
-    monkeypatch.setattr(diagnose, "tracks_pages", lambda options: tracked)
-    check = diagnose.check_weights(OPTIONS)
+    monkeypatch.setattr(machine, "tracks_pages", lambda options: tracked)
+    check = machine.check_weights(OPTIONS)
     assert check.status == status
     if not tracked:
         assert "read at each call" in check.detail and "Linux 6.7" in check.remedy
@@ -31,7 +31,7 @@ def test_how_written_weights_are_noticed(
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
-    check = diagnose.check_compiler()
+    check = machine.check_compiler()
     assert check.status == "fail"
     assert "no C++ compiler found" in check.detail
     assert "apt install g++" in check.remedy
@@ -39,7 +39,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/no/such/compiler")
-    check = diagnose.check_compiler()
+    check = machine.check_compiler()
     assert check.status == "fail"
     assert "/no/such/compiler" in check.detail
 
@@ -53,9 +53,9 @@ def test_a_compiler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_vector_extensions(processor: str, status: str, detail: str) -> None:
-    check = diagnose.check_vectors(processor)
+    check = machine.check_vectors(processor)
     assert (check.status, check.detail) == (status, detail)
 
 
 def test_vectors_of_this_machine_can_be_read() -> None:
-    assert diagnose.check_vectors(compiler.cpu()).name == "vectors"
+    assert machine.check_vectors(compiler.cpu()).name == "vectors"

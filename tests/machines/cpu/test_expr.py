@@ -10,8 +10,7 @@ from stretto.device.expr import Access, Apply, Buffer, Const, Expr, Index, Load,
 from stretto.errors import CodegenError
 from stretto.ir.types import DType
 from stretto.machines.cpu.printer.expr import ScalarPrinter, cast_term, constant, identifier
-from stretto.machines.dialects import write_cpp_function
-from stretto.machines.statements import Builder, Function
+from stretto.machines.statements import Builder, Function, write_cpp_function
 from stretto.machines.terms import Term, variable
 from stretto.text import Writer
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stretto
 from stretto.options import Options
-from stretto.runtime.threads import can_share, with_threads
+from stretto.runtime.library import can_share, with_threads
 
 WIDTH = 24
 WAYS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (

@@ -17,8 +17,7 @@ from stretto.errors import BuildError, RunError
 from stretto.machines.cpu import native, pool
 from stretto.machines.cpu.native import NativeProgram
 from stretto.options import Options
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped
+from stretto.runtime.results import ProgramStopped, Status
 
 Build = Callable[..., NativeProgram]
 

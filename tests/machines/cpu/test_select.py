@@ -11,7 +11,7 @@ from stretto.device.tree import leaves
 from stretto.machines.cpu.costs import AVX2_COSTS, CPU_COSTS, CpuCosts
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates.contraction import Packed
-from stretto.runtime.packing import pack
+from stretto.runtime.constants import pack
 from tests.backends import SPREAD
 from tests.lowering.programs import lowered
 

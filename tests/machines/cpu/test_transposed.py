@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.machines.cpu.transposed import MOST
+from stretto.machines.cpu.template import MOST
 from stretto.options import Options
 from tests.sampling import every
 

@@ -13,7 +13,7 @@ import stretto
 from stretto.machines.cpu import native
 from stretto.machines.cpu.ways import TIMED_CALLS, WARM_CALLS, Way, Ways
 from stretto.options import Options
-from stretto.runtime.threads import can_share
+from stretto.runtime.library import can_share
 
 CALLS = 2 * (WARM_CALLS + TIMED_CALLS)
 

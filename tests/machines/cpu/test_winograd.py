@@ -21,7 +21,7 @@ from stretto.ir.types import DType
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.options import Options
-from stretto.runtime.packing import POINTS, filtered, pack
+from stretto.runtime.constants import POINTS, filtered, pack
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD, assert_close, built
 from tests.lowering.programs import lowered

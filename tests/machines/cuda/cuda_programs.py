@@ -15,7 +15,7 @@ from stretto.device.tree import Seq, Tree, TreeFunction
 from stretto.ir.types import DType
 from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.printer.source import ENTRY, PROGRESS, Parameter, TritonSource
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 
 UNITS = 3
 BLOCK = 16

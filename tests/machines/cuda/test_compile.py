@@ -13,14 +13,13 @@ from stretto.errors import BuildError
 from stretto.machines.cuda import compile as triton_compile
 from stretto.machines.cuda import toolchain as triton_toolchain
 from stretto.machines.cuda import triton_stages
-from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.compile import Resources, compile_source, units_per_multiprocessor
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
-from stretto.machines.cuda.resources import Resources, units_per_multiprocessor
 from stretto.machines.cuda.toolchain import Target
 from stretto.machines.cuda.triton_stages import quick_stages
 from stretto.options import Options
-from stretto.tools.cache import CacheFolder
+from stretto.tools.doctor import CacheFolder
 from tests.machines.cuda.triton_text import control_block, number, pointer, program
 
 pytest.importorskip("triton", reason="triton is not installed")

@@ -16,7 +16,7 @@ from checks.machine_code import VERIFIED, Checked, check, check_cubin, check_ptx
 from checks.machine_code import sass as sass_text
 from checks.machine_code.rules import is_poll
 from stretto.machines.cuda import compile as triton_compile
-from stretto.machines.cuda import ptx as ptx_text
+from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.hazards import analysed
 from stretto.machines.cuda.machine import gpu_program
@@ -25,7 +25,7 @@ from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import SUPPORTED
 from stretto.options import Options
 from stretto.tools.models import find_model
-from stretto.tools.targets import compile_model, target_machine
+from stretto.tools.simulate import compile_model, target_machine
 from tests.e2e.test_cuda_compiled import require_good
 from tests.machines.cuda.triton_text import CONTROL, PRELUDE, number, pointer, program
 from tests.sampling import sampled

@@ -10,7 +10,7 @@ from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.toolchain import Target
 from stretto.options import Options
 from stretto.tools.models import find_model
-from stretto.tools.targets import compile_model, target_machine
+from stretto.tools.simulate import compile_model, target_machine
 from tests.sampling import sampled
 
 pytest.importorskip("triton", reason="triton is not installed")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretto.machines.cuda.depth_steps import LEAST_DEPTH, Step, steps_of
+from stretto.machines.cuda.templates.dot import LEAST_DEPTH, Step, steps_of
 
 
 @pytest.mark.parametrize(

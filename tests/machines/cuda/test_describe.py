@@ -25,7 +25,7 @@ from stretto.machines.cuda.describe import (
 from stretto.machines.cuda.machine import CUDA, gpu_program
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.machine import Stages
-from stretto.tools import targets
+from stretto.tools import simulate
 from stretto.tools.explain import explain_target
 from stretto.tools.models import Model, require_device
 from stretto.tools.names import UsageError
@@ -148,12 +148,12 @@ def test_an_unknown_target() -> None:
     with pytest.raises(ValueError, match="no target 'sm_70'; there are sm_80, .*, gfx942"):
         CUDA.for_target("sm_70", 80)
     with pytest.raises(UsageError, match="unknown target 'sm90'; did you mean 'sm_90'"):
-        targets.target_machine("sm90")
+        simulate.target_machine("sm90")
 
 
 def test_every_target_has_a_usual_number_of_units() -> None:
     for name in triton_toolchain.TARGETS:
-        machine = targets.target_machine(name)
+        machine = simulate.target_machine(name)
         assert 20 <= machine.units(stretto.Options(), torch.device("cpu")) <= 304
     assert triton_toolchain.Target.parse("sm_90a").name == "sm_90"
 
@@ -162,7 +162,7 @@ def test_another_version_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_toolchain, "SUPPORTED", ((9, 0), (9, 1)))
     triton_toolchain.require_triton.cache_clear()
     with pytest.raises(BuildError, match="is not supported, only >=9.0,<9.1"):
-        targets.target_machine("sm_90")
+        simulate.target_machine("sm_90")
     monkeypatch.undo()
     triton_toolchain.require_triton.cache_clear()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stretto.errors import BuildError
-from stretto.machines.cuda import diagnose
+from stretto.machines.cuda import device
 from stretto.machines.cuda.device import Gpu
 from stretto.machines.cuda.driver import COMPUTE_MODE
 from tests.machines.cuda.cuda_fakes import FakeCuda
@@ -16,8 +16,8 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_gpu(device: torch.device) -> Gpu:
         raise BuildError("the NVIDIA driver is not there", remedy="install it")
 
-    monkeypatch.setattr(diagnose, "find_gpu", find_gpu)
-    check = diagnose.check_gpu()
+    monkeypatch.setattr(device, "find_gpu", find_gpu)
+    check = device.check_gpu()
     assert (check.status, check.detail) == ("warn", "the NVIDIA driver is not there")
     assert check.remedy == "for programs on a GPU only: install it"
 
@@ -27,11 +27,11 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         def version(self) -> tuple[int, int]:
             return (13, 1)
 
-    monkeypatch.setattr(diagnose, "find_gpu", lambda device: Gpu(0, "NVIDIA H200", (9, 0), 132))
-    monkeypatch.setattr(diagnose, "load_driver", FakeDriver)
+    monkeypatch.setattr(device, "find_gpu", lambda device: Gpu(0, "NVIDIA H200", (9, 0), 132))
+    monkeypatch.setattr(device, "load_driver", FakeDriver)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check = diagnose.check_gpu()
+    check = device.check_gpu()
     assert check.status == "ok"
     assert check.detail == (
         "cuda:0: NVIDIA H200, compute capability 9.0, 132 multiprocessors; "
@@ -43,20 +43,20 @@ def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     def require_triton() -> str:
         raise BuildError("Triton cannot be imported", remedy="pip install 'stretto[cuda]'")
 
-    monkeypatch.setattr(diagnose, "require_triton", require_triton)
-    check = diagnose.check_triton()
+    monkeypatch.setattr(device, "require_triton", require_triton)
+    check = device.check_triton()
     assert check.status == "warn"
     assert check.remedy == "for programs on a GPU only: pip install 'stretto[cuda]'"
 
 
 def test_triton_with_and_without_what_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "backend cuda-emulated works" in diagnose.check_triton().detail
+    assert "backend cuda-emulated works" in device.check_triton().detail
 
     def require_greenlet() -> object:
         raise BuildError("greenlet cannot be imported")
 
-    monkeypatch.setattr(diagnose, "require_greenlet", require_greenlet)
-    check = diagnose.check_triton()
+    monkeypatch.setattr(device, "require_greenlet", require_greenlet)
+    check = device.check_triton()
     assert check.status == "ok"
     assert "no greenlet" in check.detail and "stretto[emulated]" in check.detail
 
@@ -73,8 +73,8 @@ def test_the_compute_mode(
     monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, mode: int, status: str, detail: str
 ) -> None:
     cuda.library.fake_attribute(COMPUTE_MODE, mode)
-    monkeypatch.setattr(diagnose, "load_driver", cuda.driver)
-    (check,) = diagnose.check_mode()
+    monkeypatch.setattr(device, "load_driver", cuda.driver)
+    (check,) = device.check_mode()
     assert (check.name, check.status, check.detail) == ("compute mode", status, detail)
     assert ("--compute-mode=DEFAULT" in check.remedy) == (status == "warn")
 
@@ -83,5 +83,5 @@ def test_no_compute_mode_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> No
     def load_driver() -> object:
         raise BuildError("the NVIDIA driver is not there")
 
-    monkeypatch.setattr(diagnose, "load_driver", load_driver)
-    assert list(diagnose.check_mode()) == []
+    monkeypatch.setattr(device, "load_driver", load_driver)
+    assert list(device.check_mode()) == []

@@ -13,12 +13,11 @@ import stretto
 from stretto.device.expr import Buffer
 from stretto.ir.types import DType
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.early import EarlyLoads
-from stretto.machines.cuda.printer.early_split import split_early
+from stretto.machines.cuda.printer.early import EarlyLoads, split_early
 from stretto.machines.cuda.printer.kernel import TritonKernel
+from stretto.machines.cuda.printer.row_pieces import shared_bytes
 from stretto.machines.cuda.printer.scalar import BARRIER
-from stretto.machines.cuda.printer.shared_blocks import shared_bytes
-from stretto.machines.dialects import python_function
+from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
 from stretto.options import Options
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from stretto.device.operator import Kernel
-from stretto.machines.cuda.epilogue import epilogue
-from stretto.machines.cuda.printer.kernel import print_kernel
+from stretto.machines.cuda.printer.kernel import epilogue, print_kernel
 from stretto.machines.cuda.templates.dot import Dot
 from tests.backends import run
 from tests.lowering.programs import lowered

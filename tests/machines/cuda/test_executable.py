@@ -13,8 +13,7 @@ from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launcher import InterpretedLauncher
 from stretto.machines.cuda.printer.source import PROGRESS
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped
+from stretto.runtime.results import ProgramStopped, Status
 from tests.machines.cuda.cuda_fakes import OPTIONS, FakeCuda, FakeGpu, on_gpu, require_order
 from tests.machines.cuda.cuda_programs import (
     BLOCK,

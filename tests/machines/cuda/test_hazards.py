@@ -11,15 +11,14 @@ import torch
 
 from stretto.errors import BuildError
 from stretto.machines.cuda import compile as triton_compile
-from stretto.machines.cuda import ptx as ptx_text
-from stretto.machines.cuda.call_memory import NO_BARRIERS, Barriers, held_over_calls
+from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.hazards import Hazard, analysed
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.machine_code import Effect, Function, Instruction
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import Target
-from stretto.machines.cuda.triton_stages import quick_stages
+from stretto.machines.cuda.triton_stages import NO_BARRIERS, Barriers, held_over_calls, quick_stages
 from stretto.options import Options
 from tests.machines.cuda.triton_text import control_block, number, pointer, program
 

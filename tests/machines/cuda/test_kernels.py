@@ -11,7 +11,7 @@ from torch import Tensor
 from stretto.device.operator import Kernel
 from stretto.ir.core import Program
 from stretto.machines.cuda.printer.kernel import print_kernel
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 from tests import backends
 from tests.lowering import straight_line
 from tests.lowering.programs import lowered

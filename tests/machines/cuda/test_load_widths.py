@@ -19,7 +19,7 @@ from stretto.machines.cuda import compile as triton_compile
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.options import Options
 from stretto.tools.models import Model
-from stretto.tools.targets import compile_model, target_machine
+from stretto.tools.simulate import compile_model, target_machine
 
 pytest.importorskip("triton", reason="triton is not installed")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stretto.machines import statements as code
 from stretto.machines.cuda.printer.outline import Outliner, outline, outlined_sections
-from stretto.machines.dialects import python_function
+from stretto.machines.statements import python_function
 from stretto.machines.terms import call, infix, literal, separated, variable
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from stretto.device.operator import Kernel, Stage, TileDim
 from stretto.device.regions import kernel_regions
 from stretto.machines.cuda.printer.kernel import print_kernel
-from stretto.machines.cuda.stencil import power
+from stretto.machines.cuda.template import power
 from stretto.machines.cuda.templates.reduction import Reduce
 from tests.lowering.programs import lowered
 from tests.machines.cuda.triton_runner import evaluate, interpret, kernels_of

@@ -10,10 +10,10 @@ from stretto.device.operator import Kernel, Operator
 from stretto.device.text import parse_program, print_program
 from stretto.device.tree import leaves
 from stretto.ir.types import DType
-from stretto.kernels.products import product_of
+from stretto.kernels.contraction import product_of
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select
-from stretto.machines.cuda.stencil import Stencil
+from stretto.machines.cuda.template import Stencil
 from stretto.machines.cuda.templates import TEMPLATES, choose
 from stretto.machines.cuda.templates.dot import block_dtype
 from stretto.machines.cuda.templates.reduction import Reduce

@@ -17,14 +17,13 @@ from checks.machine_code import sass as sass_text
 from checks.machine_code.loops import looped
 from stretto.errors import RunError
 from stretto.machines.cuda import compile as triton_compile
-from stretto.machines.cuda import ptx as ptx_text
-from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda import machine_code as ptx_text
+from stretto.machines.cuda.compile import compile_source, vectors_are_neighbours
 from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.machine_code import Effect, Function, Instruction
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.machines.cuda.vector_layouts import vectors_are_neighbours
 from stretto.options import Options
 from tests.machines.cuda.triton_text import control_block, pointer, program
 

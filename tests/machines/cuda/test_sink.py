@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stretto.machines import statements as code
-from stretto.machines.cuda.printer.sink import sunk
-from stretto.machines.dialects import python_function
+from stretto.machines.cuda.printer.outline import sunk
+from stretto.machines.statements import python_function
 from stretto.machines.terms import call, infix, literal, variable
 
 A, B, X = map(variable, ("a", "b", "x"))

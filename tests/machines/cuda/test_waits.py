@@ -9,8 +9,7 @@ import torch
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.function import fits_word, one_word
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, TritonSource
-from stretto.runtime.status import Status
-from stretto.runtime.stops import DeadlockError
+from stretto.runtime.results import DeadlockError, Status
 from tests.machines.cuda.triton_text import control_block, number, pointer, program, progress
 
 pytest.importorskip("triton", reason="triton is not installed")

@@ -16,13 +16,12 @@ from stretto.device.tree import Check, Let, leaves
 from stretto.ir.core import Program
 from stretto.ir.types import DType
 from stretto.lowering.program import lower
-from stretto.machines.cuda.compile import compile_source
+from stretto.machines.cuda.compile import Resources, compile_source
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import functions_text, print_kernel
 from stretto.machines.cuda.printer.scalar import POINTER_TYPES
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
-from stretto.machines.cuda.resources import Resources
 from stretto.machines.cuda.select import select
 from stretto.options import Options
 from tests.lowering import straight_line

@@ -14,10 +14,9 @@ from stretto.device.program import DeviceProgram, Run, Signal, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Seq, Tree, While
 from stretto.errors import RunError
 from stretto.ir.types import DType
+from stretto.machines.emulator.memory import Clocks, RaceError, Shadow, UninitialisedRead
 from stretto.machines.emulator.run import EmulatedRun, Emulator
-from stretto.machines.emulator.shadow import Clocks, RaceError, Shadow, UninitialisedRead
-from stretto.runtime.status import Status
-from stretto.runtime.stops import DeadlockError, ProgramStopped
+from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 from stretto.schedule.scheduler import schedule
 from tests.schedule.programs import OUT, A, X, chain, device, kernel, leaf, loop, reuse
 from tests.schedule.trees import (

@@ -30,7 +30,7 @@ from stretto.batching.types import (
     Type,
     alternatives,
 )
-from stretto.runtime.support import load_library
+from stretto.runtime.compiler import load_library
 
 # ---- The functions of Python and torch that the host runtime calls (include/python.h).
 

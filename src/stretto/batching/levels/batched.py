@@ -19,8 +19,7 @@ from stretto.ir.symbols import Renaming, rename_symbols, symbols_of_op
 from stretto.ir.types import INDEX, TensorType
 from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_random, stop_reason
-from stretto.passes.batching.batch import Batch, Stays
-from stretto.passes.batching.rules import rule_for
+from stretto.passes.batching.rules import Batch, Stays, rule_for
 
 # ---- Loops of a block for many instances at once.
 #

@@ -51,7 +51,7 @@ from stretto.ir.symbols import Renaming, symbols_of_types
 from stretto.ir.types import DType
 from stretto.ir.types import TensorType as Type
 from stretto.ir.verifier import verify
-from stretto.lowering.updates import Updates
+from stretto.lowering.targets import Updates
 from stretto.machines.machine import HOST, Stages
 from stretto.machines.registry import default_machine, find_machine
 from stretto.ops.infer import tensor_op

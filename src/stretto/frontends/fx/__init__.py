@@ -4,7 +4,6 @@ A graph is run node by node under the tracer of `frontends.python`, which knows 
 memory and writes in place; so both front ends give the same program for the same operators.
 """
 
-from stretto.frontends.fx.graph import BoundGraph, GraphFunction
-from stretto.frontends.fx.shared import SharedOutput, shared_outputs
+from stretto.frontends.fx.graph import BoundGraph, GraphFunction, SharedOutput, shared_outputs
 
 __all__ = ["BoundGraph", "GraphFunction", "SharedOutput", "shared_outputs"]

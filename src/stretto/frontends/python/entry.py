@@ -84,7 +84,7 @@ from stretto.frontends.python.values.raises import place_of, raises, shows_value
 from stretto.frontends.python.values.stores import CellVariable
 from stretto.ir.core import Function, Program, Value
 from stretto.ir.ops import CallOp, CheckOp
-from stretto.ops.generators import restore, states_of
+from stretto.ops.effects import restore, states_of
 from stretto.options import Options
 from stretto.stack import depth_within_stack
 

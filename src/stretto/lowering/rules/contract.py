@@ -15,10 +15,18 @@ from stretto.ir.ops import Argument
 from stretto.ir.types import DType
 from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, whole_buffer
 from stretto.lowering.row_results import is_row_in_place, is_row_or_memory
-from stretto.lowering.rules.emit import emit, factor_of, index_of, product
-from stretto.lowering.rules.scalar import apply, compute_dtype, number, sum_dtype
+from stretto.lowering.rules.emit import (
+    apply,
+    compute_dtype,
+    emit,
+    factor_of,
+    index_of,
+    number,
+    product,
+    sum_dtype,
+)
+from stretto.lowering.rules.moves import reshaped, swapped
 from stretto.lowering.rules.table import Call, Decline, all_static, rule
-from stretto.lowering.rules.views import reshaped, swapped
 
 
 def operand(call: Call, argument: Argument) -> Lazy:

@@ -7,7 +7,7 @@ register, so that the access stays affine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stretto.device.expr import (
@@ -21,16 +21,29 @@ from stretto.device.expr import (
     Position,
     Var,
     dynamic_index,
+    index_loads,
+    is_known,
+    loads,
     parts,
 )
 from stretto.ir.core import Value
 from stretto.ir.ops import Argument
+from stretto.ir.size_bounds import maximum, minimum
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, broadcast, cast, reshape, variables
+from stretto.lowering.lazy import (
+    Lazy,
+    broadcast,
+    cast,
+    placed_at,
+    reshape,
+    stored,
+    variables,
+    whole_buffer,
+)
 from stretto.lowering.rules.contract import broadcast_dims
-from stretto.lowering.rules.scalar import apply, where
+from stretto.lowering.rules.emit import apply, compute_dtype, mapped, where
 from stretto.lowering.rules.table import Call, Decline, rule, static_size
-from stretto.ops.bounds import out_of_range, position_failure
+from stretto.ops.bounds import out_of_range, position_failure, window_out_of_range
 from stretto.ops.positions import CHECK
 from stretto.ops.properties import properties
 
@@ -232,3 +245,207 @@ def _arranged(
         positions = position_of(call, arguments[dim], lazy, number, shape[dim])
         indices[dim] = as_index(broadcast(positions, common), *inner)
     return Selection(region, tuple(indices))
+
+
+# ---- Writing elements at computed positions: scatter, index_put, index_add and the like.
+#
+# The result begins as the base, in a buffer that may be changed: the base's own buffer when no
+# later op reads it, else a copy (`Lowering.updatable`). Then one operator writes the region.
+
+
+def write(
+    call: Call, source: Callable[[], Lazy], selection: Selection, accumulate: bool = False
+) -> Lazy:
+    """The base with the selected elements replaced by (or increased by) those of `source`.
+
+    `source` is called once the base may be changed, as operands that read it are stored by then.
+    """
+    base = whole_buffer(call.tensor("self"))
+    positions = [load for index in selection.indices for load in index_loads(index)]
+    if any(load.access.buffer == base for load in positions):  # they are read meanwhile
+        buffer = call.low.new_buffer("copy", call.dtype, call.shape)
+        call.low.store(call.tensor("self"), buffer)
+    else:
+        buffer = call.low.updatable(call.value("self"), call.result)
+    if 0 not in selection.shape:
+        lazy = source()
+        if any(load.access.buffer == buffer for load in loads(lazy.expr)):  # it is about to change
+            lazy = call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
+        value = cast(lazy.expr, compute_dtype(call.dtype) if accumulate else call.dtype)
+        out = placed_at(buffer, call.shape, selection.indices)
+        call.low.write("update", selection.shape, value, out, accumulate)
+    return stored(buffer, call.shape)
+
+
+# ---- computed positions ----------------------------------------------------------------------
+
+
+@rule("index_put _unsafe_index_put")
+def _index_put(call: Call) -> Lazy:
+    selection = selected(call, call.shape)
+    if 0 in selection.shape:
+        return call.tensor("self")
+
+    def values() -> Lazy:
+        return broadcast(call.tensor("values"), selection.shape)
+
+    return write(call, values, selection, call.flag("accumulate"))
+
+
+_SCATTERS = {False: "scatter.src scatter.value", True: "scatter_add scatter_reduce.two"}
+_ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", True: "index_add"}
+"""Operators that write, and those that add to what is there."""
+
+for _adds, _names in _SCATTERS.items():
+
+    @rule(_names)
+    def _scatter(call: Call, adds: bool = _adds) -> Lazy:
+        """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
+        An index without elements may have any number of dims."""
+        if "reduce" in call.arguments and (
+            call.text("reduce") != "sum" or not call.flag("include_self")
+        ):
+            raise Decline("a reduction other than a sum")
+        index = call.tensor("index")
+        if 0 in index.shape:
+            return call.tensor("self")
+        dim, positions = _update_positions(call, index)
+        own = variables(index.shape)
+        indices = [*own[:dim], as_index(positions, *own), *own[dim + 1 :]]
+
+        def source() -> Lazy:
+            lazy = _source(call)
+            return lazy.view(index.shape, *own) if lazy.rank else broadcast(lazy, index.shape)
+
+        return write(call, source, Selection(index.shape, tuple(indices)), adds)
+
+
+for _adds, _names in _ALONG_DIM.items():
+
+    @rule(_names)
+    def _index_along(call: Call, adds: bool = _adds) -> Lazy:
+        """self[..., index[i], ...] = source[..., i, ...] along `dim`.
+        Positions in a tensor of no elements are not looked at, as in eager."""
+        if 0 in call.shape:
+            return call.tensor("self")
+        index = call.tensor("index")
+        if index.rank != 1:
+            raise Decline("no dims")
+        dim, positions = _update_positions(call, index)
+        shape = (*call.shape[:dim], index.shape[0], *call.shape[dim + 1 :])
+        indices = list(variables(shape))
+        indices[dim] = as_index(positions, indices[dim])
+        selection = Selection(shape, tuple(indices))
+        return write(call, lambda: broadcast(_source(call), shape), selection, adds)
+
+
+def _update_positions(call: Call, index: Lazy) -> tuple[int, Lazy]:
+    rank = len(call.shape)
+    if rank == 0 or index.rank == 0:
+        raise Decline("no dims")
+    dim = call.axis(rank)
+    return dim, position_of(call, call.arguments["index"], index, dim, call.shape[dim])
+
+
+def _source(call: Call) -> Lazy:
+    """What is written: a tensor, perhaps scaled, or a number as a tensor without dims."""
+    if "value" in call.arguments:
+        return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
+    source = call.tensor("src" if "src" in call.arguments else "source")
+    if call.arguments.get("alpha", 1) == 1:
+        return source
+    expr = cast(source.expr, compute_dtype(call.dtype))
+    return mapped(source, apply("mul", expr, cast(call.scalar("alpha"), expr.dtype)))
+
+
+# ---- Parts of a tensor: a row, a slice, a diagonal. Reading one is a view; writing one is an
+# update.
+#
+# `part` registers where the elements of a part are in the whole, once for both.
+
+
+Shape = tuple[Extent, ...]
+Places = Callable[[Call, Shape, Shape], list[Index]]
+"""The position in the whole of each element of the part, given the dims of the whole and of the
+part."""
+
+
+def part(reads: str, writes: str) -> Callable[[Places], Places]:
+    """Registers the operators that read such a part, and the one that writes it."""
+
+    def register(places: Places) -> Places:
+        def read(call: Call) -> Lazy:
+            lazy = call.tensor("self")
+            return lazy.view(call.shape, *places(call, lazy.shape, call.shape))
+
+        def written(call: Call) -> Lazy:
+            shape = call.tensor("src").shape
+            selection = Selection(shape, tuple(places(call, call.shape, shape)))
+            return write(call, lambda: broadcast(call.tensor("src"), shape), selection)
+
+        rule(reads)(read)
+        rule(writes)(written)
+        return places
+
+    return register
+
+
+@part("select.int select_copy.int", "select_scatter")
+def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    dim = call.axis(len(whole))
+    failure = out_of_range("aten.select.int", dim, whole[dim])
+    position = call.low.position(call.arguments["index"], whole[dim], failure)
+    return [*variables(part[:dim]), position, *variables(part[dim:], dim)]
+
+
+@part("slice.Tensor slice_copy.Tensor", "slice_scatter")
+def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """Python's rules say where a slice begins."""
+    dim = call.axis(len(whole))
+    start = call.integer("start") if call.has("start") else 0
+    return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
+
+
+def _slice_start(call: Call, start: int, size: Extent) -> Index:
+    if isinstance(size, int):
+        return Index(const=slice(start, None, 1).indices(size)[0])
+    if is_known(size):
+        size = Index.of(size)
+        return minimum(start, size) if start >= 0 else maximum(0, size + start)
+    if start >= 0:
+        return Index(const=start)
+    first = apply("maximum", Position(Index.of(size) + start), Const(0, DType.I64))
+    return Index.of(call.low.let(first, "start"))
+
+
+@part(
+    "narrow narrow_copy stretto.narrow.default stretto.narrow",
+    "stretto.narrow_scatter.default stretto.narrow_scatter",
+)
+def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    """Positions that are negative count from the end of the dim."""
+    dim = call.axis(len(whole))
+    size, length = whole[dim], part[dim]
+    failure = window_out_of_range(size, length)
+    if "src" in call.arguments and length == 1:  # an item that is assigned to
+        failure = out_of_range(call.op.target, dim, size)
+    start = call.low.position(call.arguments["start"], size, failure, length)
+    return _window(part, dim, start, 1)
+
+
+def _window(part: Shape, dim: int, start: Index, step: int) -> list[Index]:
+    indices = list(variables(part))
+    indices[dim] = indices[dim] * step + start
+    return indices
+
+
+@part("diagonal diagonal_copy", "diagonal_scatter")
+def _diagonal(call: Call, whole: Shape, part: Shape) -> list[Index]:
+    first, second = (call.axis(len(whole), name) for name in ("dim1", "dim2"))
+    offset = call.integer("offset")
+    *rest, along = variables(part)
+    remaining = iter(rest)
+    indices = [Index() if d in (first, second) else next(remaining) for d in range(len(whole))]
+    indices[first] = along + max(-offset, 0)
+    indices[second] = along + max(offset, 0)
+    return indices

@@ -2,14 +2,200 @@
 
 from __future__ import annotations
 
-from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Load, Position, is_known
+from stretto.device.expr import Apply, Const, Dynamic, Expr, Extent, Index, Load, Position, is_known
 from stretto.ir.core import Value
+from stretto.ir.failure import Failure
+from stretto.ir.sizes import Size
 from stretto.ir.types import DType
 from stretto.lowering.function import Lowering
-from stretto.lowering.lazy import Lazy, cast, reshape, stored, variables
-from stretto.lowering.rules.scalar import apply, conjunction, where, within
+from stretto.lowering.lazy import (
+    Lazy,
+    broadcast,
+    cast,
+    memory_shape,
+    narrow,
+    permute,
+    regrouped_by_value,
+    reshape,
+    select,
+    stored,
+    variables,
+)
+from stretto.lowering.rules.emit import apply, conjunction, like, number, where, within
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
-from stretto.lowering.rules.views import static_size_of
+
+# ---- Views of whole tensors: another index for each element, never a copy. `parts` has the
+# others.
+
+
+# ---- the same elements -----------------------------------------------------------------------
+
+
+@rule(
+    "alias alias_copy detach detach_copy clone contiguous lift lift_fresh lift_fresh_copy "
+    "view_as positive",
+)
+def _same(call: Call) -> Lazy:
+    return reshaped(call, call.tensor("self"))
+
+
+@rule(
+    "_to_copy to.dtype to.dtype_layout to.device to.other type_as "
+    "prims.convert_element_type.default",
+)
+def _to(call: Call) -> Lazy:
+    name = "a" if "a" in call.arguments else "self"
+    lazy = call.tensor(name)
+    return Lazy(call.dtype, lazy.shape, cast(lazy.expr, call.dtype))
+
+
+@rule("copy")
+def _copy(call: Call) -> Lazy:
+    source = broadcast(call.tensor("src"), call.shape)
+    return Lazy(call.dtype, call.shape, cast(source.expr, call.dtype))
+
+
+@rule(
+    "view view_copy _unsafe_view reshape _reshape_copy reshape_as flatten.using_ints "
+    "unflatten.int squeeze squeeze.dim squeeze.dims squeeze_copy squeeze_copy.dim "
+    "squeeze_copy.dims unsqueeze unsqueeze_copy atleast_1d atleast_2d",
+)
+def _reshape(call: Call) -> Lazy:
+    return reshaped(call, call.tensor("self"))
+
+
+def reshaped(call: Call, lazy: Lazy) -> Lazy:
+    """The tensor in the dims of the result; stored first where a dynamic dim is split or merged."""
+    try:
+        return reshape(lazy, call.shape)
+    except ValueError:
+        if not (_is_run_of_rows(lazy.shape) and _is_run_of_rows(call.shape)):
+            return regrouped_by_value(lazy, call.shape)
+    buffer = call.low.new_buffer("t", lazy.dtype, lazy.shape)
+    return reshape(call.low.store(lazy, buffer), call.shape)
+
+
+def _is_run_of_rows(shape: tuple[Extent, ...]) -> bool:
+    """Whether a stored tensor of this shape lies in memory in row-major order without gaps."""
+    return memory_shape(shape) == shape and all(map(is_known, shape[1:]))
+
+
+# ---- order of dims ---------------------------------------------------------------------------
+
+
+@rule("permute permute_copy")
+def _permute(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    return permute(lazy, tuple(dim % lazy.rank for dim in call.integers("dims")))
+
+
+@rule("transpose.int transpose_copy.int swapaxes")
+def _transpose(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    names = ("axis0", "axis1") if "axis0" in call.arguments else ("dim0", "dim1")
+    return swapped(lazy, *(call.axis(lazy.rank, name) for name in names))
+
+
+@rule("t t_copy numpy_T mT")
+def _t(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    return swapped(lazy, lazy.rank - 2, lazy.rank - 1) if lazy.rank >= 2 else lazy
+
+
+def swapped(lazy: Lazy, first: int, second: int) -> Lazy:
+    order = list(range(lazy.rank))
+    if order:
+        order[first], order[second] = second, first
+    return permute(lazy, tuple(order))
+
+
+@rule("movedim.intlist movedim.int")
+def _movedim(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    source = [dim % lazy.rank for dim in call.integers("source")]
+    target = [dim % lazy.rank for dim in call.integers("destination")]
+    rest = iter(dim for dim in range(lazy.rank) if dim not in source)
+    order = (source[target.index(d)] if d in target else next(rest) for d in range(lazy.rank))
+    return permute(lazy, tuple(order))
+
+
+# ---- repeated elements -----------------------------------------------------------------------
+
+
+@rule("expand expand_copy expand_as")
+@rule("broadcast_to")
+def _expand(call: Call) -> Lazy:
+    return broadcast(call.tensor("self"), call.shape)
+
+
+@rule("repeat tile")
+def _repeat(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    lead = len(call.shape) - lazy.rank
+    indices: list[Index] = []
+    for dim, (size, index) in enumerate(zip(lazy.shape, variables(call.shape)[lead:], strict=True)):
+        if size == call.shape[lead + dim]:
+            indices.append(index)
+        else:
+            indices.append(index % static_dims((size,))[0] if size else Index())
+    return lazy.view(call.shape, *indices)
+
+
+@rule("repeat_interleave.self_int")
+def _repeat_interleave(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    if not call.has("dim"):
+        lazy = reshape(lazy, (static_size_of(lazy),))
+    dim = call.axis(lazy.rank) if call.has("dim") else 0
+    indices = list(variables(call.shape))
+    indices[dim] = indices[dim] // max(call.integer("repeats"), 1)
+    return lazy.view(call.shape, *indices)
+
+
+def static_size_of(lazy: Lazy) -> int:
+    size = 1
+    for dim in static_dims(lazy.shape):
+        size *= dim
+    return size
+
+
+# ---- parts -----------------------------------------------------------------------------------
+
+
+@rule(
+    "split.Tensor split_copy.Tensor split_with_sizes split_with_sizes_copy chunk "
+    "tensor_split.sections unsafe_split.Tensor unsafe_chunk unsafe_split_with_sizes",
+)
+def _split(call: Call) -> tuple[Lazy, ...]:
+    lazy = call.tensor("self")
+    dim = call.axis(lazy.rank)
+    parts: list[Lazy] = []
+    start = Index()
+    for value in call.op.results:
+        size = call.low.extents(value.tensor.shape)[dim]
+        parts.append(narrow(lazy, dim, start, size))
+        start = start + size
+    return tuple(parts)
+
+
+@rule("unbind.int unbind_copy.int")
+def _unbind(call: Call) -> tuple[Lazy, ...]:
+    lazy = call.tensor("self")
+    dim = call.axis(lazy.rank)
+    return tuple(select(lazy, dim, number) for number in range(len(call.op.results)))
+
+
+@rule("unfold unfold_copy")
+def _unfold(call: Call) -> Lazy:
+    lazy = call.tensor("self")
+    dim = call.axis(lazy.rank, "dimension")
+    indices = list(variables(call.shape))
+    inside = indices.pop()
+    if lazy.rank == 0:
+        return lazy.view(call.shape)
+    indices[dim] = indices[dim] * call.integer("step") + inside
+    return lazy.view(call.shape, *indices)
+
 
 # ---- other orders ----------------------------------------------------------------------------
 
@@ -62,9 +248,9 @@ def _padded(call: Call, mode: str, value: Expr | None) -> Lazy:
     amounts = call.integers("pad" if "pad" in call.arguments else "padding")
     indices = list(variables(call.shape))
     conditions: list[Expr] = []
-    for number in range(len(amounts) // 2):
-        dim = lazy.rank - 1 - number
-        before, after = amounts[2 * number : 2 * number + 2]
+    for pair in range(len(amounts) // 2):
+        dim = lazy.rank - 1 - pair
+        before, after = amounts[2 * pair : 2 * pair + 2]
         place = indices[dim] + -before
         if mode == "constant":
             indices[dim] = place
@@ -168,3 +354,94 @@ def _place_in_whole(low: Lowering, value: Value) -> Lazy | None:
         sizes = (low.extents(part.tensor.shape)[dim] for part in joint.before)
         indices[dim] = sum(map(Index.of, sizes), start=indices[dim])
     return _place(low, whole).view(own, *indices)
+
+
+# ---- Tensors made of numbers and positions: full, arange, eye, triangles, one-hot.
+
+
+def _filled(call: Call, value: Expr) -> Lazy:
+    return Lazy(call.dtype, call.shape, cast(value, call.dtype))
+
+
+@rule("full full_like new_full fill.Scalar fill.Tensor scalar_tensor")
+def _full(call: Call) -> Lazy:
+    name = next(name for name in ("value", "fill_value", "s") if name in call.arguments)
+    return _filled(call, call.scalar(name))
+
+
+@rule(
+    "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided new_empty "
+    "new_empty_strided empty_permuted",
+)
+def _zeros(call: Call) -> Lazy:
+    return _filled(call, Const(0, DType.I64))
+
+
+@rule("ones ones_like new_ones")
+def _ones(call: Call) -> Lazy:
+    return _filled(call, Const(1, DType.I64))
+
+
+@rule("arange arange.start arange.start_step")
+def _arange(call: Call) -> Lazy:
+    given = (call.arguments.get("start", 0), call.arguments.get("step", 1))
+    place = Position(variables(call.shape)[0])
+    exact = all(isinstance(item, int | Size) for item in given)
+    dtype = DType.I64 if exact or not call.dtype.is_float else DType.F64
+
+    def bound(name: str, default: int) -> Expr:
+        if isinstance(call.arguments.get(name), Size):
+            return cast(call.scalar(name), dtype)
+        found = call.number(name) if name in call.arguments else default
+        return number(found if exact or dtype is DType.F64 else int(found), dtype)
+
+    steps = apply("mul", cast(place, dtype), bound("step", 1))
+    return _filled(call, apply("add", bound("start", 0), steps))
+
+
+@rule("linspace")
+def _linspace(call: Call) -> Lazy:
+    start, end = float(call.number("start")), float(call.number("end"))
+    steps = call.integer("steps")
+    if not call.dtype.is_float or steps < 2:
+        raise Decline("integers, or fewer than two steps")
+    step = (end - start) / (steps - 1)
+    place = Position(variables(call.shape)[0])
+    front = apply("mul", cast(place, DType.F64), Const(step, DType.F64))
+    back = apply("sub", Const(steps - 1, DType.I64), place)
+    back = apply("mul", cast(back, DType.F64), Const(step, DType.F64))
+    first = apply("lt", place, Const(steps // 2, DType.I64))
+    low = apply("add", Const(start, DType.F64), front)
+    high = apply("sub", Const(end, DType.F64), back)
+    return _filled(call, where(first, low, high))
+
+
+@rule("eye eye.m")
+def _eye(call: Call) -> Lazy:
+    row, column = (Position(index) for index in variables(call.shape))
+    return _filled(call, apply("eq", row, column))
+
+
+@rule("tril triu")
+def _triangle(call: Call) -> Lazy:
+    """The elements whose column - row is at most, or at least, the diagonal; 0 elsewhere."""
+    function = "le" if call.op.target == "aten.tril.default" else "ge"
+    lazy = call.tensor("self")
+    row, column = variables(lazy.shape)[-2:]
+    diagonal = call.scalar("diagonal")
+    inside = apply(function, Position(column + row * -1), cast(diagonal, DType.I64))
+    return Lazy(lazy.dtype, lazy.shape, where(inside, lazy.expr, like(0, lazy.expr)))
+
+
+@rule("one_hot")
+def _one_hot(call: Call) -> Lazy:
+    classes = call.integer("num_classes")
+    if classes < 0:
+        raise Decline("the number of classes depends on the data")
+    lazy = call.cheap("self")
+    *lead, last = variables(call.shape)
+    size = Const(classes, DType.I64)
+    failure = Failure("RuntimeError", "Class values must be smaller than num_classes.")
+    number = Const(call.low.stop(failure), DType.I64)
+    index = Apply("checked", (cast(lazy.at(*lead), DType.I64), size, number), DType.I64)
+    return _filled(call, apply("eq", index, Position(last)))

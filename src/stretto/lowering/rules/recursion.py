@@ -5,13 +5,22 @@ See `passes/height_steps`.
 
 from __future__ import annotations
 
-from stretto.device.expr import Apply, Const, Dynamic, Expr, Index, Position, dynamic_index
-from stretto.device.operator import Combine
+from stretto.device.expr import (
+    Apply,
+    Const,
+    Dynamic,
+    Expr,
+    Extent,
+    Index,
+    Position,
+    Var,
+    dynamic_index,
+)
+from stretto.device.operator import Combine, Operator
 from stretto.ir.types import DType
-from stretto.lowering.lazy import Lazy, cast, variables
-from stretto.lowering.rules.emit import emit
-from stretto.lowering.rules.scalar import apply, where
-from stretto.lowering.rules.table import Call, rule, static_dims
+from stretto.lowering.lazy import Lazy, cast, constant, placed_at, stored, variables
+from stretto.lowering.rules.emit import apply, compute_dtype, computed, emit, where
+from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 from stretto.ops.bounds import window_out_of_range
 
 _ZERO = Const(0, DType.I64)
@@ -93,3 +102,58 @@ def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
 
 def _is_place(number: Expr) -> Expr:
     return Apply("ge", (number, _ZERO), DType.BOOL)
+
+
+# ---- Sorting along a dim, and the first of a sorted order: the positions, and the values as
+# loads at them.
+
+
+@rule("sort.stable")
+def _sort(call: Call) -> tuple[Lazy, ...]:
+    if not (call.has("stable") and call.flag("stable")):
+        raise Decline("which of equal elements comes first is the library's choice")
+    return _ordered(call, call.flag("descending"))
+
+
+@rule("stretto.topk.default")
+def _topk(call: Call) -> tuple[Lazy, ...]:
+    return _ordered(call, call.flag("largest"))
+
+
+def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
+    """The first elements of the sorted dim, as many as the first result has there."""
+    static_dims((*call.tensor("self").shape, *call.shape))
+    lazy = call.cheap("self")
+    if lazy.rank == 0:
+        return lazy, Lazy(DType.I64, (), Const(0, DType.I64))
+    if 0 in call.shape:
+        return constant(0, lazy.dtype, call.shape), constant(0, DType.I64, call.shape)
+    dim = call.axis(lazy.rank)
+    places = _places(call, lazy, dim, call.shape[dim], descending)
+    indices = list(variables(call.shape))
+    indices[dim] = Index.of(Dynamic(places.expr)) if lazy.shape[dim] != 1 else Index()
+    return Lazy(lazy.dtype, call.shape, lazy.at(*indices)), places
+
+
+def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
+    """Where the elements of the sorted dim come from. That dim is the last of the operator twice:
+    as what is sorted, and as what is stored."""
+    if lazy.shape[dim] == 1:
+        return Lazy(DType.I64, call.shape, Const(0, DType.I64))
+    source = computed(lazy, compute_dtype(lazy.dtype))
+    outer = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
+    read, written = list(variables(outer)), list(variables(outer))
+    read.insert(dim, Index.of(Var(len(outer))))
+    written.insert(dim, variables((keep,), len(outer) + 1)[0])
+    buffer = call.low.output(call.op.results[1])
+    operator = Operator(
+        "sort",
+        outer,
+        (lazy.shape[dim], keep),
+        Combine.ARGSORT_DESCENDING if descending else Combine.ARGSORT,
+        source.at(*read),
+        placed_at(buffer, call.shape, tuple(written)),
+        source=call.low.source,
+    )
+    call.low.emit(operator)
+    return stored(buffer, call.shape)

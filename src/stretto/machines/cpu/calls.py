@@ -31,8 +31,8 @@ from stretto.device.regions import kernel_regions, statement_regions
 from stretto.device.tree import Call, Leaf, inputs, rotating, walk
 from stretto.ops.infer import resolve
 from stretto.options import Options
-from stretto.runtime.support import Support
-from stretto.runtime.threads import thread_functions
+from stretto.runtime.compiler import Support
+from stretto.runtime.library import thread_functions
 
 _WORD, _TENSOR, _LIST, _SOME = range(4)
 """calls.cpp: Code."""

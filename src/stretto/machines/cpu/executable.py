@@ -23,25 +23,27 @@ from stretto.machines.cpu.ways import Ways
 from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
-from stretto.runtime.constants import ConstantTable, CopiesAhead
-from stretto.runtime.large_pages import LARGE_RESULT, advise_large
+from stretto.runtime.constants import LARGE_RESULT, ConstantTable, CopiesAhead, advise_large
 from stretto.runtime.library import LibraryTable
-from stretto.runtime.memory import usable_memory
 from stretto.runtime.memory_watch import load as load_memory_watch
+from stretto.runtime.memory_watch import usable_memory
 from stretto.runtime.probes import load as load_probes
 from stretto.runtime.results import (
+    DECIDED_BY_ORDER,
     GROWTH,
+    ProgramStopped,
     Result,
+    Status,
+    explained,
     first_capacities,
     first_rows,
     grows,
     is_kept,
     item_shape,
     result,
+    too_large,
 )
 from stretto.runtime.sizes import Formulas, InputSizes, Values
-from stretto.runtime.status import DECIDED_BY_ORDER, Status
-from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 MOST_ARENA = 1 << 34
 """Bytes of one call's intermediate values, on a machine with plenty of memory."""

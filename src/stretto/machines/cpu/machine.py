@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -14,7 +16,6 @@ from stretto.errors import BuildError
 from stretto.kernels.variants import Chooser
 from stretto.machines.cpu import calls, pool
 from stretto.machines.cpu.costs import CpuCosts, host_costs
-from stretto.machines.cpu.diagnose import diagnoses
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.measured import MeasuredChooser
 from stretto.machines.cpu.printer.program import Source, print_program
@@ -35,14 +36,69 @@ from stretto.machines.stages import SELECT, TO_SCHEDULE
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
+from stretto.runtime.compiler import begin, build_flags, cpu, find_compiler
 from stretto.runtime.constants import CopiesAhead
-from stretto.runtime.support import begin
-from stretto.runtime.threads import can_share
+from stretto.runtime.library import can_share
+from stretto.runtime.memory_watch import tracks_pages
 from stretto.schedule.call_threads import TRIED_GAIN, is_of_calls, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
-from stretto.tuning.database import Database
-from stretto.tuning.device import this_cpu
+from stretto.tuning.database import Database, this_cpu
+
+# ---- What `stretto doctor` finds out about this host as a machine.
+
+
+VECTORS = (
+    *("avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_tile"),
+    *("avx2", "fma", "f16c", "avx_vnni", "asimd", "bf16", "asimddp", "sve"),
+)
+
+
+def diagnoses(options: Options) -> Iterator[Diagnosis]:
+    yield check_compiler()
+    yield check_vectors(cpu())
+    yield check_cores(options)
+    yield check_weights(options)
+
+
+def check_compiler() -> Diagnosis:
+    try:
+        found = find_compiler()
+    except BuildError as error:
+        return Diagnosis("compiler", "fail", error.message, error.remedy or "")
+    version = found.version.splitlines()[0]
+    flags = " ".join(flag for flag in build_flags(trace=False) if flag.startswith(("-O", "-m")))
+    return Diagnosis("compiler", "ok", f"{shlex.join(found.command)} ({version}), {flags}")
+
+
+def check_vectors(processor: str) -> Diagnosis:
+    """The vector extensions that generated code can use."""
+    words = set(processor.replace("'", " ").split())
+    found = [name for name in VECTORS if name in words]
+    if "avx512f" in found or "avx2" in found or "asimd" in found:
+        return Diagnosis("vectors", "ok", " ".join(found))
+    remedy = "programs run, but slowly: use a processor with AVX2, AVX-512 or NEON"
+    return Diagnosis("vectors", "warn", "none of AVX-512, AVX2, NEON", remedy)
+
+
+def check_cores(options: Options) -> Diagnosis:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    units = options.unit_count()
+    detail = f"{cpus} CPUs for this process, {units} execution units by default"
+    return Diagnosis("cores", "ok", detail)
+
+
+def check_weights(options: Options) -> Diagnosis:
+    """How a program learns that its weights were written."""
+    try:
+        tracked = tracks_pages(options)
+    except BuildError as error:
+        return Diagnosis("weights", "fail", error.message, error.remedy or "see above")
+    if tracked:
+        return Diagnosis("weights", "ok", "the system tells which pages of them were written")
+    detail = "the system does not tell what was written: packed weights are read at each call"
+    remedy = "use Linux 6.7 or later, and allow userfaultfd (containers: in the seccomp profile)"
+    return Diagnosis("weights", "warn", detail, remedy)
 
 
 def source_of(stages: Stages) -> Source:

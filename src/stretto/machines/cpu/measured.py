@@ -19,12 +19,11 @@ from stretto.ir.sizes import Size
 from stretto.kernels.variants import Chooser, OpenBody, OpenKernel, Variant
 from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.kernel import print_kernel
-from stretto.machines.dialects import write_cpp_function
+from stretto.machines.statements import write_cpp_function
 from stretto.runtime.cache import content_key
 from stretto.runtime.compiler import header_text
 from stretto.text import Writer
-from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.device import MeasuredDevice
+from stretto.tuning.database import Database, KernelTime, MeasuredDevice
 
 
 def kernel_key(kernel: Kernel) -> str | None:

@@ -17,11 +17,10 @@ from stretto.machines.cpu.pool import launcher
 from stretto.machines.cpu.ways import Way, Ways
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
-from stretto.runtime.large_pages import PAGE_BYTES, advise
+from stretto.runtime.compiler import load_library
+from stretto.runtime.constants import PAGE_BYTES, advise
 from stretto.runtime.library import Draws
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped, stopped
-from stretto.runtime.support import load_library
+from stretto.runtime.results import ProgramStopped, Status, stopped
 
 LibraryCall = Callable[[int, int, int], object]
 """`library(call, operands, alone)`: the number of the call, the address of its array of pointers,

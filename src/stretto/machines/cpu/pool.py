@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stretto.options import Options
-from stretto.runtime.support import Support, python_functions
+from stretto.runtime.compiler import Support, python_functions
 
 HEADERS = Path(__file__).with_name("include")
 """The folder of the headers that the pool and printed programs include."""

@@ -21,12 +21,10 @@ from stretto.kernels.attention import plain_attention, plain_steps
 from stretto.kernels.channels_last import channels_last
 from stretto.kernels.contraction import contraction_of
 from stretto.kernels.fuse import apart_reason
-from stretto.kernels.groups import Box, Group, Member, single
+from stretto.kernels.groups import Box, Group, Member, NewBuffers, single
 from stretto.kernels.panels import Packings
-from stretto.kernels.ranges import Ranges
 from stretto.kernels.split_sorts import split_sorts
-from stretto.kernels.steps import NewBuffers
-from stretto.kernels.variants import Chooser, Variant, cheapest, cut_in_order, opener
+from stretto.kernels.variants import Chooser, Ranges, Variant, cheapest, cut_in_order, opener
 from stretto.machines.cpu.costs import CPU_COSTS, CpuCosts
 from stretto.machines.cpu.template import Candidate, Request
 from stretto.machines.cpu.templates import candidate

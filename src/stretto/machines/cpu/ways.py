@@ -17,8 +17,7 @@ from typing import TypeVar
 from stretto.device.operator import LibraryCall
 from stretto.options import Options
 from stretto.runtime.cache import content_key
-from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.device import this_cpu
+from stretto.tuning.database import Database, KernelTime, this_cpu
 
 WARM_CALLS = 1
 """Calls of each way that do not count: memory is touched, and threads are made."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Generator
@@ -17,15 +19,154 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError, SourceLocation
-from stretto.machines.cuda.call_memory import REPORT
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, Parameter, TritonSource
-from stretto.machines.cuda.resources import Resources, function_usage, resources, spilled_bytes
-from stretto.machines.cuda.toolchain import TRITON_LOCK, Target, file_name, require_triton
-from stretto.machines.cuda.triton_stages import Assembled, quick_stages
+from stretto.machines.cuda.toolchain import (
+    TRITON_LOCK,
+    Multiprocessor,
+    Target,
+    file_name,
+    require_triton,
+)
+from stretto.machines.cuda.triton_stages import REPORT, Assembled, quick_stages
 from stretto.machines.cuda.user_source import rejected
-from stretto.machines.cuda.vector_layouts import vectors_are_neighbours
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
+
+# ---- Whether Triton's layouts let a thread load four neighbours of shared memory at once.
+#
+# `tl.inline_asm_elementwise(pack=4)` gives an instruction four elements that are one after the
+# other in the registers of a thread. Which those are is up to the layout of the block, of which
+# the language says nothing. So the program that Triton has made is read: along the first axis of
+# each such block a thread must have elements by fours, and its registers must be ordered along
+# that axis first.
+
+
+_VECTOR = re.compile(r"elementwise_inline_asm .*(?:ld|st)\.shared::cta\.v4")
+_TYPE = re.compile(r"-> tensor<\d+(?:x\d+)*xi32, (#\w+)>")
+_LAYOUT = re.compile(
+    r"^(#\w+) = #ttg\.blocked<\{sizePerThread = \[(\d+)[^]]*\].*order = \[(\d+)[^]]*\]",
+    re.MULTILINE,
+)
+
+
+def vectors_are_neighbours(ttgir: str) -> bool:
+    """Whether it is so for all vectors of a program in Triton's GPU dialect. An instruction or a
+    layout that is not known counts as one that does not agree."""
+    good = {
+        name
+        for name, each, order in _LAYOUT.findall(ttgir)
+        if int(each) % 4 == 0 and int(order) == 0
+    }
+    found = [line for line in ttgir.splitlines() if ".shared::cta.v4" in line]
+    return all(
+        _VECTOR.search(line) is not None
+        and (layout := _TYPE.search(line)) is not None
+        and layout[1] in good
+        for line in found
+    )
+
+
+# ---- What a compiled kernel needs of a multiprocessor, and how many of its units fit on one.
+
+
+_USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Of one unit (thread block) and all functions that it calls.
+
+    registers: of one thread. spill_bytes: registers that went to memory for want of room, stores
+    and loads of all functions together. stack_bytes: the largest frame of one function; without
+    spills it holds what calls keep. units_per_sm: how many units one multiprocessor holds at once,
+    and `limit` says what there are not more of: registers, shared memory, threads or blocks. 0 and
+    "unknown" where only compilation is supported.
+    """
+
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    stack_bytes: int
+    warps: int
+    units_per_sm: int
+    limit: str
+
+
+def resources(
+    usage: dict[str, tuple[int, int]],
+    spill_bytes: int,
+    shared_bytes: int,
+    warps: int,
+    machine: Multiprocessor | None,
+) -> Resources:
+    """`usage`: registers and stack bytes by function."""
+    registers = max((registers for registers, _ in usage.values()), default=0)
+    stack = max((stack for _, stack in usage.values()), default=0)
+    units, limit = 0, "unknown"
+    if machine is not None:
+        units, limit = units_per_multiprocessor(registers, shared_bytes, warps, machine)
+    return Resources(registers, shared_bytes, spill_bytes, stack, warps, units, limit)
+
+
+def units_per_multiprocessor(
+    registers: int, shared_bytes: int, warps: int, machine: Multiprocessor
+) -> tuple[int, str]:
+    """How many thread blocks fit, and what limits them (CUDA's occupancy calculator).
+
+    0 where not even one fits.
+    """
+    per_warp = _up(max(registers, 1) * 32, machine.register_unit)
+    # A warp's registers lie in one of the four partitions of a multiprocessor.
+    with_registers = machine.registers // 4 // per_warp * 4
+    shared = _up(shared_bytes + machine.reserved_shared_bytes, machine.shared_unit)
+    limits = {
+        "registers": with_registers // warps,
+        "shared memory": machine.shared_bytes // shared,
+        "threads": machine.warps // warps,
+        "blocks": machine.blocks,
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    return limits[limit], limit
+
+
+def function_usage(cubin: bytes, cuobjdump: str) -> dict[str, tuple[int, int]]:
+    """Registers and stack bytes of each function of a binary, the kernel's own among them."""
+    with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        output = _run([cuobjdump, "-res-usage", str(file)])
+    usage = {
+        name: (int(registers), int(stack) + int(local))
+        for name, registers, stack, _, local in _USAGE.findall(output)
+    }
+    if not usage:
+        raise BuildError(f"cuobjdump does not say what the kernel needs:\n{output.strip()}")
+    return usage
+
+
+def spilled_bytes(log: str) -> int:
+    """Bytes that all functions together store to and load from memory for want of registers, of
+    what `ptxas -v` says."""
+    return sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(log))
+
+
+def _run(command: list[str]) -> str:
+    """What a tool of Triton's says on both streams."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        raise BuildError(
+            f"{command[0]} cannot say what the kernel needs: {detail.strip()}",
+            remedy="install Triton anew; its CUDA tools are part of it",
+        ) from error
+    return result.stdout + result.stderr
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
 
 _SUFFIX = ".triton"
 _FORMAT = "3"
@@ -239,10 +380,6 @@ def _place(error: BaseException, text: str) -> SourceLocation | None:
         return None
     name = function.removeprefix("def ").partition("(")[0]
     return SourceLocation(file_name(text), text.count("\n", 0, place) + line, function=name)
-
-
-def _up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
 
 
 def _cuobjdump() -> str:

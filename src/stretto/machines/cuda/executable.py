@@ -40,13 +40,21 @@ from stretto.machines.cuda.state import (
 )
 from stretto.machines.machine import Executable
 from stretto.options import Options
-from stretto.runtime.constants import Copy, is_plain
+from stretto.runtime.constants import Copy, is_plain, pack
 from stretto.runtime.memory_watch import regions_of
-from stretto.runtime.packing import pack
-from stretto.runtime.results import GROWTH, Result, first_capacities, grows, item_shape, result
+from stretto.runtime.results import (
+    GROWTH,
+    ProgramStopped,
+    Result,
+    Status,
+    explained,
+    first_capacities,
+    grows,
+    item_shape,
+    result,
+    too_large,
+)
 from stretto.runtime.sizes import InputSizes, Values
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped, explained, too_large
 
 FIRST_FRAMES = 64
 """Activations of recursive functions that the arena has room for at first."""

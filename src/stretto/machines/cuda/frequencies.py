@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.ir.printer import print_program
-from stretto.machines.cuda.graphs.counting import BranchCount
+from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.runtime.cache import content_key
 from stretto.schedule.alternatives import Frequencies
-from stretto.tuning.database import Database, KernelTime
-from stretto.tuning.device import MeasuredDevice
+from stretto.tuning.database import Database, KernelTime, MeasuredDevice
 
 PROGRAMS = MeasuredDevice("branches of programs", "branches", 0)
 """Ways depend on a program and its inputs, not on a device."""

@@ -32,10 +32,8 @@ from stretto.ir.sizes import Size
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.state import State
 from stretto.runtime.library import Number, Operand, extents, run_call
-from stretto.runtime.results import item_shape
+from stretto.runtime.results import Status, item_shape, stopped
 from stretto.runtime.sizes import Values
-from stretto.runtime.status import Status
-from stretto.runtime.stops import stopped
 
 if TYPE_CHECKING:
     from stretto.machines.cuda.plan import PlanExecutable

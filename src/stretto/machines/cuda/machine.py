@@ -21,15 +21,15 @@ from stretto.machines.cuda.describe import describe
 from stretto.machines.cuda.device import (
     EMULATED_UNITS,
     cuda_executable,
+    diagnoses,
     emulated_cuda_executable,
     find_gpu,
     is_capturing_stream,
     resident_units,
 )
-from stretto.machines.cuda.diagnose import diagnoses
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.frequencies import known_frequencies
-from stretto.machines.cuda.graphs.arrange import Arrangements, arrangements
+from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
 from stretto.machines.cuda.packed import pack, unpack
 from stretto.machines.cuda.select import select
 from stretto.machines.cuda.styles import (
@@ -40,7 +40,6 @@ from stretto.machines.cuda.styles import (
 )
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.cuda.toolchain import TARGETS, Target, require_triton
-from stretto.machines.forms import device_form
 from stretto.machines.library_choice import choice_stage
 from stretto.machines.machine import (
     BuildStage,
@@ -53,7 +52,7 @@ from stretto.machines.machine import (
     Packed,
     Stages,
 )
-from stretto.machines.stages import TO_SCHEDULE
+from stretto.machines.stages import TO_SCHEDULE, device_form
 from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime.results import Result

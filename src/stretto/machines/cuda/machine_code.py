@@ -6,7 +6,7 @@ PTX is read into the same functions (`ptx.py`) as the SASS of tests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -115,3 +115,270 @@ def called_by(call: Instruction, functions: Sequence[Function]) -> list[str]:
     """The functions that have a body and that an instruction calls."""
     names = {*re.findall(r"[\w$]+", call.text)}
     return [function.name for function in functions if function.name in names]
+
+
+# ---- Reads PTX, what Triton hands to ptxas (PTX ISA 8.7).
+#
+# Constants in shared memory are loaded and stored as `.shared::cta`, which means what `.shared`
+# does; Triton and LLVM write the latter for what is scratch.
+
+
+_HEADER = re.compile(r"^(?:\.visible |\.weak |\.extern )*\.(?:func|entry)\b")
+_NAME = re.compile(r"\.(?:func\s*(?:\([^)]*\))?|entry)\s*([\w$]+)")
+_LABEL = re.compile(r"^\s*([\w$]+):(?!:)")
+_STATEMENT = re.compile(r"^(@!?%?\w+\s+)?([a-z]\w*(?:[.:]+\w+)*)\s*(.*)$", re.DOTALL)
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*0\s*)?\]")
+_WIDE = ("gpu", "sys", "cluster")
+"""Scopes of more than one thread block."""
+
+
+def functions(ptx: str) -> list[Function]:
+    """The functions of a module that have a body."""
+    found: list[Function] = []
+    header = ""
+    body: list[tuple[int, str]] | None = None
+    depth = 0  # of braces: assembly of the text has blocks of its own
+    for number, line in enumerate(ptx.splitlines(), 1):
+        line = line.partition("//")[0].rstrip()
+        if body is None:
+            header = line if _HEADER.match(line) else f"{header} {line}"
+            if line.endswith(";"):  # it was only declared
+                header = ""
+            if line == "{" and (name := _NAME.search(header)):
+                body, depth = [], 1
+                found.append(Function(name[1], ()))
+            continue
+        depth += line.count("{") - line.count("}")
+        if not depth:
+            found[-1] = _function(found[-1].name, body)
+            body, header = None, ""
+        elif not line.lstrip().startswith((".loc", ".file")):
+            body.append((number, line))
+    return found
+
+
+def _function(name: str, lines: Sequence[tuple[int, str]]) -> Function:
+    """One function. Of equal labels, in blocks of inline assembly, a jump means the nearest."""
+    statements: list[tuple[int, str]] = []
+    labels: dict[str, list[int]] = {}
+    tables: dict[str, list[str]] = {}
+    last = ""
+    for number, text in _statements(lines):
+        if label := _LABEL.match(text):
+            last = label[1]
+            labels.setdefault(last, []).append(len(statements))
+        elif text.startswith(".branchtargets"):
+            tables[last] = re.findall(r"[\w$]+", text.removeprefix(".branchtargets"))
+        elif not text.startswith("."):
+            statements.append((number, text))
+    reader = _Reader(_copies([text for _, text in statements]), labels, tables)
+    instructions = tuple(
+        reader.instruction(index, number, text) for index, (number, text) in enumerate(statements)
+    )
+    places = {f"{label}@{index}": index for label, at in labels.items() for index in at}
+    return Function(name, instructions, places)
+
+
+def _statements(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The statements and labels of a body, each with the line where it ends, without blocks."""
+    rest = ""
+    for number, line in lines:
+        rest = f"{rest} {line}".lstrip(" \t{}")
+        while (label := _LABEL.match(rest)) or ";" in rest:
+            end = label.end() if label else rest.index(";")
+            yield number, " ".join(rest[:end].split())
+            rest = rest[end:].lstrip("; \t{}")
+
+
+def _copies(statements: Sequence[str]) -> dict[str, list[str]]:
+    """What each register is a copy of, by each statement that defines it; "" for another value."""
+    found: dict[str, list[str]] = {}
+    for text in statements:
+        match = _STATEMENT.match(text)
+        if match is None or match[2].partition(".")[0] in ("st", "red", "bra", "bar"):
+            continue
+        target, *sources = re.findall(r"%\w+|[\w$]+_param_\d+", match[3]) or [""]
+        is_copy = re.match(r"mov|cvta|ld\.param", match[2]) and len(sources) == 1
+        found.setdefault(target, []).append(sources[0] if is_copy else "")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """copies: by register. labels: the indices behind each. tables: labels by that of a table."""
+
+    copies: dict[str, list[str]]
+    labels: dict[str, list[int]]
+    tables: dict[str, list[str]]
+
+    def instruction(self, index: int, line: int, text: str) -> Instruction:
+        match = _STATEMENT.match(text)
+        if match is None:
+            raise ValueError(f"line {line}: {text!r} is not a statement of PTX")
+        predicate, name, operands = match[1], match[2], match[3]
+        parts = tuple(name.split("."))
+        targets = self._targets(index, parts[0], operands)
+        leaves = parts[0] in ("bra", "brx", "ret", "exit", "trap") and not predicate
+        effects = self._effects(parts, operands)
+        return Instruction(f"line {line}", text, effects, bool(predicate), targets, not leaves)
+
+    def _targets(self, index: int, base: str, operands: str) -> tuple[str, ...]:
+        names: Sequence[str] = ()
+        if base == "bra":
+            names = (operands,)
+        elif base == "brx":
+            names = self.tables[operands.split()[-1]]
+        return tuple(
+            f"{name}@{min(self.labels[name], key=lambda at: abs(at - index))}" for name in names
+        )
+
+    def _effects(self, parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+        if parts[1:2] == ("shared::cta",) and parts[0] in ("ld", "st"):
+            return (Effect.KEPT,) if parts[0] == "ld" else (Effect.KEEP,)
+        if parts[0] in ("ld", "st", "atom", "red") and not _is_global(parts):
+            return _scratch(parts)
+        match parts[0]:
+            case "ld":
+                effects = _load(parts)
+                return (
+                    () if effects == (Effect.LOOK,) and self._is_error_word(operands) else effects
+                )
+            case "st":
+                return _store(parts)
+            case "atom":
+                return _atomic(parts)
+            case "red":
+                return (*_released(parts), Effect.UPDATE)
+            case "ldu" | "tex" | "tld4" | "suld":
+                return (Effect.NON_COHERENT,)
+            case "cp":
+                return _copy(parts, operands)
+            case "ldmatrix" | "stmatrix":
+                return (Effect.READ,) if parts[0] == "ldmatrix" else (Effect.WRITE,)
+            case "wgmma":
+                return _product(parts, operands)
+            case "mbarrier":
+                ended = (Effect.RECEIVED,) if "inval" in parts else ()
+                return (*ended, Effect.READ, Effect.WRITE)
+            case "fence" | "membar":
+                return _fence(parts)
+            case "bar" | "barrier":
+                return _barrier(parts, operands)
+            case "call":
+                return (Effect.CALL,)
+            case "ret" | "exit":
+                return (Effect.RETURN,)
+            case _:
+                return ()
+
+    def _is_error_word(self, operands: str) -> bool:
+        """Word 0 of the control block, from which nothing is acquired: the address is the first
+        argument itself."""
+        address = _ADDRESS.search(operands)
+        pending = [address[1]] if address else []
+        seen: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name.endswith("_param_0") or name in seen:
+                continue
+            seen.add(name)
+            sources = self.copies.get(name, [""])
+            if "" in sources:
+                return False
+            pending += sources
+        return address is not None
+
+
+def _is_global(parts: tuple[str, ...]) -> bool:
+    """Or an address of any space."""
+    return not any(part.split("::")[0] in ("shared", "local", "param", "const") for part in parts)
+
+
+def _scratch(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    if not any(part.split("::")[0] == "shared" for part in parts):
+        return ()
+    kinds = {"ld": (Effect.READ,), "st": (Effect.WRITE,)}
+    return kinds.get(parts[0], (Effect.READ, Effect.WRITE))
+
+
+def _product(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    if parts[1] == "mma_async":
+        return (Effect.MULTIPLY,)
+    return (Effect.MULTIPLIED,) if parts[1] == "wait_group" and operands.strip() == "0" else ()
+
+
+def _is_wide(parts: tuple[str, ...]) -> bool:
+    return any(part in _WIDE for part in parts)
+
+
+def _released(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    return (Effect.FENCE,) if {"release", "acq_rel"} & {*parts} and "cta" not in parts else ()
+
+
+def _load(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    if "nc" in parts:
+        return (Effect.NON_COHERENT,)
+    if "acquire" in parts and _is_wide(parts):
+        return (Effect.ACQUIRE,)
+    is_strong = {"volatile", "mmio"} & {*parts} or ("relaxed" in parts and _is_wide(parts))
+    return (Effect.LOOK,) if is_strong else (Effect.LOAD,)
+
+
+def _store(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    if "async" in parts:
+        return (Effect.ASYNC_PROXY,)
+    is_strong = {"volatile", "mmio"} & {*parts} or _is_wide(parts)
+    return (*_released(parts), Effect.PUBLISH) if is_strong else (Effect.STORE,)
+
+
+def _atomic(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    kind = {"exch": Effect.PUBLISH, "cas": Effect.FAIL}
+    done = next((kind[part] for part in parts if part in kind), Effect.UPDATE)
+    acquires = {"acquire", "acq_rel"} & {*parts} and "cta" not in parts
+    return (*_released(parts), done, *((Effect.ACQUIRE,) if acquires else ()))
+
+
+def _copy(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    if "bulk" in parts:
+        return (Effect.ASYNC_PROXY, *_bulk(parts, operands))
+    match parts[2:3]:
+        case ("commit_group",):
+            return (Effect.COMMIT,)
+        case ("wait_group",):
+            return (Effect.COPIED,) if operands.strip() == "0" else ()
+        case ("wait_all",):
+            return (Effect.COMMIT, Effect.COPIED)
+        case ("ca",) | ("cg",):
+            return (Effect.COPY,)
+        case ("mbarrier",):
+            return (Effect.READ, Effect.WRITE)
+        case _:
+            return ()
+
+
+def _bulk(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    if "wait_group" in parts:
+        return (Effect.SENT,) if operands.strip() == "0" else ()
+    spaces = [part.split("::")[0] for part in parts]
+    if "shared" not in spaces:
+        return ()
+    target = next(space for space in spaces if space in ("shared", "global"))
+    return (Effect.RECEIVE,) if target == "shared" else (Effect.SEND,)
+
+
+def _fence(parts: tuple[str, ...]) -> tuple[Effect, ...]:
+    if "proxy" in parts or not (_is_wide(parts) or "gl" in parts):
+        return ()
+    both = parts[0] == "membar" or {"acq_rel", "sc"} & {*parts}
+    return (Effect.FENCE, Effect.INVALIDATE) if both else ()
+
+
+def _barrier(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
+    """Barrier 0 without a count is one of all threads."""
+    wanted = {"sync": 0, "red": 1}
+    place = next((wanted[part] for part in parts if part in wanted), None)
+    if place is None or "warp" in parts:
+        return ()
+    given = [operand.strip() for operand in operands.split(",")]
+    everyone = given[place] == "0" and len(given) == (1 if place == 0 else 3)
+    return (Effect.BARRIER,) if everyone else ()

@@ -18,10 +18,9 @@ from stretto.device.launch_graph import Arrangement
 from stretto.device.plan import Action, Plan
 from stretto.device.text import parse_form, print_form
 from stretto.device.tree import Seq, walk
-from stretto.machines.cuda.compile import CompiledTriton
-from stretto.machines.cuda.graphs.arrange import Arranged, Arrangements
+from stretto.machines.cuda.compile import CompiledTriton, Resources
+from stretto.machines.cuda.graphs.builder import Arranged, Arrangements
 from stretto.machines.cuda.printer.source import Parameter, TritonSource
-from stretto.machines.cuda.resources import Resources
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.machine import Packed

@@ -20,7 +20,7 @@ from stretto.device.user_kernels import index_multiples
 from stretto.kernels.attention import plain_attention
 from stretto.kernels.channels_last import channels_last
 from stretto.kernels.groups import Group, single
-from stretto.kernels.panels import Packings
+from stretto.kernels.panels import Packings, weights_in_order
 from stretto.kernels.split_reductions import Estimates, split_reductions
 from stretto.kernels.split_sorts import count_sorts
 from stretto.kernels.variants import (
@@ -31,10 +31,8 @@ from stretto.kernels.variants import (
     cut_in_order,
     open_kernels,
 )
-from stretto.kernels.weight_order import weights_in_order
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
-from stretto.machines.cuda.stencil import Stencil, whole_seconds
-from stretto.machines.cuda.template import Choice
+from stretto.machines.cuda.template import Choice, Stencil, whole_seconds
 from stretto.machines.cuda.templates import choose as choose_template
 from stretto.remarks import Remarks
 from stretto.text import seconds_text

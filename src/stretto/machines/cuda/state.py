@@ -13,9 +13,8 @@ from stretto.errors import RunError
 from stretto.machines.cuda.launch import Argument, Invocation
 from stretto.machines.cuda.launcher import Launcher, Words, words_of
 from stretto.machines.cuda.printer.source import DETAIL, ERROR, HOST, PROGRESS, TritonSource
+from stretto.runtime.results import ProgramStopped, Status, stopped
 from stretto.runtime.sizes import Values
-from stretto.runtime.status import Status
-from stretto.runtime.stops import ProgramStopped, stopped
 from stretto.text import bytes_text
 
 ALIGNMENT = 16

@@ -9,13 +9,127 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
-from stretto.device.operator import Stage, Template
+from stretto.device.costs import count_applies
+from stretto.device.expr import Access, Load, Var, expr_atoms
+from stretto.device.operator import Operator, Stage, Template
+from stretto.ir.types import DType
+from stretto.kernels.contraction import Product, product_of
+from stretto.machines.cuda.costs import CudaCosts
 from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
-from stretto.machines.cuda.stencil import Stencil
-from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder
+from stretto.machines.statements import Builder, Naming
+
+# ---- What templates know of an operator, and of a box of it: sizes, traffic and costs.
+
+
+UNROLL = 4
+"""So many rows of a product at most have totals of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stencil:
+    """What is known of an operator whatever its tile; `product` if it is one."""
+
+    operator: Operator
+    product: Product | None
+    loads: tuple[tuple[Load, frozenset[int]], ...]
+    applies: int
+    costs: CudaCosts
+
+    @staticmethod
+    def of(operator: Operator, costs: CudaCosts) -> Stencil:
+        found = dict.fromkeys(operator.reads())
+        reads = tuple((load, _variables(load)) for load in found)
+        applies = 1 + count_applies(operator.value)
+        return Stencil(operator, block_product(operator), reads, applies, costs)
+
+    @property
+    def is_matrix(self) -> bool:
+        """A product with enough rows and columns for tensor cores?"""
+        if self.product is None or prod(self.depths) < 16:
+            return False
+        dims = self.operator.dims
+        sides = (self.product.rows, self.product.columns)
+        return min(self.costs.points(dims[n] for n in side) for side in sides) > UNROLL
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The innermost dims of rows and columns of a product for tensor cores."""
+        if self.product is None or not self.is_matrix:
+            return ()
+        return (self.product.rows[-1], self.product.columns[-1])
+
+    def is_contiguous(self, dim: int) -> bool:
+        """Do neighbours along a dim lie side by side in memory: the results, and where there is
+        more to read than to write, what is read?"""
+        if self.operator.out.offset.coefficient(Var(dim)) != 1:
+            return False
+        found = [load.access.offset.coefficient(Var(dim)) for load, _ in self.loads]
+        return not self.operator.combine or 1 in found
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(self.costs.size(extent) for extent in self.operator.reduce)
+
+
+def block_product(operator: Operator) -> Product | None:
+    """The product that an operator is, if in f32: that is what tensor cores add up in."""
+    return product_of(operator) if operator.value.dtype is DType.F32 else None
+
+
+def _variables(load: Load) -> frozenset[int]:
+    """Numbers of the iteration variables that a load depends on."""
+    return frozenset(atom.number for atom in expr_atoms(load) if isinstance(atom, Var))
+
+
+def power(value: int) -> int:
+    """The power of two from `value` up."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def whole_seconds(stencil: Stencil) -> float:
+    """What one unit takes for all of an operator at least."""
+    costs = stencil.costs
+    sizes = tuple(costs.size(extent) for extent in stencil.operator.dims)
+    points = prod((*sizes, *stencil.depths))
+    work = (
+        2 * points / costs.half_flops
+        if stencil.is_matrix
+        else points * stencil.applies / costs.flops
+    )
+    return max(traffic(stencil, sizes) / costs.bandwidth, work)
+
+
+def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
+    """Bytes that a box reads and writes."""
+    out = stencil.operator.out
+    total = prod(sizes) * out.buffer.dtype.itemsize * waste(out, stencil, sizes)
+    extents = (*sizes, *stencil.depths)
+    for load, numbers in stencil.loads:
+        elements = prod((extents[n] for n in numbers), start=1)
+        total += elements * load.dtype.itemsize * waste(load.access, stencil, sizes)
+    return total
+
+
+def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
+    """How many times the bytes of a box's elements memory must move to hand them over."""
+    run = 1
+    offset = access.offset
+    sides = [
+        (abs(offset.coefficient(Var(n))), size)
+        for n, size in enumerate((*sizes, *stencil.depths))
+        if offset.coefficient(Var(n))
+    ]
+    for step, size in sorted(sides):
+        if step > run:
+            break
+        run += step * max(size - 1, 0)
+    sector = stencil.costs.sector_bytes
+    elements = prod(d if isinstance(d, int) else sector for d in access.shape)
+    return max(1.0, min(sector // access.buffer.dtype.itemsize, elements) / run)
+
 
 Parts = tuple[Builder, Naming, Stage, tuple[GridBound, ...], list[int]]
 """What a NestPrinter is made of."""

@@ -19,16 +19,199 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import BuildError
-from stretto.machines.cuda import ptx as ptx_text
-from stretto.machines.cuda.call_memory import NO_BARRIERS, REPORT, Barriers, held_over_calls
+from stretto.machines.cuda import machine_code as ptx_text
 from stretto.machines.cuda.hazards import Hazard, analysed
+
+# ---- Shared memory across the calls of a program, in Triton's own module of it.
+#
+# Triton 3.6 and 3.7 begin the shared memory of every function at one address, and leave two
+# things out. Barriers between a caller's and a callee's accesses (machine_code/hazards.py) are
+# put in here. And a block that a function holds in shared memory over a call is overwritten where
+# the callee uses shared memory (triton-lang/triton pull request 11267): such calls are found
+# here.
+#
+#     %b = ttg.local_alloc %x       a block in shared memory
+#     tt.call @callee(...)          the caller holds %b over this call
+#     %y = ttg.local_load %b
+
+
+REPORT = "please report it, with the program's text (Options(dump_dir=...))"
+_LOOPS = ("scf.for", "scf.while")
+_BLOCK = "!ttg.memdesc"
+
+
+@dataclass(frozen=True, slots=True)
+class Barriers:
+    """The barriers that a program is given: before, and after, all calls that a function makes of
+    another one. A pair is the caller and the callee, by their names in PTX."""
+
+    before: frozenset[tuple[str, str]] = frozenset()
+    after: frozenset[tuple[str, str]] = frozenset()
+
+    def against(self, hazards: Iterable[Hazard]) -> Barriers:
+        """These, and those that order the accesses of `hazards`: after the call that makes the
+        first one, or before the call that makes the second one where the caller makes the first.
+        Raises BuildError where there are such barriers already."""
+        hazards = tuple(hazards)
+        after = {(one.caller, one.first) for one in hazards if one.first}
+        before = {(one.caller, one.second) for one in hazards if not one.first}
+        if before & self.before or after & self.after:
+            raise BuildError(
+                f"no barrier orders what calls do to shared memory: {'; '.join(map(str, hazards))}",
+                remedy=REPORT,
+            )
+        return Barriers(self.before | before, self.after | after)
+
+    def place(self, module: Any) -> None:
+        """Puts the barriers into Triton's module."""
+        from triton._C.libtriton import ir
+
+        walk = walked(module)
+        builder = ir.builder(module.context)
+        for function in walk.functions:
+            for call in function.calls:
+                pair = function.name, call.callee
+                if pair in self.before:
+                    if call.previous is None:
+                        builder.set_insertion_point_to_start(call.operation.get_block())
+                    else:
+                        builder.set_insertion_point_after(call.previous)
+                    builder.create_barrier()
+                if pair in self.after:
+                    builder.set_insertion_point_after(call.operation)
+                    builder.create_barrier()
+
+
+NO_BARRIERS = Barriers()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """place: the number of its operation. callee: its name in PTX. previous: the operation before
+    it in its block."""
+
+    place: int
+    callee: str
+    operation: Any
+    previous: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """operations: its first and last number."""
+
+    name: str
+    operations: range
+    calls: tuple[Call, ...]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The operations of a module are numbered so that what is inside of one comes before it.
+
+    made: by value in shared memory, where it is made and in which region. used: where such values
+    are used, and in which region. outer: the region around each. loops: the number where each
+    region ends that is repeated. last: what came last in each block.
+    """
+
+    functions: list[_Function] = field(default_factory=list[_Function])
+    made: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    used: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    outer: dict[int, int] = field(default_factory=dict[int, int])
+    loops: dict[int, int] = field(default_factory=dict[int, int])
+    last: dict[int, Any] = field(default_factory=dict[int, Any])
+    calls: list[Call] = field(default_factory=list[Call])
+    count: int = 0
+    begin: int = 0
+
+    def see(self, operation: Any) -> None:
+        """The next operation of the walk."""
+        name: str = operation.get_name()
+        if name == "builtin.module":
+            return
+        place, self.count = self.count, self.count + 1
+        if name == "tt.func":
+            self._function(operation)
+            return
+        region, block = self._region(operation), operation.get_block().id()
+        if name in _LOOPS:
+            for number in range(operation.get_num_regions()):
+                self.loops[operation.get_region(number).id()] = place
+        elif name == "tt.call":
+            callee = in_ptx(operation.get_flat_symbol_ref_attr("callee"))
+            self.calls.append(Call(place, callee, operation, self.last.get(block)))
+        self.last[block] = operation
+        for number in range(operation.get_num_operands()):
+            value = operation.get_operand(number)
+            if _is_block(value):
+                self.used.append((value.id(), place, region))
+        for number in range(operation.get_num_results()):
+            value = operation.get_result(number)
+            if _is_block(value):
+                self.made[value.id()] = place, region
+
+    def _function(self, operation: Any) -> None:
+        name = in_ptx(operation.get_str_attr("sym_name"))
+        operations = range(self.begin, self.count)
+        self.functions.append(_Function(name, operations, tuple(self.calls)))
+        self.calls, self.begin = [], self.count
+
+    def _region(self, operation: Any) -> int:
+        region = operation.get_block().get_parent()
+        number = region.id()
+        if number not in self.outer:
+            around = region.get_parent_region()
+            self.outer[number] = around.id() if around is not None else number
+        return number
+
+    def around(self, region: int) -> list[int]:
+        """The region, and those that it lies in."""
+        found = [region]
+        while (region := self.outer.get(region, region)) not in found:
+            found.append(region)
+        return found
+
+
+def walked(module: Any) -> _Walk:
+    walk = _Walk()
+    module.walk(walk.see)
+    return walk
+
+
+def held_over_calls(module: Any) -> Iterator[tuple[str, str]]:
+    """The caller and the callee of each call in Triton's module over which a function holds a block
+    in shared memory: one that is made before the call, and used after it, or anywhere in a loop
+    around the call that it was made before. An argument of a region counts as made at the beginning
+    of the function."""
+    walk = walked(module)
+    for function in walk.functions:
+        lives: list[tuple[int, int]] = []
+        for value, place, region in walk.used:
+            if place in function.operations:
+                begin, home = walk.made.get(value, (function.operations.start - 1, 0))
+                inside = {*walk.around(region)} - {*walk.around(home)}
+                ends = [walk.loops[one] for one in inside if one in walk.loops]
+                lives.append((begin, max((place, *ends))))
+        for call in function.calls:
+            if any(begin < call.place < end for begin, end in lives):
+                yield function.name, call.callee
+
+
+def in_ptx(name: str) -> str:
+    """The name that LLVM gives a function in PTX."""
+    return name.replace(".", "_$_")
+
+
+def _is_block(value: Any) -> bool:
+    return str(value.get_type()).startswith(_BLOCK)
+
 
 Stage = Callable[[Any, dict[str, Any]], Any]
 """A stage of Triton: from what the one before it has made, and what is known of the kernel."""

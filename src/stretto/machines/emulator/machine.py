@@ -4,16 +4,118 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
-from stretto.device.forms import Lowered, Selected
+import torch
+
+from stretto.deadline import Deadline
+from stretto.device.expr import Buffer
+from stretto.device.forms import Lowered, ProgramInterface, Selected
 from stretto.device.operator import Template
-from stretto.machines.emulator.executable import EmulatedExecutable
-from stretto.machines.machine import BuildStage, Machine, Stages
+from stretto.device.program import DeviceProgram, has_parallel
+from stretto.machines.emulator.run import EmulatedRun, Emulator
+from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.registry import default_machine
 from stretto.machines.stages import TO_SCHEDULE
+from stretto.ops.effects import restore
 from stretto.options import Options
 from stretto.remarks import Remarks
+from stretto.runtime.constants import ConstantTable
+from stretto.runtime.library import Draws
+from stretto.runtime.results import (
+    DECIDED_BY_ORDER,
+    GROWTH,
+    ProgramStopped,
+    Result,
+    explained,
+    first_capacities,
+    grows,
+    item_shape,
+    result,
+    stopped,
+)
+from stretto.runtime.sizes import InputSizes, Values
+
+# ---- A program on the emulator, called with tensors as one on the CPU machine is.
+
+
+class EmulatedExecutable(Executable):
+    """Runs a DeviceProgram unit by unit in random order; races and deadlocks are errors."""
+
+    def __init__(
+        self,
+        program: DeviceProgram,
+        interface: ProgramInterface,
+        options: Options,
+    ) -> None:
+        self.program = program
+        self.interface = interface
+        self.sizes = InputSizes(interface.symbols, interface.inputs)
+        self.timeout = options.timeout
+        self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
+        constants = [b for b in program.tree.externals if b.kind == "constant"]
+        self.constants = ConstantTable(interface, constants, native=False)
+        self.copies = self.constants.copies
+        self.draws = Draws.of(k.call for k in program.kernels if k.call is not None)
+        self.results = {reg: n for n, reg in enumerate(program.tree.main.results)}
+        self.capacities = first_capacities((b.slot, b) for b in program.tree.externals)
+
+    def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
+        """Runs once; a list that was full is made larger and the program run again."""
+        deadline = Deadline.after(self.timeout)
+        known = self.sizes.registers(self.sizes.bound(inputs) if sizes is None else sizes)
+        drawn = self.draws.states()
+        while True:
+            constants = self.constants.tensors.items()
+            memory = {buffer.slot: tensor.view(-1) for buffer, tensor in constants}
+            for buffer, tensor in zip(self.interface.inputs, inputs, strict=True):
+                memory[buffer.slot] = tensor.reshape(-1)
+            for buffer in self.program.tree.externals:
+                if buffer.kind in ("output", "list"):
+                    memory[buffer.slot] = self.allocate(buffer, known)
+            ran = self.run(memory, known, deadline)
+            if ran.full_list is None:
+                return [
+                    self.shaped(
+                        result(o, memory[o.buffer.slot], ran.results, self.results, known),
+                        o.buffer,
+                        known,
+                    )
+                    for o in self.interface.outputs
+                ]
+            restore(drawn)
+            self.capacities[ran.full_list] *= GROWTH
+
+    def run(
+        self, memory: dict[int, torch.Tensor], sizes: Mapping[str, int], deadline: Deadline
+    ) -> EmulatedRun:
+        """Where iterations on units of their own may have stopped the run, it is run again with
+        these in turn, for another one may be the first that does."""
+        emulator, capacities = self.emulator, dict(self.capacities)
+        try:
+            try:
+                return emulator.run(memory, capacities, deadline, sizes)
+            except ProgramStopped as stop:
+                if stop.status not in DECIDED_BY_ORDER or not has_parallel(self.program):
+                    raise
+                return emulator.run(memory, capacities, deadline, sizes, in_turn=True)
+        except ProgramStopped as stop:
+            limits = emulator.max_depth, emulator.arena_limit
+            shown = stopped(stop.status, stop.detail, *limits)
+            raise explained(shown, self.interface.stops) from stop
+
+    def allocate(self, buffer: Buffer, sizes: Mapping[str, int]) -> torch.Tensor:
+        elements = prod(item_shape(buffer, sizes))
+        if grows(buffer):
+            elements *= self.capacities[buffer.slot]
+        return torch.zeros(elements, dtype=buffer.dtype.torch)
+
+    def shaped(self, found: Result, buffer: Buffer, sizes: Mapping[str, int]) -> Result:
+        """Memory is flat here; a result whose size is known gets its dims."""
+        if isinstance(found, torch.Tensor) and buffer.kind in ("output", "updated"):
+            return found.view(item_shape(buffer, sizes))
+        return found
 
 
 def _load(stages: Stages) -> None:

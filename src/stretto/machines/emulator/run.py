@@ -24,11 +24,9 @@ from stretto.device.program import DeviceProgram, Item, Run, Schedule, Wait
 from stretto.device.tree import Call, Check, For, If, Leaf, Let, Node, Seq, TreeFunction, While
 from stretto.errors import RunError
 from stretto.ir.failure import packed_detail, unpacked_detail
-from stretto.machines.emulator.memory import Pointer, SharedMemory, UnitMemory
-from stretto.machines.emulator.shadow import Clocks
+from stretto.machines.emulator.memory import Clocks, Pointer, SharedMemory, UnitMemory
 from stretto.runtime.library import run_call
-from stretto.runtime.status import Status
-from stretto.runtime.stops import DeadlockError, ProgramStopped
+from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 
 _CHECKS = {
     "list_full": Status.LIST_FULL,

@@ -9,7 +9,7 @@ import torch
 
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.lowering.updates import NO_UPDATES, Updates
+from stretto.lowering.targets import NO_UPDATES, Updates
 from stretto.machines.machine import BuildStage, Executable, Machine, Stages
 from stretto.machines.stages import PASSES
 from stretto.options import Options

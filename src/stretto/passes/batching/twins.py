@@ -6,11 +6,10 @@ from collections import ChainMap
 from dataclasses import dataclass, field
 from math import prod
 
-import stretto.passes.batching.contractions as _contractions  # noqa: F401  # pyright: ignore[reportUnusedImport]
-import stretto.passes.batching.positions as _positions  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from stretto.errors import VerifyError
 from stretto.ir.core import Op, Value
 from stretto.ir.ops import (
+    Argument,
     ConstantOp,
     ForOp,
     ListGetOp,
@@ -18,18 +17,28 @@ from stretto.ir.ops import (
     ListStackOp,
     LiteralOp,
     TensorOp,
+    argument_values,
 )
 from stretto.ir.rewrite import clone_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import bound_symbols, symbols_of_op
 from stretto.ir.types import INDEX, Dim, TensorType
-from stretto.ops.arguments import int_argument, value_argument
+from stretto.ops.arguments import argument, int_argument, value_argument
+from stretto.ops.infer import named_arguments
 from stretto.ops.properties import is_random, is_view, properties, stop_reason
-from stretto.passes.analyses.affine import Affine, affine_result
-from stretto.passes.analyses.list_lengths import Length, ListLengths
-from stretto.passes.batching.batch import Batch, Stays
-from stretto.passes.batching.rules import rule_for
+from stretto.ops.table import ShiftDims
+from stretto.passes.analyses.loops import Affine, Length, ListLengths, affine_result
+from stretto.passes.batching.rules import (
+    Batch,
+    Stays,
+    batches,
+    rebuilt,
+    rule_for,
+    shift_dims,
+    shifted,
+    times,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,3 +270,291 @@ class _Finder:
             twin.hint = twin.hint or value.hint
         self.batch.twins.update(zip(op.results, twins, strict=True))
         self.found.of_op[op] = twins
+
+
+# ---- Rules of `batch_rules` for contractions: rows of all iterations go through one product.
+#
+# Where one operand is the same in each iteration, the iterations become rows of the other one, so
+# that a weight is read once for all of them. Where both differ, the product becomes a batched
+# one.
+
+
+WIDE = 16
+"""Columns from which on many products are faster than one product of matrices that are put side by
+side (docs/performance.md)."""
+
+
+def _operands(op: TensorOp, *names: str) -> list[Value]:
+    values = [value for name in names if (value := value_argument(op, name)) is not None]
+    assert len(values) == len(names)
+    return values
+
+
+def _weighted(batch: Batch, op: TensorOp) -> Value:
+    """The input of a product with a weight and a bias that are the same in each iteration."""
+    if any(batch.is_batched(value_argument(op, name)) for name in ("weight", "bias")):
+        raise Stays("the weight differs from iteration to iteration")
+    return _operands(op, "input")[0]
+
+
+@batches("aten.linear.default")
+def _linear(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, weight = _operands(op, "input", "weight")
+    bias = value_argument(op, "bias")
+    if batch.is_batched(weight):
+        return (_linear_of_each(batch, source, weight, bias, op.result.tensor.shape),)
+    if bias is not None and (batch.is_batched(bias) or not batch.is_batched(source)):
+        operands = batch.operand(source), batch.operand(weight)
+        product = batch.emit("aten.linear.default", *operands)
+        return (batch.emit("aten.add.Tensor", product, batch.aligned(bias, op.result.tensor.rank)),)
+    return rebuilt(batch, op, {"input": batch.twins[_weighted(batch, op)]})
+
+
+def _linear_of_each(
+    batch: Batch, source: Value, weight: Value, bias: Value | None, shape: tuple[Dim, ...]
+) -> Value:
+    """A linear layer whose weight differs: a product of matrices for each iteration."""
+    if weight.tensor.rank != 2 or not source.tensor.rank:
+        raise Stays("the weight is not a matrix")
+    rows: Dim = 1
+    for dim in source.tensor.shape[:-1]:
+        rows = times(rows, dim)
+    inner = source.tensor.shape[-1]
+    left = batch.reshape(batch.expanded(source), (batch.length, rows, inner))
+    right = batch.permute(batch.twins[weight], (0, 2, 1))
+    product = batch.split_rows(batch.emit("aten.bmm.default", left, right), shape)
+    if bias is None:
+        return product
+    return batch.emit("aten.add.Tensor", product, batch.aligned(bias, len(shape)))
+
+
+@batches(
+    "aten.convolution.default", "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"
+)
+def _convolution(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source = _weighted(batch, op)
+    has_batch = source.tensor.rank == _operands(op, "weight")[0].tensor.rank
+    rows = batch.merge_rows(batch.twins[source]) if has_batch else batch.twins[source]
+    (product,) = rebuilt(batch, op, {"input": rows})
+    return (batch.split_rows(product, op.result.tensor.shape) if has_batch else product,)
+
+
+@batches("aten.mm.default")
+def _mm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = _operands(op, "self", "mat2")
+    return (_matrix_product(batch, left, right, op.result.tensor.shape),)
+
+
+def _matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
+    """The twin of a product of two matrices with a result of `shape`."""
+    if batch.is_batched(left) and batch.is_batched(right):
+        return batch.emit("aten.bmm.default", batch.twins[left], batch.twins[right])
+    if batch.is_batched(left):
+        rows = batch.merge_rows(batch.twins[left])
+        product = batch.emit("aten.mm.default", rows, batch.operand(right))
+        return batch.split_rows(product, shape)
+    # [M, K] x [T, K, N]. Where N fills the vectors of a machine, each matrix is multiplied where it
+    # lies. Fewer columns of all iterations are put side by side, which transposes them twice.
+    inner, columns = right.tensor.shape
+    if isinstance(columns, int) and columns >= WIDE:
+        # Not a matmul: torch 2.11 and 2.12 infer it for the one size only that stands for all.
+        return batch.emit("aten.bmm.default", batch.expanded(left), batch.twins[right])
+    turned = batch.permute(batch.twins[right], (1, 0, 2))
+    flat = batch.reshape(turned, (inner, times(batch.length, columns)))
+    product = batch.emit("aten.mm.default", batch.operand(left), flat)
+    return batch.permute(batch.reshape(product, (shape[0], batch.length, columns)), (1, 0, 2))
+
+
+@batches("aten.addmm.default")
+def _addmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    alpha, beta = argument(op, "alpha"), argument(op, "beta")
+    is_scaled = alpha != 1 or beta != 1
+    if is_scaled and (beta == 0 or not op.result.tensor.dtype.is_float):
+        raise Stays("the product is scaled")
+    bias, left, right = _operands(op, "self", "mat1", "mat2")
+    result = op.result.tensor
+    one_row = bias.tensor.rank == 1 or bias.tensor.shape[:1] == (1,)
+    if one_row and not is_scaled and not batch.is_batched(bias) and not batch.is_batched(right):
+        rows = batch.merge_rows(batch.twins[left])
+        row_bias, weight = batch.operand(bias), batch.operand(right)
+        product = batch.emit("aten.addmm.default", row_bias, rows, weight)
+        return (batch.split_rows(product, result.shape),)
+    if not batch.is_batched(left) and not batch.is_batched(right):
+        product = batch.emit("aten.mm.default", batch.operand(left), batch.operand(right))
+    else:
+        product = _matrix_product(batch, left, right, result.shape)
+    added = batch.aligned(bias, result.rank)
+    if is_scaled:
+        product = batch.emit("aten.mul.Scalar", product, alpha)
+        added = batch.emit("aten.mul.Scalar", added, beta)
+    return (batch.emit("aten.add.Tensor", product, added),)
+
+
+@batches("aten.mv.default")
+def _mv(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    matrix, vector = _operands(op, "self", "vec")
+    if not batch.is_batched(matrix):
+        return (batch.emit("aten.linear.default", batch.twins[vector], batch.operand(matrix)),)
+    if batch.is_batched(vector):
+        return (_matmul_of_each(batch, matrix, vector, op.result.tensor.shape),)
+    flat = batch.merge_rows(batch.twins[matrix])
+    product = batch.emit("aten.mv.default", flat, batch.operand(vector))
+    return (batch.split_rows(product, matrix.tensor.shape[:1]),)
+
+
+@batches("aten.matmul.default")
+def _matmul(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = _operands(op, "self", "other")
+    ranks = left.tensor.rank, right.tensor.rank
+    if not batch.is_batched(right) and ranks[1] == 2:
+        return (batch.emit("aten.matmul.default", batch.twins[left], batch.operand(right)),)
+    if ranks == (2, 1) and not batch.is_batched(left):
+        return (batch.emit("aten.linear.default", batch.twins[right], batch.operand(left)),)
+    return (_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+@batches("aten.dot.default")
+def _dot(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = _operands(op, "self", "tensor")
+    return (_matmul_of_each(batch, left, right, op.result.tensor.shape),)
+
+
+def _matmul_of_each(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
+    """A product for each iteration, of matrices that broadcast; a vector becomes a matrix of one
+    row or column, so that all products are one operator."""
+    rank = max(2, left.tensor.rank, right.tensor.rank)
+
+    def matrices(value: Value, vector: tuple[Dim, ...]) -> Value:
+        own = vector if value.tensor.rank == 1 else value.tensor.shape
+        if batch.is_batched(value):
+            own = (batch.length, *(1,) * (rank - len(own)), *own)
+        return batch.reshape(batch.operand(value), own)
+
+    operands = (
+        matrices(left, (1, left.tensor.shape[-1])),
+        matrices(right, (right.tensor.shape[0], 1)),
+    )
+    return batch.split_rows(batch.emit("aten.matmul.default", *operands), shape)
+
+
+@batches("aten.bmm.default")
+def _bmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    left, right = _operands(op, "self", "mat2")
+    shape, length = op.result.tensor.shape, batch.length
+    count, rows, columns = shape
+    if batch.is_batched(left) and batch.is_batched(right):
+        parts = (batch.merge_rows(batch.twins[value]) for value in (left, right))
+        return (batch.split_rows(batch.emit("aten.bmm.default", *parts), shape),)
+    if batch.is_batched(left):
+        turned = batch.permute(batch.twins[left], (1, 0, 2, 3))
+        flat = batch.reshape(turned, (count, times(length, rows), left.tensor.shape[2]))
+        product = batch.emit("aten.bmm.default", flat, batch.operand(right))
+        split = batch.reshape(product, (count, length, rows, columns))
+        return (batch.permute(split, (1, 0, 2, 3)),)
+    turned = batch.permute(batch.twins[right], (1, 2, 0, 3))
+    flat = batch.reshape(turned, (count, right.tensor.shape[1], times(length, columns)))
+    product = batch.emit("aten.bmm.default", batch.operand(left), flat)
+    split = batch.reshape(product, (count, rows, length, columns))
+    return (batch.permute(split, (2, 0, 1, 3)),)
+
+
+# ---- Rules of `batch_rules` for positions that differ from iteration to iteration.
+#
+# Where the tensor differs, too, the number of the iteration is a position in its leading dim.
+
+
+def _numbers(batch: Batch, rank: int) -> Value:
+    """The numbers of the iterations, to be used beside positions of `rank` dims each."""
+    counted = batch.emit("aten.arange.default", batch.length)
+    return batch.reshape(counted, (batch.length, *(1,) * rank))
+
+
+def _dim(op: TensorOp, rank: int) -> int:
+    dim = argument(op, "dim")
+    if not isinstance(dim, int) or rank == 0:
+        raise Stays("its operand has no dims")
+    return dim % rank
+
+
+@batches("aten.select.int")
+def _select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, index = value_argument(op, "self"), value_argument(op, "index")
+    if source is None or index is None or not batch.is_batched(index):
+        return shift_dims(batch, op, ShiftDims())
+    return (_taken(batch, source, _dim(op, source.tensor.rank), index),)
+
+
+@batches("aten.index_select.default")
+def _index_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    source, index = value_argument(op, "self"), value_argument(op, "index")
+    if source is None or index is None or index.tensor.rank != 1:
+        raise Stays("its operand has no dims")
+    dim = _dim(op, source.tensor.rank)
+    if not batch.is_batched(index):
+        return rebuilt(batch, op, {"self": batch.twins[source], "dim": dim + 1})
+    taken = _taken(batch, source, dim, index)  # [n, k, ...], and k belongs to `dim`
+    order = [0, *range(2, dim + 2), 1, *range(dim + 2, source.tensor.rank + 1)]
+    return (batch.permute(taken, tuple(order)),)
+
+
+def _taken(batch: Batch, source: Value, dim: int, index: Value) -> Value:
+    """The elements of `dim` at positions that differ: [n, *positions, *other dims]."""
+    first = (dim, *(other for other in range(source.tensor.rank) if other != dim))
+    if not batch.is_batched(source):
+        operand = batch.permute(batch.operand(source), first)
+        return batch.emit("aten.index.Tensor", operand, (batch.twins[index],))
+    operand = batch.permute(batch.twins[source], (0, *(place + 1 for place in first)))
+    numbers = _numbers(batch, index.tensor.rank)
+    return batch.emit("aten.index.Tensor", operand, (numbers, batch.twins[index]))
+
+
+@batches("aten.index.Tensor")
+def _index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Indices from the first dim on: those that differ lead the result, as the iteration does."""
+    source, indices = value_argument(op, "self"), argument(op, "indices")
+    values = argument_values(indices)
+    if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
+        raise Stays("a dim before an index is not indexed")
+    if any(value.tensor.dtype.value in ("bool", "u8") for value in values):
+        raise Stays("it is indexed by a mask")
+    if batch.is_batched(source) and not any(map(batch.is_batched, values)):
+        return rebuilt(batch, op, {"self": batch.twins[source], "indices": (None, *indices)})
+    rank = max(value.tensor.rank for value in values)
+    aligned: tuple[Value, ...] = tuple(batch.aligned(value, rank) for value in values)
+    if batch.is_batched(source):
+        aligned = (_numbers(batch, rank), *aligned)
+        return rebuilt(batch, op, {"self": batch.twins[source], "indices": aligned})
+    return rebuilt(batch, op, {"indices": aligned})
+
+
+@batches("aten.select_scatter.default")
+def _select_scatter(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    index = value_argument(op, "index")
+    if index is None or not batch.is_batched(index):
+        return _along_dim(batch, op)
+    source, part = value_argument(op, "self"), value_argument(op, "src")
+    assert source is not None and part is not None
+    rank = source.tensor.rank
+    dim = _dim(op, rank)
+    first = (0, dim + 1, *(other + 1 for other in range(rank) if other != dim))
+    turned = batch.permute(batch.expanded(source), first)
+    indices = (_numbers(batch, 0), batch.twins[index])
+    put = batch.emit("aten.index_put.default", turned, indices, batch.expanded(part))
+    return (batch.permute(put, tuple(first.index(place) for place in range(rank + 1))),)
+
+
+@batches(
+    *("aten.gather.default", "aten.scatter.src", "aten.scatter.value", "aten.scatter_add.default"),
+    *("aten.scatter_reduce.two", "aten.slice_scatter.default"),
+)
+def _along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
+    """Tensors of one rank, of which each iteration has its own: the dim moves one up."""
+    changed: dict[str, Argument] = {"dim": shifted(argument(op, "dim"))}
+    for parameter, item in named_arguments(op.target, op.args, op.kwargs):
+        if isinstance(item, Value):
+            if not parameter.is_tensor:
+                raise Stays("a number differs from iteration to iteration")
+            if item.tensor.rank == 0 and parameter.name != "src":
+                raise Stays("its operand has no dims")
+            changed[parameter.name] = batch.expanded(item)
+    return rebuilt(batch, op, changed)

@@ -23,10 +23,13 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
-from stretto.schedule.dependence import Node, leaf_nodes
-from stretto.schedule.footprint import Footprint, Footprints, Part, Parts
+from stretto.schedule.footprint import Footprint, Footprints, Node, Part, Parts, leaf_nodes
 from stretto.schedule.policy import (
     LeafPlan,
+    Step,
+    Timeline,
+    Times,
+    Writers,
     equal_blocks,
     first_units,
     kernel_seconds,
@@ -34,7 +37,6 @@ from stretto.schedule.policy import (
     register,
     task_seconds,
 )
-from stretto.schedule.timeline import Step, Timeline, Times, Writers
 
 BLOCKS = 64
 """Blocks of tasks that are looked at one by one, or two per unit where that is more."""

@@ -20,8 +20,7 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
-from stretto.schedule.dependence import Node, leaf_nodes
-from stretto.schedule.footprint import Footprints, Part, Parts
+from stretto.schedule.footprint import Footprints, Node, Part, Parts, leaf_nodes
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policies.team import TeamPolicy
 from stretto.schedule.policies.wavefront import WavefrontPolicy
@@ -29,12 +28,13 @@ from stretto.schedule.policy import (
     FunctionPlanner,
     LeafPlan,
     Policy,
+    Timeline,
+    Writers,
     equal_blocks,
     only_parts,
     register,
 )
 from stretto.schedule.region_time import RegionTime
-from stretto.schedule.timeline import Timeline, Writers
 
 FEW_UNITS = 16
 """Up to as many the wavefront policy is asked, whose time grows with their square."""

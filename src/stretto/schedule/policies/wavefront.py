@@ -18,8 +18,7 @@ from stretto.device.operator import Kernel
 from stretto.device.regions import Body, Region, Statement
 from stretto.device.tree import Rotation
 from stretto.schedule.affinity import Producers, favourites
-from stretto.schedule.dependence import Node, conflict
-from stretto.schedule.footprint import Footprints, Part, Parts
+from stretto.schedule.footprint import Footprints, Node, Part, Parts, conflict
 from stretto.schedule.policy import (
     LeafPlan,
     Placed,

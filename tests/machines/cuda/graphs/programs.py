@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stretto
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.graphs.arrange import arrangements
+from stretto.machines.cuda.graphs.builder import arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.machine import gpu_program

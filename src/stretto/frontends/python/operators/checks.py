@@ -37,9 +37,8 @@ from stretto.ir.core import Block
 from stretto.ir.failure import Failure
 from stretto.ir.ops import IfOp, TensorOp
 from stretto.ir.types import Dim, DType
-from stretto.ops.elements import require_elements, require_positions
 from stretto.ops.infer import infer as types_in_program
-from stretto.ops.symints import on_fakes, plainly
+from stretto.ops.symints import on_fakes, plainly, require_elements, require_positions
 
 # ---- Finds out what eager PyTorch refuses, by asking it: torch's shape rules accept more than
 # its kernels.

@@ -23,7 +23,7 @@ from stretto.frontends.python.tracing.signals import fail
 from stretto.frontends.python.tracing.tensor import TracedTensor
 from stretto.frontends.python.tracing.tracer import Tracer, tracer
 from stretto.ir.ops import Argument, TensorOp
-from stretto.ops.generators import generator_name
+from stretto.ops.effects import generator_name
 
 aten = torch.ops.aten
 

@@ -39,7 +39,7 @@ from stretto.ir.sizes import (
 )
 from stretto.ir.types import DType
 from stretto.machines.expressions import HALVES, INFIX, ExpressionPrinter
-from stretto.machines.parameters import element_of
+from stretto.machines.statements import element_of
 from stretto.machines.terms import (
     Operand,
     Term,

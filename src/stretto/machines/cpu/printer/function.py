@@ -30,7 +30,7 @@ from stretto.machines.terms import (
     separated,
     variable,
 )
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 
 LONG_SECONDS = 2e-5
 """Work after which a unit looks whether the run is to end: a look takes about 30 ns."""

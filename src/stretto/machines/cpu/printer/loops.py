@@ -20,7 +20,7 @@ from stretto.machines.cpu.printer.expr import (
     wrapping_type,
 )
 from stretto.machines.cpu.printer.nest import ZERO, NestPrinter
-from stretto.machines.cpu.transposed import ACROSS, ALONG, Transposed, transposed_operands
+from stretto.machines.cpu.template import ACROSS, ALONG, Transposed, transposed_operands
 from stretto.machines.expressions import HALVES
 from stretto.machines.statements import Assign, Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable

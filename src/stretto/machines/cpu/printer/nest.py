@@ -32,8 +32,7 @@ from stretto.machines.cpu.printer.expr import (
     wrapped,
 )
 from stretto.machines.expressions import HALVES
-from stretto.machines.parameters import Naming, element_of
-from stretto.machines.statements import Builder, Do, For, Store
+from stretto.machines.statements import Builder, Do, For, Naming, Store, element_of
 from stretto.machines.terms import Operand, Term, call, literal, total, variable
 
 ZERO = literal(0)

@@ -22,11 +22,18 @@ from stretto.machines.cpu.printer.function import (
     nbytes,
     result,
 )
-from stretto.machines.cpu.printer.kernel import print_kernels
-from stretto.machines.cpu.printer.stage import definitions, header, shared
+from stretto.machines.cpu.printer.kernel import definitions, header, print_kernels, shared
 from stretto.machines.cpu.template import Shared
-from stretto.machines.dialects import cpp_signature, write_cpp_function
-from stretto.machines.statements import Builder, Function, If, Raw, Return, Store
+from stretto.machines.statements import (
+    Builder,
+    Function,
+    If,
+    Raw,
+    Return,
+    Store,
+    cpp_signature,
+    write_cpp_function,
+)
 from stretto.machines.terms import call, infix, joined, literal, prefix, variable
 from stretto.runtime.compiler import NAMES
 from stretto.text import Writer

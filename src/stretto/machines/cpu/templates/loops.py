@@ -6,8 +6,7 @@ from stretto.device.costs import count_applies, count_expensive
 from stretto.device.expr import loads
 from stretto.device.operator import Loops, Operator
 from stretto.kernels.contraction import stride
-from stretto.machines.cpu.template import Candidate, Family, Request
-from stretto.machines.cpu.transposed import transposed_operands
+from stretto.machines.cpu.template import Candidate, Family, Request, transposed_operands
 
 
 def _candidate(request: Request) -> Candidate:

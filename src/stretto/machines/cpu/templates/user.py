@@ -15,8 +15,7 @@ from stretto.machines.cpu.printer.nest import NestPrinter
 from stretto.machines.cpu.template import Candidate, CpuTemplate, Family, Request
 from stretto.machines.cpu.templates.loops import contiguous_multiples
 from stretto.machines.cpu.user_source import definition, namespace
-from stretto.machines.parameters import element_of
-from stretto.machines.statements import If, Raw, Statement
+from stretto.machines.statements import If, Raw, Statement, element_of
 from stretto.machines.terms import Term, call, infix, joined, literal, separated, total, variable
 
 

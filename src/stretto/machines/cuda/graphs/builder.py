@@ -8,17 +8,28 @@ the arguments of a launch, the tensors of a library call.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from stretto.device.costs import CostModel
+from stretto.device.launch_graph import Arrangement, LaunchGraph, needed
+from stretto.device.plan import Action, Plan, stretch
+from stretto.device.tree import Node, Seq, children
+from stretto.device.verifier.plans import verify_arrangement, verify_graph
+from stretto.errors import ScheduleError
 from stretto.machines.cuda.graphs.library import GraphCall
 from stretto.machines.cuda.graphs.store import Pool
 from stretto.machines.cuda.graphs.words import WORD, Operation, encoded, follow
 from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
+from stretto.schedule.alternatives import profiles_of
+from stretto.schedule.launch_graph import plan_graph
+from stretto.schedule.launch_order import Opara, program_order
+from stretto.schedule.streams import arranged, opara_streams
+from stretto.simulator.devices import device_for
 
 GraphNode = int
 """A node of a graph, as its builder numbers or the driver names it."""
@@ -210,3 +221,64 @@ def _launch_of(invocation: Invocation) -> Callable[[dict[int, bool]], None]:
 
 def _ignore(value: object) -> None:
     pass
+
+
+# ---- How the host enqueues each sequence of a plan: an order, streams, events, what comes after
+# what.
+#
+# Sequences inside of loops, branches and functions have graphs of their own, and are arranged
+# alike.
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A stretch of a plan. arrangement: verified. after: for each node those that it has to come
+    after, without what these imply."""
+
+    arrangement: Arrangement
+    after: tuple[tuple[int, ...], ...]
+
+
+ONE_NODE = Arranged(Arrangement((0,), (0,)), ((),))
+"""A stretch of one part."""
+
+Arrangements = Mapping[int, Arranged]
+"""Of each sequence that the host executes, by its `id`."""
+
+
+def arrangements(plan: Plan, costs: CostModel) -> Arrangements:
+    """Every sequence of a plan by Opara's two algorithms, with the profiles of a device like that
+    of the costs; in the plan's order, where that cannot be simulated. Raises VerifyError for a
+    graph that lacks an edge."""
+    found: dict[int, Arranged] = {}
+    for function in plan.tree.functions:
+        graph = plan_graph(plan, function.name)
+        verify_graph(graph)
+        _collect(plan, costs, function.body, graph, found)
+    return found
+
+
+def _collect(
+    plan: Plan,
+    costs: CostModel,
+    body: Node[Action],
+    graph: LaunchGraph,
+    found: dict[int, Arranged],
+) -> None:
+    if isinstance(body, Seq):
+        found[id(body)] = _arranged(plan, costs, body, graph)
+    for part, node in zip(stretch(body), graph.nodes, strict=True):
+        for child, inner in zip(children(part), node.bodies, strict=True):
+            _collect(plan, costs, child, inner, found)
+
+
+def _arranged(plan: Plan, costs: CostModel, body: Seq[Action], graph: LaunchGraph) -> Arranged:
+    before = graph.before
+    device = device_for(costs, plan.program.units)
+    try:
+        order = Opara().order(before, profiles_of(plan, body, device, costs), device)
+    except ScheduleError:  # a launch that is too long to be simulated
+        order = program_order(before)
+    made = arranged(before, order, opara_streams(before))
+    verify_arrangement(graph, made)
+    return Arranged(made, needed(before, range(len(graph.nodes))))

@@ -43,24 +43,25 @@ from stretto.device.plan import (
 )
 from stretto.device.tree import For, If, Leaf, Node, Seq, rotating, rotation, walk
 from stretto.errors import RunError, StrettoWarning
-from stretto.machines.cuda.graphs.arrange import ONE_NODE, Arrangements
-from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES, GraphNode
-from stretto.machines.cuda.graphs.counting import BranchCount, CountCells
-from stretto.machines.cuda.graphs.exits import (
+from stretto.machines.cuda.graphs.builder import ONE_NODE, WAITS_IN_BODIES, Arrangements, GraphNode
+from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
+from stretto.machines.cuda.graphs.library import GraphCall, Refusal
+from stretto.machines.cuda.graphs.record import (
     ExitCells,
+    Recorder,
+    RefusedCall,
+    can_record,
     exits_of,
     graph_walk,
     leaves_graph,
     unlikely_arm,
 )
-from stretto.machines.cuda.graphs.kept import Counts, Graphs, Made, Stretch
-from stretto.machines.cuda.graphs.library import GraphCall, Refusal
-from stretto.machines.cuda.graphs.record import Recorder, RefusedCall, can_record
 from stretto.machines.cuda.graphs.store import (
     is_out_of_memory,
     no_memory_for_graph,
     store_of,
 )
+from stretto.machines.cuda.graphs.words import BranchCount, CountCells
 from stretto.machines.cuda.host import Activation, Host, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher

@@ -17,7 +17,7 @@ from stretto.device.forms import ProgramInterface
 from stretto.device.launch_graph import Arrangement
 from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Leaf, Node, Seq
-from stretto.machines.cuda.graphs.arrange import Arrangements
+from stretto.machines.cuda.graphs.builder import Arrangements
 from stretto.machines.cuda.host import Activation, Host
 from stretto.machines.cuda.launcher import Launcher
 from stretto.machines.cuda.plan import PlanExecutable

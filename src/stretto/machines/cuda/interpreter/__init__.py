@@ -18,7 +18,6 @@ import numpy as np
 from torch import Tensor
 
 from stretto.errors import RunError, SourceLocation
-from stretto.machines.cuda.interpreter.dependences import Dependences
 from stretto.machines.cuda.interpreter.memory import (
     Array,
     Buffer,
@@ -26,15 +25,14 @@ from stretto.machines.cuda.interpreter.memory import (
     OutOfBounds,
     Watch,
 )
-from stretto.machines.cuda.interpreter.races import WARP, Race, UnitAccesses
+from stretto.machines.cuda.interpreter.races import WARP, Dependences, Race, UnitAccesses
 from stretto.machines.cuda.printer.source import ENTRY, ERROR, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.toolchain import file_name, require_greenlet, require_triton
 from stretto.machines.cuda.user_source import located
-from stretto.runtime.stops import DeadlockError
+from stretto.runtime.results import DeadlockError
 
 if TYPE_CHECKING:
-    from stretto.machines.cuda.interpreter.builder import Builder
-    from stretto.machines.cuda.interpreter.shared import SharedLanguage
+    from stretto.machines.cuda.interpreter.builder import Builder, SharedLanguage
 
 _SWITCH_AFTER_WAIT = 0.5
 """How likely another unit goes on first where a wait is over."""
@@ -123,7 +121,7 @@ class InterpretedKernel:
         ]
 
     def _shared(self) -> SharedLanguage:
-        from stretto.machines.cuda.interpreter.shared import SharedLanguage, SharedMemory
+        from stretto.machines.cuda.interpreter.builder import SharedLanguage, SharedMemory
 
         size = self.source.shared_bytes
         memories = [SharedMemory(size) for _ in range(self.source.blocks)]

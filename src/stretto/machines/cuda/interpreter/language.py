@@ -22,18 +22,194 @@ from typing import Any
 import numpy as np
 import triton.language
 import triton.runtime.interpreter
-from triton.runtime.interpreter import TensorHandle
+from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import ReduceOps, TensorHandle
 from triton.runtime.jit import JITFunction
 
-from stretto.machines.cuda.interpreter.builder import Builder, numpy_type
-from stretto.machines.cuda.interpreter.memory import Buffer
-from stretto.machines.cuda.interpreter.reduce import reduce
-from stretto.machines.cuda.interpreter.semantic import Semantic, block_type_init, tensor_init
+from stretto.machines.cuda.interpreter.builder import BF16, Builder, narrow, numpy_type, wide
+from stretto.machines.cuda.interpreter.memory import Array, Buffer
 from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.toolchain import TRITON_LOCK, file_name
 
-# What triton leaves unannotated is not unknown but anything.
+# ---- Triton's typing rules, as its compiler applies them, made quick enough to be interpreted.
+#
+# Most of the time of an interpreted operator goes into the types of its operands, which are the
+# same few all along. What is computed again and again for one shape or one constant is kept here.
+#
+# Import only inside functions: it imports triton.
+
+
 tl: Any = triton.language
+
+Ints = tuple[int, ...]
+
+
+class Semantic(TritonSemantic[Any]):
+    """Gives what its base class gives."""
+
+    def __init__(self, builder: Builder) -> None:
+        super().__init__(builder)
+        self._constants: dict[tuple[type, Any, str], Any] = {}
+        self._operands: dict[tuple[Any, ...], Any] = {}
+
+    def binary_op_type_checking_impl(
+        self,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        """Operands of one type need no conversion, but for a division of halves and pointers; a
+        number next to a tensor is converted once for each type of the tensor."""
+        rules = (allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+        if type(lhs) is not tl.tensor:
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        kind = lhs.type.name
+        if type(rhs) is tl.tensor:
+            if kind == rhs.type.name and not div_or_mod and not lhs.dtype.is_ptr():
+                return lhs, rhs
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if type(rhs) is not int and type(rhs) is not float:
+            return super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        key = (kind, type(rhs), _distinct(rhs), *rules)
+        found = self._operands.get(key)
+        if found is not None:
+            return lhs, found
+        left, right = super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if left is lhs:
+            self._operands[key] = right
+        return left, right
+
+    def scalar_constant(self, value: Any, dtype: Any) -> Any:
+        key = (type(value), _distinct(value), dtype.name)
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = super().scalar_constant(value, dtype)
+        return found
+
+
+def _distinct(number: Any) -> Any:
+    """As a key: 0.0 equals -0.0, and NaN not even itself."""
+    return number if number == number and number != 0 else repr(number)
+
+
+_SHAPES: dict[Ints, tuple[Any, int, str]] = {}
+_TENSOR_SHAPES: dict[Ints, tuple[Any, Any]] = {}
+
+
+def block_type_init(self: Any, element_ty: Any, shape: Any) -> None:
+    """In place of `block_type.__init__`: what only depends on the shape is made once."""
+    key = tuple([_int(size) for size in shape])
+    found = _SHAPES.get(key)
+    if found is None:
+        _ORIGINAL_INIT(self, element_ty, shape)
+        found = _SHAPES[key] = (self.shape, self.numel, f"<{self.shape}, ")
+    self.element_ty = element_ty
+    self.shape, self.numel, prefix = found
+    self.name = f"{prefix}{element_ty.name}>"
+
+
+def tensor_init(self: Any, handle: Any, type: Any) -> None:
+    """In place of `tensor.__init__`, likewise."""
+    self.handle = handle
+    self.type = type
+    self.dtype = type.scalar
+    key = tuple(type.shape.values) if type.is_block() else ()
+    found = _TENSOR_SHAPES.get(key)
+    if found is None:
+        _ORIGINAL_TENSOR_INIT(self, handle, type)
+        found = _TENSOR_SHAPES[key] = (self.shape, self.numel)
+    self.shape, self.numel = found
+
+
+def _int(size: Any) -> int:
+    return size if type(size) is int else int(getattr(size, "value", size))
+
+
+_ORIGINAL_INIT: Any = tl.block_type.__init__
+_ORIGINAL_TENSOR_INIT: Any = tl.tensor.__init__
+
+
+# ---- `tl.reduce` of the interpreted Triton language, whole blocks at a time.
+#
+# Import only inside functions: it imports triton.
+
+
+def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
+    """As `tl.reduce`: one tensor gives one, a tuple a tuple. NaN loses to a number in minimum and
+    maximum, as in the instructions of a device."""
+    axis, keep_dims = getattr(axis, "value", axis), bool(getattr(keep_dims, "value", keep_dims))
+    standard = tl.standard
+    if combine_fn in (
+        standard._argmin_combine_tie_break_left,
+        standard._argmax_combine_tie_break_left,
+    ):
+        return ReduceOps(axis, combine_fn, keep_dims).apply(input)
+    operands = (input,) if isinstance(input, tl.tensor) else tuple(input)
+    known: dict[Any, Callable[..., Array]] = {
+        standard._sum_combine: _sum,
+        standard._elementwise_max: _with(np.fmax),
+        standard._elementwise_min: _with(np.fmin),
+    }
+    if combine_fn in known:
+        handle = wide(operands[0].handle)
+        data = known[combine_fn](handle.data, axis, keep_dims)
+        return _tensor(data, operands[0].dtype)
+    results = _fold(operands, axis, keep_dims, combine_fn)
+    return results[0] if operands[0] is input else results
+
+
+def _with(function: np.ufunc) -> Callable[..., Array]:
+    def apply(data: Array, axis: int | None, keep: bool) -> Array:
+        return np.asarray(function.reduce(data, axis=axis, keepdims=keep))
+
+    return apply
+
+
+def _sum(data: Array, axis: int | None, keep: bool) -> Array:
+    """A half is summed up as a single, integers in their own width."""
+    wanted = np.dtype(np.float32) if data.dtype == np.float16 else data.dtype
+    return np.asarray(np.sum(data, axis=axis, keepdims=keep, dtype=wanted)).astype(data.dtype)
+
+
+def _fold(operands: Any, axis: int | None, keep: bool, combine: Callable[..., Any]) -> Any:
+    """Combines halves until one slice is left: Triton leaves the order open too."""
+    arrays = [operand.handle.data for operand in operands]
+    shape = arrays[0].shape
+    if axis is None:
+        arrays = [array.reshape(-1) for array in arrays]
+    arrays = [np.moveaxis(array, 0 if axis is None else axis, 0) for array in arrays]
+    kinds = [operand.dtype for operand in operands]
+    while (size := len(arrays[0])) > 1:
+        halves = [
+            _tensor(array[part], kind)
+            for part in (slice(0, size // 2), slice(size // 2, None))
+            for array, kind in zip(arrays, kinds, strict=True)
+        ]
+        combined = combine(*halves)
+        combined = combined if isinstance(combined, tuple | tl.tuple) else (combined,)
+        arrays = [part.handle.data for part in combined]
+    if not keep:
+        arrays = [array[0] for array in arrays]
+    elif axis is None:
+        arrays = [array.reshape((1,) * len(shape)) for array in arrays]
+    else:
+        arrays = [np.moveaxis(array, 0, axis) for array in arrays]
+    return tuple(_tensor(array, kind) for array, kind in zip(arrays, kinds, strict=True))
+
+
+def _tensor(data: Array, dtype: Any) -> Any:
+    if dtype.name == BF16 and data.dtype == np.float32:
+        data = narrow(data).data
+    if not data.shape:
+        return tl.tensor(TensorHandle(data.reshape(1), dtype), dtype)
+    return tl.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)))
+
+
+# What triton leaves unannotated is not unknown but anything.
+
 interpreter: Any = triton.runtime.interpreter
 
 Namespace = dict[str, Any]

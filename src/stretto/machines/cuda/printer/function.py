@@ -47,7 +47,7 @@ from stretto.machines.cuda.printer.scalar import (
 )
 from stretto.machines.cuda.printer.stage_nest import tile_count
 from stretto.machines.terms import Term, call, infix, literal, variable
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 from stretto.schedule.merge import (
     RunStep,
     SignalStep,

@@ -7,20 +7,165 @@ the functions call is in `functions_text`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stretto.device.expr import Buffer, Reg
-from stretto.device.operator import Kernel
-from stretto.machines.cuda.epilogue import epilogue
+from stretto.device.operator import Kernel, Operator, Stage
+from stretto.kernels.groups import divisible
 from stretto.machines.cuda.printer.load_order import loads_first
 from stretto.machines.cuda.printer.row_pieces import row_pieces
-from stretto.machines.cuda.printer.scalar import CONTROL, TASK
-from stretto.machines.cuda.printer.stage import TaskPrinter
-from stretto.machines.cuda.printer.stage_nest import task_bounds
-from stretto.machines.dialects import python_function
-from stretto.machines.parameters import Parameters
-from stretto.machines.statements import Builder, Function, Return
+from stretto.machines.cuda.printer.scalar import BARRIER, CONTROL, TASK
+from stretto.machines.cuda.printer.stage_frame import ResultFrame
+from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter, task_bounds
+from stretto.machines.cuda.template import CudaTemplate
+from stretto.machines.cuda.templates import stage_printer
+from stretto.machines.statements import (
+    Builder,
+    Function,
+    Naming,
+    Parameters,
+    Return,
+    python_function,
+)
+
+# ---- Pointwise stages that the blocks of a product can compute while they hold its results.
+#
+# Bias, activation, a residual: a stage directly behind a product, over the same box, which reads
+# of what the stages before it made only the element that it is at itself.
+
+
+def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:
+    """The stages behind the product at `place` that are part of it."""
+    first = stages[place]
+    if first.operator.accumulate or not _takes_epilogue(first):
+        return ()
+    found: list[Stage] = []
+    for stage in stages[place + 1 :]:
+        if not follows(stage, [first, *found]):
+            break
+        found.append(stage)
+    return tuple(found)
+
+
+def _takes_epilogue(stage: Stage) -> bool:
+    return isinstance(stage.template, CudaTemplate) and stage.template.has_epilogue
+
+
+def follows(stage: Stage, before: list[Stage]) -> bool:
+    """Can a stage take what it wants of those before it element by element?"""
+    operator, first = stage.operator, before[0]
+    if operator.combine or operator.accumulate or not divisible(operator):
+        return False
+    if stage.box != first.box or operator.dims != first.operator.dims:
+        return False
+    made = {item.operator.out.buffer: item.operator for item in before}
+    if operator.out.buffer in made or any(_reads(op, operator) for op in made.values()):
+        return False
+    if not _in_place(operator):
+        return False
+    same = [
+        load.access.offset == made[load.access.buffer].out.offset
+        for load in operator.reads()
+        if load.access.buffer in made
+    ]
+    return bool(same) and all(same)
+
+
+def _reads(reader: Operator, writer: Operator) -> bool:
+    return any(load.access.buffer == writer.out.buffer for load in reader.reads())
+
+
+def _in_place(operator: Operator) -> bool:
+    """What it reads of the buffer it writes is the element itself."""
+    out = operator.out
+    return all(
+        load.access.offset == out.offset
+        for load in operator.reads()
+        if load.access.buffer == out.buffer
+    )
+
+
+# ---- Prints the stages of a task as Triton, by the templates that kernel selection chose.
+#
+# The threads of a block hand over through memory, with a barrier in between, or, where lanes
+# agree, in registers (stage_frame.py). Loads stand where their values are used; load_order.py
+# moves them ahead.
+
+
+@dataclass(slots=True)
+class TaskPrinter:
+    """`grid`: where the task lies in each grid dim; `counter` numbers the names of the text.
+
+    warps: of a unit. reads, writes: buffers touched since the last barrier.
+    """
+
+    out: Builder
+    names: Naming
+    grid: tuple[GridBound, ...]
+    warps: int
+    counter: list[int] = field(default_factory=lambda: [0])
+    frame: ResultFrame | None = None
+    reads: set[Buffer] = field(default_factory=set[Buffer])
+    writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
+
+    def begin(self, grid: tuple[GridBound, ...]) -> None:
+        """The stages that follow are those of this part of the grid. What lanes of a frame stand
+        for is relative to it."""
+        self.grid = grid
+        self.frame = None
+
+    def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
+        """behind: stages that are a part of this product."""
+        printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
+        printer.warps = self.warps
+        if printer.is_empty:
+            return
+        if behind:
+            self.product(printer, behind)
+            return
+        printer.frame = self.frame
+        known = printer.forwarded()
+        loads = {load.access.buffer for load in stage.operator.reads() if load not in known}
+        self.barrier(not loads.isdisjoint(self.writes))
+        self.reads |= loads
+        self.before_result(printer)
+        printer.print()
+        self.frame = printer.frame
+
+    def product(self, printer: NestPrinter, behind: tuple[Stage, ...]) -> None:
+        """A product and what its blocks compute behind it."""
+        operators = [printer.operator, *(stage.operator for stage in behind)]
+        made = {operator.out.buffer for operator in operators}
+        loads = {load.access.buffer for op in operators for load in op.reads()}
+        before = self.reads | self.writes.keys()
+        self.barrier(not (loads - made).isdisjoint(self.writes) or not made.isdisjoint(before))
+        self.reads |= loads - made
+        for operator in operators:
+            self.writes[operator.out.buffer] = operator
+            if self.frame is not None:
+                self.frame.written(operator)
+        printer.beside = tuple(operators[1:])
+        printer.print()
+
+    def before_result(self, printer: NestPrinter) -> None:
+        """What has been read or written there before must be done."""
+        operator = printer.stage.operator
+        result = operator.out.buffer
+        own = {load.access.buffer for load in operator.reads()}
+        # The boxes of one operator have no element in common.
+        other = self.writes.get(result, operator) != operator
+        self.barrier(other or result in self.reads - own)
+        self.writes[result] = operator
+        if self.frame is not None:
+            self.frame.written(operator)
+
+    def barrier(self, needed: bool) -> None:
+        if needed:
+            self.out.add(BARRIER)
+            self.reads.clear()
+            self.writes.clear()
+
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
 """Files of machines/cuda/printer/parts with what printed kernels call, in order."""

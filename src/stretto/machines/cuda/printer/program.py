@@ -23,7 +23,7 @@ from stretto.machines.cuda.printer.dead_stores import handed_over
 from stretto.machines.cuda.printer.early import EarlyLoads
 from stretto.machines.cuda.printer.function import BASE, TeamPrinter, arena, pointer_type
 from stretto.machines.cuda.printer.kernel import FUNCTION_FILES, WARPS
-from stretto.machines.cuda.printer.outline import Address, outlined_sections
+from stretto.machines.cuda.printer.outline import Address, outlined_sections, sunk
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import (
     BARRIER,
@@ -34,11 +34,10 @@ from stretto.machines.cuda.printer.scalar import (
     UNIT,
     VALUE_TYPES,
 )
-from stretto.machines.cuda.printer.sink import sunk
 from stretto.machines.cuda.printer.source import ENTRY, NAMES, PROGRESS, Parameter, TritonSource
 from stretto.machines.cuda.printer.states import StateMachine, as_word, from_word
 from stretto.machines.cuda.user_source import definitions, user_kernels
-from stretto.machines.dialects import python_function
+from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 WORDS = variable("words")

@@ -22,8 +22,7 @@ from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import TASK, cast_term, size_term
 from stretto.machines.cuda.printer.stage_frame import LanePlaces, ResultFrame
 from stretto.machines.expressions import HALVES
-from stretto.machines.parameters import Naming
-from stretto.machines.statements import Builder, For
+from stretto.machines.statements import Builder, For, Naming
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 LANES = 32

@@ -19,7 +19,7 @@ from stretto.machines.cuda.printer.function import FRAME, FRAME_UNIT, TeamPrinte
 from stretto.machines.cuda.printer.parts import ModuleParts
 from stretto.machines.cuda.printer.scalar import OK, UNIT, size_term
 from stretto.machines.terms import Term, call, infix, literal, variable
-from stretto.runtime.status import Status
+from stretto.runtime.results import Status
 
 STATE, DEPTH, STACK, TOP = map(variable, ("state", "depth", "stack", "top"))
 MAX_DEPTH, ARENA_BYTES, STACK_WORDS = map(variable, ("max_depth", "arena_bytes", "stack_words"))

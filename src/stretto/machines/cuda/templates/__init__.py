@@ -7,8 +7,7 @@ from pkgutil import iter_modules
 
 from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.machines.cuda.printer.stage_nest import NestPrinter
-from stretto.machines.cuda.stencil import Stencil
-from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts, Stencil
 from stretto.machines.cuda.templates.pointwise import Map
 from stretto.machines.cuda.templates.reduction import Reduce
 

@@ -12,8 +12,15 @@ from stretto.machines.cuda.printer.expr import LanePrinter
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.cuda.printer.stage_frame import ResultFrame, Signature
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter, total_size
-from stretto.machines.cuda.stencil import Stencil, power, traffic
-from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.cuda.template import (
+    Choice,
+    CudaTemplate,
+    Family,
+    Parts,
+    Stencil,
+    power,
+    traffic,
+)
 from stretto.machines.terms import Term
 
 MAP_BLOCK = 2048

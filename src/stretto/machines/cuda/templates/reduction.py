@@ -23,8 +23,16 @@ from stretto.machines.cuda.printer.expr import Coordinate, LanePrinter
 from stretto.machines.cuda.printer.scalar import VALUE_TYPES
 from stretto.machines.cuda.printer.stage_frame import ResultFrame
 from stretto.machines.cuda.printer.stage_nest import LANES, BoxDim, NestPrinter, total_size
-from stretto.machines.cuda.stencil import UNROLL, Stencil, power, traffic
-from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.cuda.template import (
+    UNROLL,
+    Choice,
+    CudaTemplate,
+    Family,
+    Parts,
+    Stencil,
+    power,
+    traffic,
+)
 from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, infix, literal, variable
 

@@ -15,8 +15,7 @@ from stretto.ir.types import DType
 from stretto.kernels.user_views import UserCall, UserView
 from stretto.machines.cuda.printer.expr import INDEX_LIMIT, LanePrinter
 from stretto.machines.cuda.printer.stage_nest import BoxDim, NestPrinter
-from stretto.machines.cuda.stencil import Stencil, power
-from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts
+from stretto.machines.cuda.template import Choice, CudaTemplate, Family, Parts, Stencil, power
 from stretto.machines.statements import Do, For
 from stretto.machines.terms import Term, call, joined, literal, total
 

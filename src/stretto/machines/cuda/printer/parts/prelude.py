@@ -1,7 +1,7 @@
 """Waits and signals of printed programs; embedded into every printed module.
 
 A unit is one program of the grid, a resident thread block. The control block (*i64): word 0 the
-error (runtime/status.py), word 1 its detail, word 2 the address of a word of host memory that gets
+error (runtime/results.py), word 1 its detail, word 2 the address of a word of host memory that gets
 the error too, or 0; from word 16 one progress counter for every unit,
 which only its own unit writes and which only grows.
 
@@ -39,7 +39,7 @@ def pause(control, first, count, target):
 
 
 PORTABLE = tl.constexpr(False)  # set where the machine does not speak PTX
-STUCK = tl.constexpr(7)  # of runtime/status.py
+STUCK = tl.constexpr(7)  # of runtime/results.py
 
 
 @triton.jit
