@@ -45,6 +45,7 @@ from stretto.batching.program import (
     Read,
     Record,
     Remark,
+    Return,
     Scope,
     Statement,
     Step,
@@ -144,15 +145,21 @@ class Former:
             return f"{_kind(statement)} between them changes a variable of the first"
         inside = Counter(variable for item in group.operates for variable in used(item))
         seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
-        if not seen_here and leaves(statement):
+        must_run = any(item.may_raise for item in group.operates)
+        if must_run and isinstance(statement, Return):
+            return "the function ends between them"
+        if (must_run or not seen_here) and leaves(statement):
             return "a `break`, `continue` or end of a branch between them may skip the second"
         return None
 
     def record(self, operates: list[Operate]) -> list[Record]:
-        """The record of some operators, in their order; none where nothing uses what they make."""
+        """The record of some operators, in their order; none where nothing uses what they make and
+        none of them may raise."""
         inside = Counter(variable for item in operates for variable in used(item))
         made = [target for item in operates for target in item.targets]
         targets = tuple(v for v in made if self.uses.reads[v] > inside[v])
+        if not targets:
+            targets = tuple(v for item in operates if item.may_raise for v in item.targets)
         if not targets:
             return []
         inputs: dict[Hashable, Operand] = {}
