@@ -14,7 +14,7 @@ gone. (ACRoBat, section B.2.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -55,7 +55,7 @@ from stretto.batching.program import (
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 
-# ---- How operators of a body become one `Record`: what coarsening and hoisting share.
+# ---- How operators of a body become one `Record`.
 #
 # Operators are collected while the body is read from the top, and recorded as late as possible:
 # before the first statement that reads what they make or assigns what they read, or that may
@@ -78,11 +78,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Forms blocks of those operators of one function that `joins` takes."""
+    """Forms blocks of the operators of one function."""
 
     blocks: Blocks
     uses: FunctionUses
-    joins: Callable[[Operate], bool]
     alone: bool = False
     """Each operator is a block of its own."""
     remarks: list[Remark] = field(default_factory=list[Remark])
@@ -103,7 +102,7 @@ class Former:
             group = _Group()
 
         for statement in body:
-            if isinstance(statement, Operate) and self.joins(statement):
+            if isinstance(statement, Operate):
                 if group.made.intersection(statement.targets) or group.read.intersection(
                     statement.targets
                 ):
@@ -218,6 +217,6 @@ class Coarsen:
         blocks = Blocks(program.blocks)
         for function in program.functions:
             uses = FunctionUses.of(function)
-            former = Former(blocks, uses, lambda _: True, alone=not self.joins)
+            former = Former(blocks, uses, alone=not self.joins)
             function.body = former.body(function.body)
             program.remarks += former.remarks
