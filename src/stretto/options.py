@@ -11,7 +11,7 @@ TUNING = ("off", "cached", "measure")
 """What `Options.tune` can be."""
 KERNELS = ("fastest", "efficient", "holistic")
 """What `Options.kernels` can be."""
-POLICIES = ("auto", "wavefront", "team", "list", "search")
+POLICIES = ("auto", "wavefront", "team", "list")
 """What `Options.policy` can be."""
 
 LAUNCHES = ("auto", "one", "per_kernel")
@@ -55,7 +55,6 @@ class Options:
     kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
         least work in all, or what makes whole stretches of the program fastest in simulation,
         "holistic", which takes longer to compile.
-    policy: what lays the tasks out on the units: "wavefront", "team", "list" or "search"
         (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
         machine.
     launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what stands outside
@@ -82,10 +81,7 @@ class Options:
         went which way so far, and by what can be captured; without a graph it is "conditional".
         With "predicated" and "auto" a graph may take branches outside of loops from the units, if
         `control` is "auto". The CPU machine ignores it.
-    search_steps: moves that the policy "search" tries for each leaf.
-    search_seconds: after which it tries no further ones, for each function of the program; None
-        sets no limit. Which plan it finds then depends on `seed` alone.
-    seed: draws the interleaving in which the emulator runs units, and the moves of a search.
+    seed: draws the interleaving in which the emulator runs units.
     max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
         computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
     max_signatures_before_warning: compiled signatures of one function after which a warning
@@ -122,8 +118,6 @@ class Options:
     enqueue: str = "stream"
     recursion: str = "auto"
     branches: str = "auto"
-    search_steps: int = 200
-    search_seconds: float | None = None
     seed: int = 0
     max_depth: int = 100_000
     max_signatures_before_warning: int = 8
@@ -145,9 +139,6 @@ class Options:
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
-        _require_int("search_steps", self.search_steps, minimum=0)
-        if self.search_seconds is not None:
-            _require_seconds("search_seconds", self.search_seconds)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
         _require_one_of("kernels", self.kernels, KERNELS)

@@ -81,7 +81,16 @@ def test_what_is_independent_shares_a_phase() -> None:
 def test_a_program_with_phases_of_its_own_keeps_them() -> None:
     from stretto.batching.passes.phases import FindPhases
 
-    program = program_of(Tagger("GRUCell"), [SENTENCES])
+    cell, out = nn.GRUCell(4, 4), nn.Linear(4, 2)
+
+    def tagged(items: list[Tensor]) -> list[Tensor]:
+        h, found = torch.zeros(4), []
+        for x in items:
+            h = cell(x, h)
+            found.append(h)
+        return [out(h) for h in found]
+
+    program = program_of(tagged, [SENTENCES])
     main = program.functions[0]
     main.body = (Phase(3), *main.body)
     FindPhases().apply(program)
