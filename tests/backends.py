@@ -26,7 +26,7 @@ from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.machine import EmulatedExecutable
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.plan import MOST_KERNELS, make_plan
 from stretto.schedule.scheduler import schedule_with_report
 from tests.support import program_of, random_inputs
@@ -69,11 +69,11 @@ class Built:
     ) -> PlanExecutable:
         """Of what `built_cuda` made; interpreted."""
         plan = make_plan(self.device, most_kernels)
-        options = Options(units=self.device.units, seed=seed, max_depth=max_depth)
+        options = Options(units=self.device.units, debug=Debug(seed=seed), max_depth=max_depth)
         return emulated_cuda_executable(plan, print_plan(plan), self.interface, options)
 
     def emulator(self, seed: int = 0) -> EmulatedExecutable:
-        options = Options(threads=self.device.units, seed=seed)
+        options = Options(threads=self.device.units, debug=Debug(seed=seed))
         return EmulatedExecutable(self.device, self.interface, options)
 
 

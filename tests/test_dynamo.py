@@ -396,7 +396,7 @@ def test_options_are_those_of_stretto() -> None:
     fast = compiled(lambda x: x + 1, options={"backend": "interpreter", "unroll": 7})
     fast(torch.ones(2))
     (graph,) = graphs()
-    assert graph.signatures[0].stages.options.unroll == 7
+    assert graph.signatures[0].stages.options.debug.unroll == 7
     assert "1 signature compiled" in graph.explain()
 
 
@@ -410,7 +410,7 @@ def test_modes(mode: str | None) -> None:
     [
         ({"mode": "fastest"}, "mode must be one of default, reduce-overhead"),
         ({"options": {"triton.cudagraphs": True}}, "'triton.cudagraphs' is not an option of st"),
-        ({"options": {"unroll": -1}}, "Options.unroll must be an int of at least 0"),
+        ({"options": {"unroll": -1}}, "Debug.unroll must be an int of at least 0"),
         ({"options": {"backend": "tpu"}}, "backend must be one of auto, cpu"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.options import Options, cpu_quota, physical_cores
+from stretto.options import Debug, Options, cpu_quota, physical_cores
 
 
 @pytest.mark.parametrize(
@@ -15,32 +15,32 @@ from stretto.options import Options, cpu_quota, physical_cores
         ("threads", 0, "Options.threads must be an int of at least 1 or None, not 0"),
         ("threads", 2.0, "Options.threads must be an int of at least 1 or None, not 2.0"),
         ("threads", True, "Options.threads must be an int of at least 1 or None, not True"),
-        ("unroll", -1, "Options.unroll must be an int of at least 0, not -1"),
-        ("seed", -1, "Options.seed must be an int of at least 0, not -1"),
+        ("unroll", -1, "Debug.unroll must be an int of at least 0, not -1"),
+        ("seed", -1, "Debug.seed must be an int of at least 0, not -1"),
         ("max_depth", 0, "Options.max_depth must be an int of at least 1, not 0"),
         ("max_signatures_before_warning", "8", "must be an int of at least 1, not '8'"),
-        ("launches", "two", "Options.launches must be 'auto', 'one' or 'per_kernel', not 'two'"),
-        ("control", "gpu", "Options.control must be 'auto', 'units' or 'host', not 'gpu'"),
+        ("launches", "two", "Debug.launches must be 'auto', 'one' or 'per_kernel', not 'two'"),
+        ("control", "gpu", "Debug.control must be 'auto', 'units' or 'host', not 'gpu'"),
         ("policy", "best", "must be 'auto', 'wavefront', 'team' or 'list', not 'best'"),
         ("policy", None, "must be 'auto', 'wavefront', 'team' or 'list', not None"),
-        ("fuse", 1, "Options.fuse must be True or False, not 1"),
-        ("verify", None, "Options.verify must be True or False, not None"),
+        ("fuse", 1, "Debug.fuse must be True or False, not 1"),
+        ("verify", None, "Debug.verify must be True or False, not None"),
         ("profile", "yes", "Options.profile must be True or False, not 'yes'"),
-        ("skip", "hoist", "Options.skip must be a tuple of names, not 'hoist'"),
-        ("skip", (1,), "Options.skip must be a tuple of names, not (1,)"),
-        ("dump_dir", "", "Options.dump_dir must be a folder's path or None, not ''"),
+        ("skip", "hoist", "Debug.skip must be a tuple of names, not 'hoist'"),
+        ("skip", (1,), "Debug.skip must be a tuple of names, not (1,)"),
+        ("dump_dir", "", "Debug.dump_dir must be a folder's path or None, not ''"),
         ("cache_dir", 3, "Options.cache_dir must be a folder's path or None, not 3"),
     ],
 )
 def test_a_wrong_value_is_refused(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        Options(**{field: value})
+        Options.of({field: value})
     assert message in str(caught.value)
 
 
 def test_options_are_values() -> None:
     assert Options(threads=2) == dataclasses.replace(Options(), threads=2)
-    assert len({Options(), Options(), Options(unroll=0)}) == 2
+    assert len({Options(), Options(), Options(debug=Debug(unroll=0))}) == 2
     with pytest.raises(dataclasses.FrozenInstanceError):
         Options().threads = 1
 

@@ -85,7 +85,9 @@ def test_remarks_are_shown_with_source_lines() -> None:
 def test_an_option_prints_remarks_when_a_signature_is_compiled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fast = stretto.compile(varied, backend="interpreter", options=stretto.Options(remarks=True))
+    fast = stretto.compile(
+        varied, backend="interpreter", options=stretto.Options(debug=stretto.Debug(remarks=True))
+    )
     for _ in range(2):
         fast(X, torch.tensor(2.0))
     shown = capsys.readouterr().err

@@ -95,7 +95,7 @@ def _compile(bench: Bench, reporter: Reporter, function: Any, **options: Any) ->
     import stretto
 
     folder = str(reporter.programs)
-    settings = stretto.Options(cache_dir=folder, **options)
+    settings = stretto.Options.of({"cache_dir": folder, **options})
     return stretto.compile(function, backend=bench.backend, options=settings)
 
 

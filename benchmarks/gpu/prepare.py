@@ -24,7 +24,7 @@ from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Stages
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.graph_choice import graph_seconds
 from stretto.schedule.launches import plan_seconds
 from stretto.simulator.control import Asked, Assumed, Choices
@@ -98,7 +98,7 @@ def _prepared(
     config = entry.presets[program.preset]
     module, inputs = entry.make(config, SEEDS[0])
     start = time.perf_counter()
-    options = Options(units=program.units, **dict(program.settings))
+    options = Options.of({"units": program.units, **dict(program.settings)})
     if rehearsed:
         options = replace(options, units=DRY_UNITS)
     fast = compiled_for(kind, module, inputs, options, program.dynamic)
@@ -164,7 +164,11 @@ def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
     try:
         found = seconds(asked)
         if asked.count:
-            way = Options(threads=1, skip=("unroll_recursion",), cache_dir=stages.options.cache_dir)
+            way = Options(
+                threads=1,
+                debug=Debug(skip=("unroll_recursion",)),
+                cache_dir=stages.options.cache_dir,
+            )
             found = seconds(followed_way(model, way, costs))
     except ScheduleError as error:
         return None, error.message

@@ -69,7 +69,7 @@ class Program:
         return self.system == "stretto" and self.units is None
 
     def options(self, folder: Path) -> Options:
-        return Options(cache_dir=str(folder), units=self.units, **dict(self.settings))
+        return Options.of({"cache_dir": str(folder), "units": self.units, **dict(self.settings)})
 
 
 def entry_of(model: str) -> ZooEntry:

@@ -25,7 +25,7 @@ import typer
 
 import stretto
 from stretto.errors import ScheduleError
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.tools.models import Model
 from stretto.tools.simulate import simulate_model
 
@@ -60,7 +60,7 @@ Table = dict[str, dict[str, dict[str, Cell]]]
 
 def _without(*passes: str) -> dict[str, Options]:
     """All passes, and each left out."""
-    left_out = {f"without {name}": Options(threads=2, skip=(name,)) for name in passes}
+    left_out = {f"without {name}": Options(threads=2, debug=Debug(skip=(name,))) for name in passes}
     return {"all": Options(threads=2), **left_out}
 
 
@@ -80,14 +80,21 @@ ABLATIONS = {
     ),
     "kernels": Ablation(
         KERNELS,
-        {kind: Options(threads=2, kernels=kind) for kind in ("fastest", "efficient", "holistic")},
+        {
+            kind: Options(threads=2, debug=Debug(kernels=kind))
+            for kind in ("fastest", "efficient", "holistic")
+        },
     ),
     "launches": Ablation(
         KERNELS,
         {
-            "one launch": Options(launches="one", control="units"),
-            "per kernel, control on units": Options(launches="per_kernel", control="units"),
-            "per kernel, control on host": Options(launches="per_kernel", control="host"),
+            "one launch": Options(debug=Debug(launches="one", control="units")),
+            "per kernel, control on units": Options(
+                debug=Debug(launches="per_kernel", control="units")
+            ),
+            "per kernel, control on host": Options(
+                debug=Debug(launches="per_kernel", control="host")
+            ),
         },
         has_cpu=False,
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import stretto
 from stretto.machines.registry import default_machine, find_machine, known_machines, registered
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.if_convert import IfConvert
 from stretto.passes.merge_branches import MergeBranches
 from stretto.passes.recursion_levels import RecursionLevels
@@ -26,7 +26,7 @@ BRANCH_PASSES = (
 """Passes that not all functions are tried with, so that there are branches of all kinds."""
 
 
-AS_GRAPHS = Options(enqueue="graph", launches="per_kernel", control="host")
+AS_GRAPHS = Options(enqueue="graph", debug=Debug(launches="per_kernel", control="host"))
 """Captured graphs of small launches, with branches and loops as nodes."""
 
 
@@ -58,10 +58,13 @@ class TrialMachine:
             self.options,
             threads=self.units,
             units=self.units,
-            unroll=seed % 4,
-            seed=seed,
-            skip=BRANCH_PASSES[: seed // 4 % (len(BRANCH_PASSES) + 1)],
-            check=False,  # the trial compares with eager
+            debug=replace(
+                self.options.debug,
+                unroll=seed % 4,
+                seed=seed,
+                skip=BRANCH_PASSES[: seed // 4 % (len(BRANCH_PASSES) + 1)],
+            ),
+            check=False,
             cache_dir=folder,
         )
         return compiler(function, backend=self.backend, options=options, dynamic=dynamic)

@@ -21,7 +21,7 @@ from checks.fuzz.trial import RefusedCall, run_calls
 from checks.fuzz.writer import write_source
 from stretto.errors import StrettoError
 from stretto.machines.registry import default_machine
-from stretto.options import Options
+from stretto.options import Debug, Options
 
 
 def run_topic(topic: str) -> None:
@@ -30,7 +30,7 @@ def run_topic(topic: str) -> None:
 
     for function, calls in CASES[topic].items():  # pyright: ignore
         announce(f"language:{topic} {function.__name__}")
-        options = Options(threads=2, unroll=2, check=False)
+        options = Options(threads=2, debug=Debug(unroll=2), check=False)
         compiled = stretto.compile(function, backend=default_machine().name, options=options)
         for arguments in calls:  # pyright: ignore
             compiled(*copy.deepcopy(arguments))
@@ -40,7 +40,7 @@ def run_seed(seed: int, folder: Path) -> None:
     """A random function; it may be refused or raise."""
     announce(f"seed:{seed}")
     made = Source("", write_source(seed), seed).make(folder)
-    options = Options(threads=2, unroll=seed % 4, check=False)
+    options = Options(threads=2, debug=Debug(unroll=seed % 4), check=False)
     try:
         run_calls(
             made, stretto.compile(made.function, backend=default_machine().name, options=options)

@@ -26,7 +26,7 @@ from stretto.errors import (
     StrettoWarning,
     VerifyError,
 )
-from stretto.options import Options
+from stretto.options import Debug, Options
 
 if TYPE_CHECKING:
     from stretto.api import Compiled, compile
@@ -45,6 +45,7 @@ __all__ = [
     "CaptureError",
     "CodegenError",
     "Compiled",
+    "Debug",
     "InternalError",
     "LoadError",
     "Loaded",

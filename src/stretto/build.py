@@ -44,21 +44,21 @@ def build(
 
 def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
     """A build of which no stage has run yet. Choices go by what was measured on the device. Raises
-    ValueError where `Options.skip` has what is no pass."""
+    ValueError where `Debug.skip` has what is no pass."""
     machine = machine.tuned(options, place)
     units = machine.units(options, place)
-    passes = pipeline(Target(_with_recursion(machine.costs, options.recursion), units))
+    passes = pipeline(Target(_with_recursion(machine.costs, options.debug.recursion), units))
     known = passes_by_name(passes)
-    for name in options.skip:
+    for name in options.debug.skip:
         if name not in known:
             names = ", ".join(known)
-            raise ValueError(f"Options.skip: no pass is called {name!r}; known are {names}")
-    dumper = Dumper(options.dump_dir)
+            raise ValueError(f"Debug.skip: no pass is called {name!r}; known are {names}")
+    dumper = Dumper(options.debug.dump_dir)
     return Stages(program, machine, options, place, dumper, program, passes, units)
 
 
 def _with_recursion(costs: CostModel, how: str) -> CostModel:
-    """The costs with which passes compute recursions as `Options.recursion` says."""
+    """The costs with which passes compute recursions as `Debug.recursion` says."""
     least = {"auto": costs.level_bytes, "levels": 0.0, "calls": inf}[how]
     return replace(costs, level_bytes=least)
 

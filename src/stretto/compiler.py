@@ -179,7 +179,7 @@ class Compiler:
             stages = self._measured(machine, stages, captured, call, key)
             assert stages.executable is not None
         stages.seconds = {"capture": traced, **stages.seconds}
-        if self.options.remarks:
+        if self.options.debug.remarks:
             from stretto.tools.explain import remarks_text
 
             print(remarks_text(stages), end="", file=sys.stderr)

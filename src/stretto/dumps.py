@@ -1,4 +1,4 @@
-"""`Options.dump_dir`: the text of each form of a program, written into numbered files."""
+"""`Debug.dump_dir`: the text of each form of a program, written into numbered files."""
 
 from __future__ import annotations
 

@@ -80,13 +80,13 @@ def _settings(options: dict[str, Any]) -> tuple[str, Options]:
     """The machine and the settings that torch.compile's `options` name."""
     given = dict(options)
     machine = given.pop("backend", AUTO)
-    known = [item.name for item in dataclasses.fields(Options)]
+    known = tuple(Options().settings())
     for name in given:
         if name not in known:
             shown = ", ".join(("backend", *known))
             raise ValueError(f"{name!r} is not an option of stretto; known are {shown}")
     require_backend(machine)
-    return machine, Options(**given)
+    return machine, Options.of(given)
 
 
 def wants_gradients(graph: GraphFunction, examples: Sequence[Any]) -> bool:

@@ -24,7 +24,7 @@ from stretto.errors import (
 )
 
 REPORT = (
-    "please report this bug of stretto, with the files that Options(dump_dir=...) writes; until it "
+    "please report this bug of stretto, with the files that Debug(dump_dir=...) writes; until it "
     "is mended, compile with fallback=True, which runs in Python what is not compiled"
 )
 

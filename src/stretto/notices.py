@@ -21,7 +21,7 @@ class Notices:
     """The warnings of one compiled function. The second and later ones of a kind are left out."""
 
     def __init__(self, options: Options) -> None:
-        self._limit = options.max_signatures_before_warning
+        self._limit = options.debug.max_signatures_before_warning
         self._eager: dict[str, int] = {}
         """How many calls ran eager, by reason."""
         self._warned_signatures = False
@@ -47,7 +47,7 @@ class Notices:
             warn(
                 f"{len(keys)} signatures compiled: {varying(list(keys))}. Each new one is compiled "
                 "from the start; pad or bucket what varies, or raise "
-                "Options(max_signatures_before_warning=...)."
+                "Options(debug=Debug(max_signatures_before_warning=...))."
             )
 
     def compiled_again(self, entry: Entry, changed: str) -> None:

@@ -1,76 +1,64 @@
 """What a user can set for one compilation. Nothing else is configurable, and nothing is global."""
 
+from __future__ import annotations
+
 import os
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 TUNING = ("off", "cached", "measure")
 """What `Options.tune` can be."""
 KERNELS = ("fastest", "efficient", "holistic")
-"""What `Options.kernels` can be."""
+"""What `Debug.kernels` can be."""
 POLICIES = ("auto", "wavefront", "team", "list")
-"""What `Options.policy` can be."""
+"""What `Debug.policy` can be."""
 
 LAUNCHES = ("auto", "one", "per_kernel")
-"""What `Options.launches` can be."""
+"""What `Debug.launches` can be."""
 ENQUEUE = ("auto", "stream", "graph")
 """What `Options.enqueue` can be."""
 BRANCHES = ("auto", "conditional", "predicated", "unlikely")
-"""What `Options.branches` can be."""
+"""What `Debug.branches` can be."""
 CONTROL = ("auto", "units", "host")
-"""What `Options.control` can be."""
+"""What `Debug.control` can be."""
 RECURSION = ("auto", "levels", "calls")
-"""What `Options.recursion` can be."""
+"""What `Debug.recursion` can be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Settings of `stretto.compile`; every field has a default that suits most programs.
+class Debug:
+    """Settings for who looks into the compiler or measures it: what a choice by cost would decide
+    otherwise, and what is shown and checked on the way.
 
-    threads: execution units of the CPU machine; None is one per physical core this process may
-        run on, as its affinity and the quota of its control group say.
-    units: execution units of the GPU machine, resident thread blocks; None is one per
-        multiprocessor, and 5 where a GPU is emulated.
     dump_dir: folder that gets each stage's text (Program, DeviceProgram, C++ or Triton); None
         writes none.
-    cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
-        user's cache folder.
+    remarks: print to standard error what stages decline to do, and why, when a signature is
+        compiled.
+    verify: check the Program after each pass, and what it becomes after each stage. What is about
+        to run is always checked.
     fuse: merge operators into larger kernels.
     skip: names of passes over Programs that do not run, to see what they are worth.
-    library: names of operators that torch computes, in library calls, although there are kernels
-        for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
-        kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
-        without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
-        attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
-        machine then keeps its own kernels. It takes longer to compile.
-    winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
-        minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
-        or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
-        two or three bits more.
     unroll: a loop over a range of at most this many trips is unrolled while it is traced; 0
         keeps every loop that can be kept.
     kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
         least work in all, or what makes whole stretches of the program fastest in simulation,
         "holistic", which takes longer to compile.
+    policy: what lays the tasks out on the units: "wavefront", "team" or "list"
         (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
         machine.
-    launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what stands outside
+    launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what is outside
         of control flow, or "auto", several where that takes less time in simulation. Library calls
-        stand between launches in any case. The CPU machine always has one launch, and refuses
+        are between launches in any case. The CPU machine always has one launch, and refuses
         "per_kernel".
     control: on a GPU, who executes loops and branches of the function: the "units", each in its
         registers, the "host" between launches, or "auto", the faster one in simulation, which is
         the units where `launches` is "one". The CPU machine refuses "host".
-    enqueue: on a GPU, how a program of several launches and library calls is put there: one after
-        the other on the caller's "stream", with the host between them where it decides; as a
-        captured CUDA "graph", in which independent launches run beside each other, and which
-        decides by itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine
-        ignores it.
     recursion: how a recursion is computed whose calls need nothing of each other, as one over a
-        tree: one call after the other ("calls"), or some of one height at a time behind a walk that
+        tree: one call after the other ("calls"), or some of one height at a time after a walk that
         finds them ("levels"); "auto" takes levels where a call reads so many weights that it pays
         by the costs of the machine. Others are computed call by call in any case.
     branches: on a GPU, how branches are executed that are not the units' own: "conditional", one
@@ -82,80 +70,130 @@ class Options:
         With "predicated" and "auto" a graph may take branches outside of loops from the units, if
         `control` is "auto". The CPU machine ignores it.
     seed: draws the interleaving in which the emulator runs units.
-    max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
-        computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
     max_signatures_before_warning: compiled signatures of one function after which a warning
         names the dimension that varies.
-    timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in
-        `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
-        may take longer by one task.
-    verify: check the Program after each pass, and what it becomes after each stage. What is about
-        to run is always checked.
-    check: compare the first call of each signature with the interpreter, and raise `VerifyError`
-        where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
-    remarks: print to standard error what stages decline to do, and why, when a signature is
-        compiled.
-    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` or
-        `stretto tune` have measured anything), or what the source says ("off"). "measure" also
-        times the kernels of each signature in all their variants when it is compiled, which takes
-        several times as long, and runs the program.
-    profile: record when each task ran, for `timeline()`; costs a little time per task.
     """
 
-    threads: int | None = None
-    units: int | None = None
     dump_dir: str | os.PathLike[str] | None = None
-    cache_dir: str | os.PathLike[str] | None = None
+    remarks: bool = False
+    verify: bool = True
     fuse: bool = True
     skip: tuple[str, ...] = ()
-    library: tuple[str, ...] | Literal["auto"] = ()
-    winograd: int = 4
     unroll: int = 4
     kernels: str = "fastest"
     policy: str = "auto"
     launches: str = "auto"
     control: str = "auto"
-    enqueue: str = "stream"
     recursion: str = "auto"
     branches: str = "auto"
     seed: int = 0
-    max_depth: int = 100_000
     max_signatures_before_warning: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("fuse", "verify", "remarks"):
+            _require_bool(f"Debug.{name}", getattr(self, name))
+        for name, least in (("unroll", 0), ("seed", 0), ("max_signatures_before_warning", 1)):
+            _require_int(f"Debug.{name}", getattr(self, name), minimum=least)
+        for name, known in (
+            ("kernels", KERNELS),
+            ("policy", POLICIES),
+            ("launches", LAUNCHES),
+            ("control", CONTROL),
+            ("recursion", RECURSION),
+            ("branches", BRANCHES),
+        ):
+            _require_one_of(f"Debug.{name}", getattr(self, name), known)
+        _require_names("Debug.skip", self.skip)
+        _require_folder("Debug.dump_dir", self.dump_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of `stretto.compile`; every field has a default that suits most programs.
+
+    threads: execution units of the CPU machine; None is one per physical core this process may
+        run on, as its affinity and the quota of its control group say.
+    units: execution units of the GPU machine, resident thread blocks; None is one per
+        multiprocessor, and 5 where a GPU is emulated.
+    cache_dir: folder of compiled programs; None is `$STRETTO_CACHE`, else `stretto` in the
+        user's cache folder.
+    library: names of operators that torch computes, in library calls, although there are kernels
+        for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
+        kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
+        without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
+        attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
+        machine then keeps its own kernels. It takes longer to compile.
+    winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
+        minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
+        or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
+        two or three bits more.
+    enqueue: on a GPU, how a program of several launches and library calls is put there: one after
+        the other on the caller's "stream", with the host between them where it decides; as a
+        captured CUDA "graph", in which independent launches run beside each other, and which
+        decides by itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine
+        ignores it.
+    max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
+        computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
+    timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in
+        `RunError`; None lets it run. The clock is looked at between tasks and in loops, so a run
+        may take longer by one task.
+    check: compare the first call of each signature with the interpreter, and raise `VerifyError`
+        where they differ; slow. The default is False, or True where `$STRETTO_CHECK` is "1".
+    tune: whether what was measured on this device decides ("cached", where `stretto calibrate` or
+        `stretto tune` have measured anything), or what the source says ("off"). "measure" also
+        times the kernels of each signature in all their variants when it is compiled, which takes
+        several times as long, and runs the program.
+    profile: record when each task ran, for `timeline()`; costs a little time per task.
+    debug: what developers of stretto and of models with problems set (`Debug`).
+    """
+
+    threads: int | None = None
+    units: int | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    library: tuple[str, ...] | Literal["auto"] = ()
+    winograd: int = 4
+    enqueue: str = "stream"
+    max_depth: int = 100_000
     timeout: float | None = None
-    verify: bool = True
     check: bool = field(default_factory=lambda: os.environ.get("STRETTO_CHECK") == "1")
-    remarks: bool = False
     tune: str = "cached"
     profile: bool = False
+    debug: Debug = field(default_factory=Debug)
 
     def __post_init__(self) -> None:
         if self.threads is not None:
-            _require_int("threads", self.threads, minimum=1, otherwise="or None")
+            _require_int("Options.threads", self.threads, minimum=1, otherwise="or None")
         if self.units is not None:
-            _require_int("units", self.units, minimum=1, otherwise="or None")
+            _require_int("Options.units", self.units, minimum=1, otherwise="or None")
         if type(self.winograd) is not int or self.winograd not in (0, 2, 4):
             raise ValueError(f"Options.winograd must be 0, 2 or 4, not {self.winograd!r}")
-        _require_int("unroll", self.unroll, minimum=0)
-        _require_int("seed", self.seed, minimum=0)
-        _require_int("max_depth", self.max_depth, minimum=1)
-        _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
+        _require_int("Options.max_depth", self.max_depth, minimum=1)
         if self.timeout is not None:
-            _require_seconds("timeout", self.timeout)
-        _require_one_of("kernels", self.kernels, KERNELS)
-        _require_one_of("policy", self.policy, POLICIES)
-        _require_one_of("launches", self.launches, LAUNCHES)
-        _require_one_of("control", self.control, CONTROL)
-        _require_one_of("enqueue", self.enqueue, ENQUEUE)
-        _require_one_of("recursion", self.recursion, RECURSION)
-        _require_one_of("branches", self.branches, BRANCHES)
-        for name in ("fuse", "verify", "check", "remarks", "profile"):
-            _require_bool(name, getattr(self, name))
-        _require_one_of("tune", self.tune, TUNING)
-        _require_names("skip", self.skip)
+            _require_seconds("Options.timeout", self.timeout)
+        _require_one_of("Options.enqueue", self.enqueue, ENQUEUE)
+        for name in ("check", "profile"):
+            _require_bool(f"Options.{name}", getattr(self, name))
+        _require_one_of("Options.tune", self.tune, TUNING)
         if self.library != "auto":
-            _require_names("library", self.library, " or 'auto'")
-        for name in ("dump_dir", "cache_dir"):
-            _require_folder(name, getattr(self, name))
+            _require_names("Options.library", self.library, " or 'auto'")
+        _require_folder("Options.cache_dir", self.cache_dir)
+        if not isinstance(self.debug, Debug):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"Options.debug must be a stretto.Debug, not {self.debug!r}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Options:
+        """Options by name, with those of `Debug` under their own names. Raises TypeError for a name
+        that is neither's."""
+        names = {item.name for item in fields(Debug)}
+        plain = {name: value for name, value in settings.items() if name not in names}
+        inner = {name: value for name, value in settings.items() if name in names}
+        return cls(**plain, debug=Debug(**inner))
+
+    def settings(self) -> dict[str, Any]:
+        """The reverse of `of`."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        debug = plain.pop("debug")
+        return plain | {item.name: getattr(debug, item.name) for item in fields(debug)}
 
     def unit_count(self) -> int:
         """Execution units the CPU machine uses: `threads`, else the physical cores available."""
@@ -239,30 +277,30 @@ def available_cpus() -> frozenset[int]:
 def _require_int(name: str, value: object, *, minimum: int, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         wanted = f"an int of at least {minimum} {otherwise}".strip()
-        raise ValueError(f"Options.{name} must be {wanted}, not {value!r}")
+        raise ValueError(f"{name} must be {wanted}, not {value!r}")
 
 
 def _require_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise ValueError(f"Options.{name} must be a number of seconds or None, not {value!r}")
+        raise ValueError(f"{name} must be a number of seconds or None, not {value!r}")
 
 
 def _require_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise ValueError(f"Options.{name} must be True or False, not {value!r}")
+        raise ValueError(f"{name} must be True or False, not {value!r}")
 
 
 def _require_names(name: str, value: object, otherwise: str = "") -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
-        raise ValueError(f"Options.{name} must be a tuple of names{otherwise}, not {value!r}")
+        raise ValueError(f"{name} must be a tuple of names{otherwise}, not {value!r}")
 
 
 def _require_one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         wanted = ", ".join(map(repr, known[:-1]))
-        raise ValueError(f"Options.{name} must be {wanted} or {known[-1]!r}, not {value!r}")
+        raise ValueError(f"{name} must be {wanted} or {known[-1]!r}, not {value!r}")
 
 
 def _require_folder(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, str | os.PathLike) or not str(value)):
-        raise ValueError(f"Options.{name} must be a folder's path or None, not {value!r}")
+        raise ValueError(f"{name} must be a folder's path or None, not {value!r}")

@@ -16,7 +16,7 @@ from stretto.batching.levels import LevelProgram, Tables
 from stretto.batching.levels.tables import BASES, END, INDICES
 from stretto.batching.program import Block
 from stretto.errors import CaptureError, VerifyError
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.batching.blocks import BLOCKS, FLOAT, INT, ROWS_BLOCKS, V
 from tests.batching.level_tables import check_tables
 from tests.batching.levels import block_of, chain_of, check, f32, launch
@@ -105,7 +105,7 @@ def test_a_weight_times_matrices_where_they_lie(backend: str) -> None:
 
 @pytest.mark.parametrize(("name", "backend"), every(17, tuple(ALL), ("emulator", "cuda-emulated")))
 def test_a_block_on_several_units(name: str, backend: str) -> None:
-    options = Options(units=3, threads=3, seed=zlib.crc32(name.encode()) % 100)
+    options = Options(units=3, threads=3, debug=Debug(seed=zlib.crc32(name.encode()) % 100))
     program = LevelProgram([block_of(name, *ALL[name])], options=options, backend=backend)
     check(program, launch(program, COUNTS, random.Random(1)), 1e-4)
 

@@ -15,7 +15,7 @@ from stretto.api import Compiled
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.registry import find_machine, known_machines, registered
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same
 
 CUDA = "cuda-emulated"
@@ -69,7 +69,7 @@ def check(
 
     Modules and closures are not copied: give functions that do not change what they close over.
     """
-    options = options or Options(threads=units, units=units, unroll=2)
+    options = options or Options(threads=units, units=units, debug=Debug(unroll=2))
     compiled = stretto.compile(function, backend=backend, options=options)
     with spread(), torch.no_grad():
         for case in cases:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import stretto
 from stretto.errors import BuildError, CaptureError, RunError, StrettoWarning
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import check, check_call
 from tests.frontends.python.checks import assert_same
 
@@ -30,7 +30,7 @@ MACHINES = ["cpu", "emulator"]
 
 def on(backend: str, function: Callable[..., Any], **options: Any) -> Any:
     options.setdefault("threads", 2)
-    return stretto.compile(function, backend=backend, options=Options(**options))
+    return stretto.compile(function, backend=backend, options=Options.of(options))
 
 
 def double_positive(x: Tensor) -> Tensor:
@@ -597,7 +597,7 @@ def test_new_shapes_compile_new_signatures_and_a_warning_names_what_varies() -> 
 
 def test_warning_about_values_and_modules() -> None:
     model = nn.Identity()
-    options = Options(threads=2, max_signatures_before_warning=1)
+    options = Options(threads=2, debug=Debug(max_signatures_before_warning=1))
     fast = stretto.compile(model, backend="emulator", options=options, dynamic=False)
     fast(A)
     with pytest.warns(StrettoWarning, match="dimension 0 of tensor 0 varies \\(3, 4\\)"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import costs_of
 from tests.frontends.python.checks import assert_same
 
@@ -188,7 +188,7 @@ CASES: list[tuple[Callable[..., Any], Sequence[Call]]] = [
 @pytest.mark.parametrize(("function", "calls"), CASES, ids=[f.__name__ for f, _ in CASES])
 def test_as_eager(function: Callable[..., Any], calls: Sequence[Call], dynamic: bool) -> None:
     """With waits so dear that every branch that may be converted is."""
-    options = Options(units=3, threads=3, unroll=0)
+    options = Options(units=3, threads=3, debug=Debug(unroll=0))
     with torch.no_grad(), costs_of("emulator", wait_seconds=1e-4, wake_seconds=0.0):
         compiled = stretto.compile(function, backend="emulator", options=options, dynamic=dynamic)
         for call in calls:

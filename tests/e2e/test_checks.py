@@ -34,7 +34,7 @@ def check_as_eager(
     units. Inputs are as after eager where it does not raise, and else unchanged."""
     for machine in machines:
         for units in (1, 2) if machine == "cpu" else (2,):
-            options = stretto.Options(threads=units, unroll=0)
+            options = stretto.Options(threads=units, debug=stretto.Debug(unroll=0))
             fast = stretto.compile(function, backend=machine, options=options)
             for args in (*calls, *calls):
                 theirs, mine = copy.deepcopy(args), copy.deepcopy(args)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 import stretto
 from stretto.machines.cpu import pool
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.runtime import compiler, memory_watch, probes
 from tests.frontends.python.checks import assert_same
 from tests.native import optimised_flags
 
 A = torch.tensor([1.0, 2.0, 3.0])
-OPTIONS = Options(threads=1, unroll=2)
+OPTIONS = Options(threads=1, debug=Debug(unroll=2))
 
 
 @pytest.fixture(autouse=True)

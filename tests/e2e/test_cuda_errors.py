@@ -41,7 +41,7 @@ def _no_gradients() -> Any:
 
 
 def emulated(function: Callable[..., Any], units: int = 3, **options: Any) -> Any:
-    return stretto.compile(function, backend=CUDA, options=Options(units=units, **options))
+    return stretto.compile(function, backend=CUDA, options=Options.of({"units": units, **options}))
 
 
 # ---- a run that stops --------------------------------------------------------------------------

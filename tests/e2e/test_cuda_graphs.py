@@ -15,14 +15,16 @@ from torch import Tensor
 import stretto
 from benchmarks.models.groups import GROUPS
 from stretto.machines.cuda.graphs.executable import GraphExecutable
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, check, on_cuda, spread
 from tests.e2e.test_cuda_plans import CASES, W, X, library, number
 from tests.e2e.test_language import FUNCTIONS
 from tests.e2e.test_zoo import MODELS, assert_close, made, tensors
 from tests.sampling import every, sampled
 
-APART = Options(units=3, enqueue="graph", launches="per_kernel", control="host", unroll=2)
+APART = Options(
+    units=3, enqueue="graph", debug=Debug(launches="per_kernel", control="host", unroll=2)
+)
 STATIC = (
     "googlenet",
     "inception_v3",
@@ -75,7 +77,7 @@ def test_static_models(name: str, library: bool) -> None:
         function, inputs = entry.make(entry.presets["small"], 0)
         wanted = function(*inputs)
     calls = ("*",) if library else ()
-    options = Options(units=3, enqueue="graph", launches="per_kernel", library=calls)
+    options = Options(units=3, enqueue="graph", debug=Debug(launches="per_kernel"), library=calls)
     compiled = stretto.compile(function, backend=CUDA, options=options)
     with torch.no_grad():
         for _ in range(2):
@@ -129,7 +131,7 @@ def test_one_graph_for_all_sizes_of_a_dimension() -> None:
         a, b = torch.tanh(x @ w), (x * 2).softmax(1)
         return a @ w + b.cumsum(0), b.sum(0)
 
-    options = Options(units=3, enqueue="graph", launches="per_kernel", fuse=False)
+    options = Options(units=3, enqueue="graph", debug=Debug(launches="per_kernel", fuse=False))
     compiled = stretto.compile(f, backend=CUDA, options=options, dynamic=True)
     w = torch.randn(7, 7) / 3
     with torch.no_grad(), spread():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import stretto
 from stretto.machines.emulator.machine import EmulatedExecutable
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, spread
 from tests.sampling import sampled
 
@@ -72,7 +72,9 @@ LONG = [(function, 132) for function in (in_loops, recursive)]
 )
 def test_split(function: Callable[..., Any], units: int) -> None:
     inputs = CASES[function]
-    compiled = stretto.compile(function, backend=CUDA, options=Options(units=units, seed=units))
+    compiled = stretto.compile(
+        function, backend=CUDA, options=Options(units=units, debug=Debug(seed=units))
+    )
     with spread():
         found = compiled(*inputs)
     (entry,) = compiled.signatures
@@ -85,7 +87,7 @@ def test_split(function: Callable[..., Any], units: int) -> None:
     assert not owners or units > 1
     wanted = function(*(x.double() if x.is_floating_point() else x for x in inputs))
     assert_close(found, wanted)
-    emulated = EmulatedExecutable(device, lowered.interface, Options(seed=units))
+    emulated = EmulatedExecutable(device, lowered.interface, Options(debug=Debug(seed=units)))
     results = emulated(list(inputs))
     assert_close(tuple(results) if isinstance(wanted, tuple) else results[0], wanted)
 

@@ -9,7 +9,7 @@ import torch
 
 import stretto
 from benchmarks.models import ZOO
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, on_cuda, spread, units_of
 from tests.e2e.test_zoo import MODELS, assert_close, made, tensors
 from tests.sampling import sampled
@@ -32,7 +32,7 @@ ALL = [(name, units) for name in (*SHORT, *LONG) for units in (1, 2, 5, 16)]
 def test_one_launch_per_call(name: str, units: int) -> None:
     """The progress counters go on from call to call."""
     model, inputs, wanted = made(name)
-    options = Options(units=units, seed=units)
+    options = Options(units=units, debug=Debug(seed=units))
     compiled = stretto.compile(model, backend=CUDA, options=options)
     with spread(), torch.no_grad():
         for _ in range(CALLS):

@@ -13,7 +13,7 @@ from torch import Tensor
 import stretto
 from stretto.errors import CaptureError
 from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e import language
 from tests.e2e.language import CASES, Case
 from tests.e2e.machines import check, spread, units_of
@@ -41,7 +41,9 @@ def test_cpu(topic: str) -> None:
     def together(arguments: tuple[Case, ...]) -> list[Any]:
         return [function(*case) for function, case in zip(functions, arguments, strict=True)]
 
-    compiled = stretto.compile(together, backend="cpu", options=Options(threads=2, unroll=2))
+    compiled = stretto.compile(
+        together, backend="cpu", options=Options(threads=2, debug=Debug(unroll=2))
+    )
     with spread(), torch.no_grad():
         for calls in zip(*CASES[topic].values(), strict=True):
             arguments, wanted_arguments = copy.deepcopy(calls), copy.deepcopy(calls)
@@ -58,7 +60,7 @@ def test_cpu(topic: str) -> None:
 def kinds(function: Callable[..., Any], unroll: int = 0) -> dict[type, int]:
     """How many control ops the program that is scheduled has."""
     _, (first, *_) = FUNCTIONS[function.__name__]
-    options = Options(threads=1, unroll=unroll)
+    options = Options(threads=1, debug=Debug(unroll=unroll))
     compiled = stretto.compile(function, first, backend="emulator", options=options)
     (entry,) = compiled.signatures
     found: dict[type, int] = {}

@@ -25,7 +25,7 @@ from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES
 from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.machines.registry import find_machine
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD, assert_close
 from tests.e2e.levels import UPDATES, inputs, program
@@ -81,7 +81,9 @@ def test_any_order_of_the_units(units: int, repeatable: bool) -> None:
     branches = [node for node in walk(scheduled.tree.main.body) if isinstance(node, If)]
     assert len(branches) == 2 + 2
     for seed in range(4):
-        made = EmulatedExecutable(scheduled, found.interface, Options(threads=units, seed=seed))
+        made = EmulatedExecutable(
+            scheduled, found.interface, Options(threads=units, debug=Debug(seed=seed))
+        )
         given = inputs([5, 9, 2, 30, 1, 4, 0, 40, 3], seed)
         expected = run(program(), given)
         assert_close(made(given), expected)

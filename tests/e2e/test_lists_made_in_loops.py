@@ -96,7 +96,7 @@ CALLS = ([2.0, 3, 2, 5, 7, 3], [1.0, 3, 2, 0, -1, 4], [0.0, 1, 1, 3, 3, 0], [3.0
 @pytest.mark.parametrize("backend", ["interpreter", "cpu"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_lengths_are_those_of_eager(function: Callable[..., Any], backend: str) -> None:
-    options = stretto.Options(unroll=0)
+    options = stretto.Options(debug=stretto.Debug(unroll=0))
     compiled = stretto.compile(function, backend=backend, options=options)
     for numbers in CALLS:
         x = torch.tensor(numbers)

@@ -69,7 +69,9 @@ def _agree(wanted: Any, found: Any) -> bool:
 def test_positions_where_there_is_nothing(expression: str, backend: str) -> None:
     function = _function(expression)
     compiled = stretto.compile(
-        function, backend=backend, options=stretto.Options(max_signatures_before_warning=99)
+        function,
+        backend=backend,
+        options=stretto.Options(debug=stretto.Debug(max_signatures_before_warning=99)),
     )
     failures = list[str]()
     for shape in SHAPES:

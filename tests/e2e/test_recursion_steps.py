@@ -23,7 +23,7 @@ from stretto.ir.parser import parse_program
 from stretto.lowering.program import lower
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.manager import Target, run_passes
 from stretto.passes.pipeline import pipeline
 from stretto.schedule.scheduler import schedule_with_report
@@ -160,7 +160,7 @@ CASES = [
 def test_an_autoencoder_of_trees(shape: str, units: int, hidden: int) -> None:
     """40 leaves are 20 nodes of one height, more than a step has."""
     model, data = make(RAEConfig(hidden=hidden, slots=401, shape=SHAPES[shape]))
-    options = stretto.Options(units=units, seed=units, recursion="levels")
+    options = stretto.Options(units=units, debug=stretto.Debug(seed=units, recursion="levels"))
     fast = stretto.compile(model.eval(), backend="cuda-emulated", options=options)
     with torch.no_grad():
         torch.testing.assert_close(fast(*data), model(*data), rtol=1e-4, atol=1e-5)
@@ -171,13 +171,13 @@ def test_an_autoencoder_of_trees(shape: str, units: int, hidden: int) -> None:
 def test_an_option_keeps_calls() -> None:
     model, data = make(RAEConfig(hidden=256, slots=9, leaves=3))
     for recursion, is_by_levels in (("auto", True), ("levels", True), ("calls", False)):
-        options = stretto.Options(units=2, recursion=recursion)
+        options = stretto.Options(units=2, debug=stretto.Debug(recursion=recursion))
         fast = stretto.compile(model.eval(), backend="cuda-emulated", options=options)
         with torch.no_grad():
             torch.testing.assert_close(fast(*data), model(*data), rtol=1e-4, atol=1e-5)
         assert ("encode_walk" in fast.explain()) == is_by_levels
     with pytest.raises(ValueError, match=r"Options\.recursion"):
-        stretto.Options(recursion="rows")
+        stretto.Options(debug=stretto.Debug(recursion="rows"))
 
 
 class Scored(nn.Module):
@@ -209,7 +209,7 @@ def test_two_results(leaves: int) -> None:
     model = Scored().eval()
     x, left, right, root = inputs(leaves, 1)
     data = (torch.cat([x, x[:, :2]], 1), left, right, root)
-    options = stretto.Options(units=3, recursion="levels")
+    options = stretto.Options(units=3, debug=stretto.Debug(recursion="levels"))
     fast = stretto.compile(model, backend="cuda-emulated", options=options)
     with torch.no_grad():
         torch.testing.assert_close(fast(*data), model(*data), rtol=1e-4, atol=1e-5)
@@ -219,7 +219,7 @@ def test_two_results(leaves: int) -> None:
 def test_a_position_out_of_range_stops_the_run() -> None:
     model, data = make(RAEConfig(hidden=8, slots=9, leaves=4))
     leaf_vectors, left, right, is_leaf, root = data
-    options = stretto.Options(units=3, recursion="levels")
+    options = stretto.Options(units=3, debug=stretto.Debug(recursion="levels"))
     fast = stretto.compile(model.eval(), backend="cuda-emulated", options=options)
     with torch.no_grad():
         fast(*data)
@@ -232,7 +232,7 @@ def test_a_position_out_of_range_stops_the_run() -> None:
 @cache
 def autoencoder() -> DeviceProgram:
     """For four units, each of which has columns of the results."""
-    machine, _, options = device_machine("h200", 4, Options(recursion="levels"))
+    machine, _, options = device_machine("h200", 4, Options(debug=Debug(recursion="levels")))
     model, data = make(RAEConfig(hidden=512))
     return scheduled_program(Model("rae", model, data), machine, options)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import stretto
 from stretto.errors import BuildError
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import check, check_call, native
 from tests.frontends.python.checks import assert_same
 
@@ -31,7 +31,9 @@ def _no_gradients() -> Any:
 
 
 def emulated(function: Callable[..., Any], **options: Any) -> Any:
-    return stretto.compile(function, backend="emulator", options=Options(threads=2, **options))
+    return stretto.compile(
+        function, backend="emulator", options=Options.of({"threads": 2, **options})
+    )
 
 
 # ---- state -----------------------------------------------------------------------------------
@@ -529,7 +531,7 @@ def test_after_fork() -> None:
 
 def test_dump_dir_gets_every_stage(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "dump"
-    stretto.compile(countdown, (A, torch.tensor(2)), options=Options(dump_dir=folder))
+    stretto.compile(countdown, (A, torch.tensor(2)), options=Options(debug=Debug(dump_dir=folder)))
     names = sorted(path.name for path in folder.iterdir())
     assert names[0] == "00-captured.txt"
     assert [name[3:] for name in names[-5:-1]] == [

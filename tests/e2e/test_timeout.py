@@ -88,7 +88,9 @@ def products(x: Tensor, w: Tensor) -> Tensor:
 def test_long_operators_of_straight_line_code_let_ctrl_c_in():
     """A unit that works through operators one after the other looks at the clock between them."""
     x = torch.randn(256, 256)
-    fast = stretto.compile(products, (x, x), options=stretto.Options(threads=1, unroll=8))
+    fast = stretto.compile(
+        products, (x, x), options=stretto.Options(threads=1, debug=stretto.Debug(unroll=8))
+    )
     source = fast.signatures[0].stages.product
     assert source is not None
     assert source.text.count("stretto::go_on") >= 8

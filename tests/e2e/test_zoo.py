@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import stretto
 from benchmarks.models import CORE, ZOO, build
 from stretto.api import Compiled
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import native, spread, units_of
 from tests.sampling import sampled
 
@@ -41,7 +41,7 @@ def made(name: str) -> Made:
 def run(name: str, backend: str, units: int, seed: int = 0) -> Compiled:
     """Compiles a model for `units` units, all of which it uses, and compares two calls."""
     model, inputs, wanted = made(name)
-    options = Options(threads=units, seed=seed)
+    options = Options(threads=units, debug=Debug(seed=seed))
     compiled = stretto.compile(model, backend=backend, options=options)
     with spread(), torch.no_grad():
         for _ in range(2):

@@ -83,7 +83,9 @@ def test_a_cache_is_written_once() -> None:
     def grown(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.stack([torch.cat([a, b], 1), torch.cat([b, a], 1)])
 
-    fast = stretto.compile(grown, backend="emulator", options=stretto.Options(fuse=False))
+    fast = stretto.compile(
+        grown, backend="emulator", options=stretto.Options(debug=stretto.Debug(fuse=False))
+    )
     for size in (3, 5):
         fast(torch.randn(2, size), torch.randn(2, 1))
     assert [kernels(entry) for entry in fast.signatures] == [4, 4]

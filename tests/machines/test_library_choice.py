@@ -22,14 +22,14 @@ from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.library_choice import choose_library
 from stretto.machines.machine import Stages
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.simulator.devices import A100, H200, V100
 from stretto.simulator.library_kernels import KERNELS, Kind, library_estimate
 from tests.e2e.machines import CUDA
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import on_fake_gpu
 
-AUTO = Options(units=3, library="auto", enqueue="graph", unroll=0)
+AUTO = Options(units=3, library="auto", enqueue="graph", debug=Debug(unroll=0))
 
 
 def mixed(x: Tensor, k: Tensor, w: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from stretto.machines import machine as machines
 from stretto.machines.machine import Description, Diagnosis, Executable, Form, Machine, Stages
 from stretto.machines.registry import known_machines, register, registered, unregister
 from stretto.machines.stages import TO_SCHEDULE
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.remarks import Remarks
 from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
@@ -203,7 +203,9 @@ def test_it_is_explained(toy: None) -> None:
 
 
 def test_its_forms_are_dumped_and_read_back(toy: None, tmp_path: Path) -> None:
-    fast = stretto.compile(settled, (X,), backend="toy", options=Options(dump_dir=tmp_path))
+    fast = stretto.compile(
+        settled, (X,), backend="toy", options=Options(debug=Debug(dump_dir=tmp_path))
+    )
     names = sorted(path.name.split("-")[1] for path in tmp_path.iterdir())
     assert {"kernels.txt", "scheduled.txt", "listing.txt"} <= set(names)
     (file,) = tmp_path.glob("*-scheduled.txt")

@@ -13,7 +13,7 @@ from stretto.frontends.python import capture
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.manager import Target, run_passes
 from stretto.passes.overlap import Overlap
@@ -30,7 +30,7 @@ TIDY = pipeline()[: NAMES.index("fold_tables")]
 
 def captured(function: Callable[..., object], *inputs: Tensor) -> Program:
     with torch.no_grad():
-        program = capture(function, inputs, {}, Options(unroll=0)).program
+        program = capture(function, inputs, {}, Options(debug=Debug(unroll=0))).program
     return run_passes(program, TIDY)
 
 

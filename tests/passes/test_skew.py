@@ -17,7 +17,7 @@ from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.manager import Target, run_passes
 from stretto.passes.pipeline import pipeline
@@ -57,7 +57,7 @@ def skewed(program: Program) -> Program:
 
 def captured(function: Callable[..., object], *inputs: Tensor) -> Program:
     with torch.no_grad():
-        return capture(function, inputs, {}, Options(unroll=0)).program
+        return capture(function, inputs, {}, Options(debug=Debug(unroll=0))).program
 
 
 def trips(program: Program) -> list[int | None]:

@@ -14,7 +14,7 @@ from stretto.ir.core import Program
 from stretto.ir.ops import ForOp
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.manager import Target
 from stretto.passes.pipeline import pipeline
@@ -31,7 +31,7 @@ SKEWED = (*pipeline(), Skew(always=True), EliminateDeadCode())
 
 def skewed(function: Callable[..., object], *inputs: Tensor) -> Program:
     with torch.no_grad():
-        program = capture(function, inputs, {}, Options(unroll=0)).program
+        program = capture(function, inputs, {}, Options(debug=Debug(unroll=0))).program
     return apply(program, *SKEWED, inputs=inputs)
 
 
@@ -164,7 +164,7 @@ def test_layers_that_draw_or_may_stop_the_run_stay() -> None:
 
     x, ids = torch.randn(3, 4), torch.tensor([0, 2, 1, 1])
     with torch.no_grad():
-        program = capture(function, (x, ids), {}, Options(unroll=0)).program
+        program = capture(function, (x, ids), {}, Options(debug=Debug(unroll=0))).program
     assert not STACK.apply(program)
 
 

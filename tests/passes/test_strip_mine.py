@@ -14,7 +14,7 @@ from stretto.frontends.python import capture
 from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.manager import Target, run_passes
 from stretto.passes.pipeline import pipeline
@@ -40,7 +40,7 @@ func @main(%x: f32[7, 3], %w: f32[3, 3], %h0: f32[3]) -> (f32[3]) {
 def captured(function: Callable[..., object], *inputs: Tensor) -> Program:
     """The program with its loops batched."""
     with torch.no_grad():
-        program = capture(function, inputs, {}, Options(unroll=0)).program
+        program = capture(function, inputs, {}, Options(debug=Debug(unroll=0))).program
     return run_passes(program, pipeline())
 
 

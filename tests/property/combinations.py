@@ -25,7 +25,7 @@ from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.machine import EmulatedExecutable
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.passes.fork_calls import ForkCalls
 from stretto.passes.manager import Pass, Repeat, Target, run_passes
 from stretto.passes.overlap import Overlap
@@ -153,7 +153,7 @@ def _check(program: Program, how: Combination) -> None:
         costs, selected = SPREAD, select(lowered, how.units, how.fuse, SPREAD)
     device = schedule(selected.tree, how.units, costs, POLICIES.get(how.policy))
     verify(device, selected.tree)
-    options = Options(threads=how.units, seed=how.order)
+    options = Options(threads=how.units, debug=Debug(seed=how.order))
     executable = EmulatedExecutable(device, selected.interface, options)
     for number, most in ((0, 3), (1, 3), (2, 13)):
         inputs = random_inputs(program, number, most)

@@ -300,7 +300,10 @@ def test_a_captured_graph_and_library_calls(
         return torch.tanh(x @ y).cumsum(0), torch.relu(y @ x) + 1.0
 
     options = stretto.Options(
-        units=4, enqueue="graph", launches="per_kernel", library=("aten.mm.default",)
+        units=4,
+        enqueue="graph",
+        debug=stretto.Debug(launches="per_kernel"),
+        library=("aten.mm.default",),
     )
     x, y = torch.rand(6, 5), torch.rand(5, 6)
     path = tmp_path / "graph.stretto"
@@ -373,7 +376,9 @@ def test_options_that_code_depends_on(
     path = tmp_path / "steps.stretto"
     model = saved(path, torch.ones(3, 8))
     request.getfixturevalue("compile_nothing")
-    check(on_stand_in(path, options=replace(UNITS, max_depth=9, seed=5)), model)
+    check(
+        on_stand_in(path, options=replace(UNITS, max_depth=9, debug=stretto.Debug(seed=5))), model
+    )
     for settings in ({"options": stretto.Options(units=2)}, {"machine_code": False}):
         with pytest.raises(AssertionError, match="compiled again"):
             on_stand_in(path, **settings)

@@ -35,7 +35,7 @@ from stretto.machines.interpreter.machine import InterpretedExecutable, Interpre
 from stretto.machines.machine import BuildStage, Stages
 from stretto.machines.registry import registered
 from stretto.machines.stages import PASSES
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.runtime.sizes import Values
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD
@@ -125,7 +125,9 @@ class Recorded:
 
 def record(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Recorded:
     with registered(RECORDER), torch.no_grad():
-        compiled = stretto.compile(function, backend=RECORDER.name, options=Options(unroll=2))
+        compiled = stretto.compile(
+            function, backend=RECORDER.name, options=Options(debug=Debug(unroll=2))
+        )
         compiled(*copy.deepcopy(arguments))
     (entry,) = compiled.signatures
     assert isinstance(entry.executable, Recorder)
@@ -175,7 +177,7 @@ class _Runner:
     inputs: list[Tensor]
 
     def __call__(self, program: DeviceProgram, order: int) -> Outcome:
-        options = Options(seed=order, max_depth=DEPTH)
+        options = Options(debug=Debug(seed=order), max_depth=DEPTH)
         executable = EmulatedExecutable(program, self.interface, options)
         results = executable([tensor.clone() for tensor in self.inputs])
         flat = [item for r in results for item in (r if isinstance(r, list) else [r])]

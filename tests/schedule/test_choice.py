@@ -15,7 +15,7 @@ from stretto.device.regions import Body
 from stretto.device.tree import Leaf, Tree, TreeFunction, leaves
 from stretto.kernels.groups import single
 from stretto.kernels.variants import OpenBody, OpenKernel, Variant
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.choice import chooser, total_seconds
 from tests.schedule.trees import buffer, load, map_kernel
 
@@ -100,7 +100,7 @@ class Cells(torch.nn.Module):
 @pytest.mark.parametrize("kernels", ["efficient", "holistic"])
 def test_results_do_not_depend_on_the_choice(kernels: str, backend: str) -> None:
     model, x = Cells(), torch.randn(5, 24)
-    options = Options(threads=3, units=3, unroll=0, kernels=kernels)
+    options = Options(threads=3, units=3, debug=Debug(unroll=0, kernels=kernels))
     with torch.no_grad():
         fast = stretto.compile(model, backend=backend, options=options)
         torch.testing.assert_close(fast(x, 2), model(x, 2))

@@ -39,7 +39,9 @@ def looped(x: Tensor, w: Tensor) -> Tensor:
 
 def program_of(function: Callable[..., Any], **options: Any) -> Any:
     fast = stretto.compile(
-        function, backend=CUDA, options=Options(units=4, fuse=False, unroll=0, **options)
+        function,
+        backend=CUDA,
+        options=Options.of({"units": 4, "fuse": False, "unroll": 0, **options}),
     )
     with spread(), torch.no_grad():
         fast(torch.randn(6, 8), W)

@@ -35,7 +35,7 @@ from stretto.ir.types import DType
 from stretto.machines.cuda.plan import PlanExecutable, in_order
 from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.launch_graph import plan_graph, shared_bytes, with_own_memory
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
@@ -79,7 +79,7 @@ FUNCTIONS = (diamond, looping, deciding)
 def compiled(function: Function) -> tuple[Plan, PlanExecutable, Function, torch.Tensor]:
     torch.manual_seed(0)
     x = torch.rand(7, 7)
-    options = Options(units=3, unroll=0, launches="per_kernel", control="units")
+    options = Options(units=3, debug=Debug(unroll=0, launches="per_kernel", control="units"))
     made = stretto.compile(function, (x,), backend="cuda-emulated", options=options)
     stages = made.signatures[0].stages
     assert isinstance(stages.executable, PlanExecutable)

@@ -11,7 +11,7 @@ import stretto
 from stretto.device.tree import For, If, Leaf, Seq, While, walk
 from stretto.device.verifier import verify_plan
 from stretto.errors import StrettoError, VerifyError
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
@@ -80,7 +80,7 @@ def test_outputs_with_each_option(function, kinds, units) -> None:  # pyright: i
     torch.manual_seed(0)
     x = torch.rand(7, 7) / 3
     launches, control = kinds
-    options = Options(units=units, unroll=0, launches=launches, control=control)
+    options = Options(units=units, debug=Debug(unroll=0, launches=launches, control=control))
     compiled = stretto.compile(function, (x,), backend="cuda-emulated", options=options)
     torch.testing.assert_close(compiled(x), function(x))
     torch.testing.assert_close(compiled(x), function(x))
@@ -127,7 +127,7 @@ def test_launches_that_cost_more_than_waits_do_not() -> None:
 @pytest.mark.parametrize("given", [{"launches": "per_kernel"}, {"control": "host"}])
 def test_the_cpu_has_one_launch(given: dict[str, str]) -> None:
     with pytest.raises(StrettoError, match="the CPU machine runs a program in one launch"):
-        stretto.compile(straight, (torch.rand(4, 4),), backend="cpu", options=Options(**given))  # pyright: ignore
+        stretto.compile(straight, (torch.rand(4, 4),), backend="cpu", options=Options.of(given))  # pyright: ignore
 
 
 def test_a_plan_that_leaves_out_a_launch_is_refused() -> None:
@@ -159,7 +159,7 @@ def test_a_plan_without_one_of_its_launches_is_another_program(seed: int) -> Non
 
 def test_explain_says_where_control_is_executed() -> None:
     for control, place in (("units", "all units"), ("host", "the host")):
-        options = Options(units=3, unroll=0, control=control)
+        options = Options(units=3, debug=Debug(unroll=0, control=control))
         x = torch.rand(5, 5)
         compiled = stretto.compile(nested, (x,), backend="cuda-emulated", options=options)
         text = str(compiled.explain())

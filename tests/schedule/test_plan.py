@@ -13,7 +13,7 @@ from stretto.schedule.plan import make_plan
 
 
 def plan_of(function, *args: torch.Tensor, **options) -> Plan:  # pyright: ignore
-    options = Options(**{"units": 3, "unroll": 0, **options})
+    options = Options.of({"units": 3, "unroll": 0, **options})
     compiled = stretto.compile(function, args, backend="cuda-emulated", options=options)
     plan = compiled.signatures[0].stages.product.plan
     assert plan is not None

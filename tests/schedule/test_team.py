@@ -320,7 +320,7 @@ def test_many_units_are_a_team() -> None:
 def test_printed_code_waits_for_several_units() -> None:
     model, inputs = build("lstm", "small")
     program = optimized(model, inputs)
-    selected = select(lower(program), 3, Options().fuse, SPREAD)
+    selected = select(lower(program), 3, Options().debug.fuse, SPREAD)
     device = schedule(selected.tree, 3, TEAM)
     verify(device)
     assert any(item.count > 1 for unit in range(3) for item in waits_of(device, unit))
@@ -339,7 +339,7 @@ def optimized(model: Any, inputs: Any) -> Program:
 @pytest.mark.parametrize("name", CORE)
 def test_the_zoo_on_a_whole_gpu(name: str) -> None:
     model, inputs = build(name, "small")
-    selected = select(lower(optimized(model, inputs)), 132, Options().fuse)
+    selected = select(lower(optimized(model, inputs)), 132, Options().debug.fuse)
     device = schedule(selected.tree, 132, TEAM)
     assert device.units == 132
     verify(device)

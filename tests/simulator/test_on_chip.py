@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import is_loop, walk
 from stretto.machines.cuda.styles import kept_constants
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.graph_choice import graph_seconds
 from stretto.schedule.launches import plan_seconds
 from stretto.schedule.plan import make_plan
@@ -44,7 +44,7 @@ class Loop(nn.Module):
 def scheduled(units: int = 132) -> DeviceProgram:
     torch.manual_seed(0)
     model = Loop().requires_grad_(False)
-    machine, _, options = device_machine("h200", units, Options(unroll=0))
+    machine, _, options = device_machine("h200", units, Options(debug=Debug(unroll=0)))
     inputs = torch.randn(1, WIDTH), torch.tensor(2)
     return scheduled_program(Model("loop", model, inputs), machine, options)
 

@@ -44,7 +44,7 @@ def kernels(compiled: Any) -> list[str]:
 
 
 def made(function: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:
-    compiled = stretto.compile(function, options=Options(threads=2, **settings))
+    compiled = stretto.compile(function, options=Options.of({"threads": 2, **settings}))
     torch.testing.assert_close(compiled(*inputs), function(*inputs))
     return compiled
 

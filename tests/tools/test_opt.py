@@ -38,7 +38,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Path]
     found: dict[str, dict[str, Path]] = {}
     for backend in ("cpu", "cuda-emulated"):
         folder = tmp_path_factory.mktemp(backend)
-        options = stretto.Options(threads=2, units=3, dump_dir=folder)
+        options = stretto.Options(threads=2, units=3, debug=stretto.Debug(dump_dir=folder))
         stretto.compile(grown, (X,), backend=backend, options=options)
         found[backend] = {p.stem.split("-", 1)[1]: p for p in sorted(folder.iterdir())}
         for name, tensors in (("inputs", [X]), ("constants", {"tensor": WEIGHT})):
@@ -195,7 +195,9 @@ def test_a_loop_without_end_ends_in_time(tmp_path: Path) -> None:
             x = x * 0
         return x
 
-    compiled = stretto.compile(endless, options=stretto.Options(dump_dir=tmp_path))
+    compiled = stretto.compile(
+        endless, options=stretto.Options(debug=stretto.Debug(dump_dir=tmp_path))
+    )
     compiled(torch.full((4,), 5.0))
     (file,) = tmp_path.glob("*-operators.txt")
     shown = run(file, "--run", "--timeout", "0.2", *OPTIONS, code=1)

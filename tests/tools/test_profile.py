@@ -54,7 +54,7 @@ def test_every_task_of_a_run_is_recorded() -> None:
 
 
 def test_tasks_of_recursive_activations_are_recorded() -> None:
-    options = replace(OPTIONS, skip=("unroll_recursion",))
+    options = replace(OPTIONS, debug=replace(OPTIONS.debug, skip=("unroll_recursion",)))
     fast = stretto.compile(depth, DEPTH, backend="cpu", options=options)
     made = profile_entry(fast.signatures[0], options)
     assert max(kernel.tasks for kernel in made.kernels) >= 5

@@ -129,14 +129,14 @@ def _passes(stages: Stages) -> None:
         if stages.dumper.folder is not None:
             stages.dumper.text(f"{name}.txt", program_text(program))
 
-    if stages.options.verify:
+    if stages.options.debug.verify:
         verify_program(stages.captured)
     stages.program = run_passes(
         stages.captured,
         stages.passes,
         dump=dump,
-        verify=stages.options.verify,
-        skip=stages.options.skip,
+        verify=stages.options.debug.verify,
+        skip=stages.options.debug.skip,
     )
 
 
@@ -155,7 +155,7 @@ def _lower(stages: Stages) -> None:
         stages.machine.languages,
         _left_to_torch(stages),
     )
-    if stages.options.verify:
+    if stages.options.debug.verify:
         verify_form(stages.lowered)
 
 
@@ -164,7 +164,7 @@ def _select(stages: Stages) -> None:
     stages.selected = stages.machine.select(
         stages.lowered, stages.units, stages.options, stages.remarks
     )
-    if stages.options.verify:
+    if stages.options.debug.verify:
         verify_selection(stages.selected.tree)
 
 
@@ -175,7 +175,7 @@ def _schedule(stages: Stages) -> None:
         stages.units,
         stages.machine.costs,
         stages.remarks,
-        POLICIES.get(stages.options.policy),
+        POLICIES.get(stages.options.debug.policy),
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
 

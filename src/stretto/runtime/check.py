@@ -32,7 +32,7 @@ RELATIVE: dict[torch.dtype, float] = {
 """Of the largest number of a result: how far two orders of the same sums may lie apart."""
 
 REMEDY = (
-    "please report this, with what Options(dump_dir=...) writes; until it is mended, compile with "
+    "please report this, with what Debug(dump_dir=...) writes; until it is mended, compile with "
     'backend="interpreter", which gave the other result'
 )
 

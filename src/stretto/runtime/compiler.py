@@ -332,7 +332,7 @@ def _output(process: subprocess.Popen[str], command: tuple[str, ...]) -> str:
         raise BuildError(
             f"the C++ compiler took more than {TIMEOUT_SECONDS:.0f} s and was killed:\n"
             + shlex.join(command),
-            remedy="compile a smaller program (Options(unroll=0)), or try another compiler (CXX)",
+            remedy="compile a smaller program (Debug(unroll=0)), or try another compiler (CXX)",
         ) from error
 
 

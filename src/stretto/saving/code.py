@@ -13,7 +13,7 @@ import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -348,17 +348,18 @@ class CodeUse:
 
     def _makes_the_same(self, options: Options) -> bool:
         """True if options differ only in some on which code does not depend."""
-        names = [field.name for field in fields(Options) if field.name not in _OF_RUNS]
-        given = json.loads(json.dumps({name: getattr(options, name) for name in names}))
+        settings = options.settings()
+        names = [name for name in settings if name not in _OF_RUNS]
+        given = json.loads(json.dumps({name: settings[name] for name in names}))
         return all(given[name] == self.saved[name] for name in names if name in self.saved)
 
 
 def options_of(saved: Mapping[str, Any]) -> Options:
     """The options that a file was saved with."""
-    known = {field.name for field in fields(Options)}
+    known = Options().settings()
     given: dict[str, Any] = {
         name: tuple(cast("list[str]", value)) if isinstance(value, list) else value
         for name, value in saved.items()
         if name in known
     }
-    return Options(**given)
+    return Options.of(given)

@@ -9,7 +9,7 @@ import inspect
 import platform
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -379,11 +379,8 @@ def _kernels(compiled: Compiled) -> dict[str, str]:
 def _built(compiled: Compiled) -> Json:
     """What the programs were built with, for people."""
     entry = compiled.signatures[0]
-    settings = {
-        item.name: getattr(compiled._options, item.name)
-        for item in fields(compiled._options)
-        if item.name not in _PATHS
-    }
+    found = compiled._options.settings()
+    settings = {name: value for name, value in found.items() if name not in _PATHS}
     return {
         "stretto": stretto.__version__,
         "torch": torch.__version__,

@@ -91,7 +91,7 @@ _Choose = Callable[[Iterable[Variant], CostModel], Variant]
 
 
 def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
-    """What `Options.kernels` names: "fastest", "efficient" or "holistic". policy: plans the leaves
+    """What `Debug.kernels` names: "fastest", "efficient" or "holistic". policy: plans the leaves
     that are simulated; None is the one that plans fastest for the machine."""
     match kernels:
         case "efficient":

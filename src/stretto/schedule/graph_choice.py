@@ -43,7 +43,7 @@ def choose_graph(
 ) -> Chosen:
     """As `choose_launches`, for a plan that is enqueued as a captured graph. program: verified,
     with memory of its own for each buffer (`launch_graph.with_own_memory`). branches: as
-    `Options.branches`. frequencies: as for `profiled`."""
+    `Debug.branches`. frequencies: as for `profiled`."""
     main = program.tree.main.body
     forced = hosted(main) if control == "host" else set[int]()
     if branches == "predicated" and control == "auto":
@@ -211,7 +211,7 @@ def _with_unlikely(
         refused = [cannot_be_captured(program, arm, known) for arm in children(branch)]
         if asked:
             first = (not _is_empty(branch.then)) if share is None else share <= 0.5
-            why = "as Options.branches says"
+            why = "as Debug.branches says"
         elif refused[0] != refused[1]:
             first = refused[0]
             why = f"its {'first' if first else 'second'} arm cannot be captured"
@@ -242,5 +242,5 @@ def _others(program: DeviceProgram, chosen: Chosen) -> tuple[ChosenBranch, ...]:
         name, asked = branch.condition.name, id(branch) in chosen.predicated
         if name not in known:
             way = "predicated" if asked and why is None else "conditional"
-            found.append(ChosenBranch(name, way, why or "as Options.branches says"))
+            found.append(ChosenBranch(name, way, why or "as Debug.branches says"))
     return tuple(found)

@@ -77,7 +77,7 @@ def choose_launches(
     control: str = "auto",
     device: Device | None = None,
 ) -> Chosen:
-    """The cuts of a verified program, as `Options.launches` and `Options.control` say. device: the
+    """The cuts of a verified program, as `Debug.launches` and `Debug.control` say. device: the
     one that plans are simulated on; by default the one that `costs` are of."""
     main = program.tree.main.body
     forced: set[int] = set()

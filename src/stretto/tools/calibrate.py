@@ -83,7 +83,12 @@ class Timed:
 def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) -> list[Fitted]:
     """Measures, fits, and keeps the parameters in the database of the options' cache. tell: is told
     what is measured now. Raises the errors of compiling."""
-    plain = replace(options, tune="off", profile=False, dump_dir=None, remarks=False)
+    plain = replace(
+        options,
+        tune="off",
+        profile=False,
+        debug=replace(options.debug, dump_dir=None, remarks=False),
+    )
     torch.manual_seed(0)
     with torch.no_grad(), one_torch_thread():
         tell("arithmetic and memory on one unit")

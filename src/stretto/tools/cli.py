@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import stretto
 from stretto.errors import StrettoError
-from stretto.options import POLICIES, Options
+from stretto.options import POLICIES, Debug, Options
 from stretto.text import bytes_text
 from stretto.tools.names import UsageError, require_known
 
@@ -182,7 +182,7 @@ def explain(
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
         is_small = small or preset == "small"
         if target is None:
-            options = Options(threads=threads, units=units, policy=policy)
+            options = Options(threads=threads, units=units, debug=Debug(policy=policy))
             fast = _explain_here(model, _machine(backend), options, is_small, remarks)
             if timeline is not None:
                 fast.timeline(timeline)
@@ -191,7 +191,9 @@ def explain(
             other = "--backend" if backend is not None else "--timeline"
             raise UsageError(f"--target only compiles: it does not go with {other}")
         else:
-            _explain_target(model, target, units, Options(policy=policy), is_small, remarks)
+            _explain_target(
+                model, target, units, Options(debug=Debug(policy=policy)), is_small, remarks
+            )
 
 
 def _explain_here(
@@ -329,7 +331,7 @@ def simulate_command(
                 depth=depth,
                 measured=measured,
                 followed=follow,
-                options=Options(policy=policy),
+                options=Options(debug=Debug(policy=policy)),
             )
         console.print(report(simulated))
         if timeline is not None:
@@ -356,7 +358,10 @@ def _simulate_graph(
     found = find_model(name, small=small)
     with errors.status(f"simulating {found.name} on {device}"):
         made = graph_model(
-            found, device, units, Options(policy=policy, library=("*",) if library else ())
+            found,
+            device,
+            units,
+            Options(debug=Debug(policy=policy), library=("*",) if library else ()),
         )
     console.print(graph_table(made))
     if picture is not None:
@@ -366,7 +371,7 @@ def _simulate_graph(
 
 @app.command()
 def opt(
-    file: Annotated[Path, typer.Argument(help="A dump, as Options(dump_dir=...) writes them.")],
+    file: Annotated[Path, typer.Argument(help="A dump, as Debug(dump_dir=...) writes them.")],
     source: Annotated[
         str | None, typer.Option("--from", help="Its form; default: by its first word.")
     ] = None,
@@ -403,7 +408,7 @@ def opt(
 
     with told():
         known = None if constants is None else load_constants(constants)
-        options = Options(threads=threads, units=units, seed=seed, timeout=timeout)
+        options = Options(threads=threads, units=units, debug=Debug(seed=seed), timeout=timeout)
         optimiser = Optimiser(
             file, _machine(backend), options, source=source, passes=passes or (), constants=known
         )

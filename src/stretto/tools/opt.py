@@ -75,7 +75,7 @@ class Optimiser:
         self.file = file
         self.forms = forms_of(machine)
         place = machine.device()
-        self.tensors = Tensors(constants or {}, options.seed, place)
+        self.tensors = Tensors(constants or {}, options.debug.seed, place)
         self.stages = begin(Program({}), machine, options, place)
         text = _text_of(file)
         self.source = self._named(source) if source is not None else self._found(text)

@@ -116,13 +116,21 @@ def simulate_model(
     choices: Choices = Assumed(machine.costs.unknown_trips if trips is None else trips, depth)
     if followed:
         threads = options.threads or 1
-        here = replace(options, threads=threads, units=None, launches="auto", control="auto")
+        here = replace(
+            options,
+            threads=threads,
+            units=None,
+            debug=replace(options.debug, launches="auto", control="auto"),
+        )
         if device.target:  # whose recursions are not unrolled: they have other branches
-            here = replace(here, skip=(*here.skip, "unroll_recursion"))
+            skip = (*here.debug.skip, "unroll_recursion")
+            here = replace(here, debug=replace(here.debug, skip=skip))
         choices = followed_way(model, here, machine.costs if device.target else None)
     planned = None
-    if device.target and (options.launches, options.control) != ("auto", "auto"):
-        chosen = choose_launches(program, machine.costs, options.launches, options.control, device)
+    if device.target and (options.debug.launches, options.debug.control) != ("auto", "auto"):
+        chosen = choose_launches(
+            program, machine.costs, options.debug.launches, options.debug.control, device
+        )
         plan = make_plan(program, cuts=chosen.cuts)
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
     again = copy.deepcopy(choices)  # a way that is followed can be followed once

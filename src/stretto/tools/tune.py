@@ -80,7 +80,12 @@ def measure(entry: Entry, options: Options) -> dict[str, KernelTime]:
 
 def _built(entry: Entry, machine: CpuMachine, options: Options) -> Stages:
     """The program of an entry with a clock around each task."""
-    traced = replace(options, tune="off", profile=True, dump_dir=None, remarks=False)
+    traced = replace(
+        options,
+        tune="off",
+        profile=True,
+        debug=replace(options.debug, dump_dir=None, remarks=False),
+    )
     stages = begin(entry.captured.program, machine, traced, entry.stages.place)
     run_stages(stages, machine.stages)
     return stages

@@ -28,7 +28,7 @@ from stretto.interp.interpreter import run
 from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
 from stretto.ir.printer import print_program
 from stretto.ir.verifier import verify
-from stretto.options import Options
+from stretto.options import Debug, Options
 
 
 def run_captured(captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ def check(
     Arguments are compared after the run too, so that writes to inputs are checked.
     """
     first, kwargs = cases[0], dict[str, Any]()
-    captured = capture(fn, copy.deepcopy(first), kwargs, options or Options(unroll=2))
+    captured = capture(fn, copy.deepcopy(first), kwargs, options or Options(debug=Debug(unroll=2)))
     verify(captured.program)
     for case in cases:
         expected_args, actual_args = copy.deepcopy(case), copy.deepcopy(case)
@@ -149,7 +149,7 @@ def structure(captured: Captured) -> dict[str, int]:
 def refused(fn: Callable[..., Any], *args: Any, options: Options | None = None) -> CaptureError:
     """The CaptureError of a function that cannot be captured."""
     with pytest.raises(CaptureError) as caught:
-        capture(fn, args, {}, options or Options(unroll=2))
+        capture(fn, args, {}, options or Options(debug=Debug(unroll=2)))
     return caught.value
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.models import ZOO, build
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import check
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_small_models_equal_eager(name: str) -> None:
     model, inputs = build(name, "small")
-    check(model, inputs, options=Options(unroll=0))
+    check(model, inputs, options=Options(debug=Debug(unroll=0)))

@@ -278,7 +278,7 @@ def executable(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuExecutable, "__init__", kept)
-        stretto.compile(function, options=Options(library=("*",), **options))(*inputs)  # type: ignore[arg-type]
+        stretto.compile(function, options=Options.of({"library": ("*",), **options}))(*inputs)  # type: ignore[arg-type]
     return found[-1]
 
 

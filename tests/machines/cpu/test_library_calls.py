@@ -26,7 +26,7 @@ WAYS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 
 
 def options(threads: int, cache: Path, **others: object) -> Options:
-    return Options(library=("*",), threads=threads, cache_dir=cache, **others)  # pyright: ignore[reportArgumentType]
+    return Options.of({"library": ("*",), "threads": threads, "cache_dir": cache, **others})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")

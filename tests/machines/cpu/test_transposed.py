@@ -11,7 +11,7 @@ from torch import Tensor
 
 import stretto
 from stretto.machines.cpu.template import MOST
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.sampling import every
 
 SHAPES = (
@@ -35,7 +35,7 @@ def turned(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def text_of(function: Callable[..., object], folder: Path, *inputs: Tensor) -> str:
-    stretto.compile(function, inputs, options=Options(threads=2, dump_dir=folder))
+    stretto.compile(function, inputs, options=Options(threads=2, debug=Debug(dump_dir=folder)))
     return next(folder.rglob("*.cpp")).read_text()
 
 

@@ -23,7 +23,7 @@ from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.printer.kernel import TritonKernel, print_kernel
 from stretto.machines.cuda.printer.program import print_program
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.language import ROWS
 from tests.e2e.machines import CUDA, spread
 from tests.e2e.test_language import FUNCTIONS
@@ -262,7 +262,7 @@ CASES = [(name, units) for name in MAKERS for units in (1, 3)]
 def compiled_program(name: str, units: int) -> tuple[Any, tuple[tuple[Any, ...], ...], Options]:
     """A compiled program of one signature, the arguments of its calls, and its options."""
     function, calls = MAKERS[name]()
-    options = Options(units=units, unroll=0, seed=units)
+    options = Options(units=units, debug=Debug(unroll=0, seed=units))
     compiled: Any = stretto.compile(function, backend=CUDA, options=options)
     with spread(), torch.no_grad():
         compiled(*copy.deepcopy(calls[0]))

@@ -8,7 +8,7 @@ import pytest
 
 from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.toolchain import Target
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.tools.models import find_model
 from stretto.tools.simulate import compile_model, target_machine
 from tests.sampling import sampled
@@ -21,7 +21,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 def test_all_weights_on_chip_and_no_spill(name: str, tmp_path: Path) -> None:
     machine = target_machine("sm_90", 132)
     # By levels RAE would read its weights once for each level, and keep none.
-    options = Options(cache_dir=tmp_path, recursion="calls")
+    options = Options(cache_dir=tmp_path, debug=Debug(recursion="calls"))
     _, stages = compile_model(find_model(name), machine, options)
     made = gpu_program(stages)
     (source,), (compiled,) = made.sources, made.compiled

@@ -14,7 +14,7 @@ from stretto.device.tree import If, leaves, walk
 from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.styles import usual_sources
-from stretto.options import Options
+from stretto.options import Debug, Options
 from stretto.schedule.plan import make_plan
 from stretto.simulator.simulate import simulate
 from stretto.tools.models import find_model
@@ -29,7 +29,7 @@ CASES = sampled(["lstm", "nasrnn"], ["lstm"])
 
 @cache
 def program(name: str, recursion: str = "calls") -> DeviceProgram:
-    machine, _, options = device_machine("h200", None, Options(recursion=recursion))
+    machine, _, options = device_machine("h200", None, Options(debug=Debug(recursion=recursion)))
     return scheduled_program(find_model(name), machine, options)
 
 
@@ -63,7 +63,7 @@ def test_a_level_of_a_tree_is_one_wait() -> None:
     """Call by call the same tree takes one for each of 32 inner nodes, and longer."""
     model, found = find_model("rae"), {}
     for how in ("levels", "calls"):
-        options = Options(recursion=how)
+        options = Options(debug=Debug(recursion=how))
         found[how] = simulate_model(model, "h200", followed=True, options=options).result
     assert found["levels"].dependent_waits <= LEVELS
     assert found["calls"].dependent_waits == 32

@@ -19,7 +19,7 @@ from stretto.machines.cuda.printer.row_pieces import shared_bytes
 from stretto.machines.cuda.printer.scalar import BARRIER
 from stretto.machines.statements import python_function
 from stretto.machines.terms import Term, call, infix, literal, variable
-from stretto.options import Options
+from stretto.options import Debug, Options
 
 X = Buffer("x", DType.F32, (256,), "input", 0)
 W = Buffer("w", DType.F32, (64, 256), "constant", 1)
@@ -296,7 +296,9 @@ class Recurrence(nn.Module):
 def test_a_loop_keeps_its_weights(units: int) -> None:
     torch.manual_seed(0)
     model, xs = Recurrence(72).requires_grad_(False), torch.randn(5, 72)
-    fast = stretto.compile(model, backend="cuda-emulated", options=Options(units=units, unroll=0))
+    fast = stretto.compile(
+        model, backend="cuda-emulated", options=Options(units=units, debug=Debug(unroll=0))
+    )
     for _ in range(2):
         torch.testing.assert_close(fast(xs), model(xs), rtol=1e-5, atol=1e-5)
     (source,) = fast.signatures[0].stages.product.sources
@@ -340,7 +342,7 @@ def encode(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def test_a_recursion_keeps_its_weights(units: int) -> None:
     """Those of the only product; no call of it is too many, and no call at all is none too few."""
     x = torch.randn(48)
-    options = Options(units=units, unroll=0)
+    options = Options(units=units, debug=Debug(unroll=0))
     fast = stretto.compile(encode, backend="cuda-emulated", options=options)
     for n in (5, 1, 0, 3):
         depth = torch.tensor(n)

@@ -15,7 +15,7 @@ from stretto.machines.cuda.device import emulated_cuda_executable
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import ENTRY
 from stretto.machines.cuda.styles import SHARED_KEPT, WAYS
-from stretto.options import Options
+from stretto.options import Debug, Options
 
 torch.manual_seed(0)
 CELL = nn.GRUCell(40, 40).requires_grad_(False)
@@ -80,7 +80,7 @@ SHARED = tuple(style for style in WAYS if style.shared and not style.registers)
 @pytest.mark.parametrize("style", (*WAYS, *SCARCE), ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_style_computes_the_same(name: str, style: Style) -> None:
-    function, options = PROGRAMS[name], Options(units=7, unroll=0)
+    function, options = PROGRAMS[name], Options(units=7, debug=Debug(unroll=0))
     compiled: Any = stretto.compile(function, (X,), backend="cuda-emulated", options=options)
     entry = compiled.signatures[0]
     plan = entry.stages.product.plan
@@ -107,7 +107,7 @@ def test_every_style_computes_the_same(name: str, style: Style) -> None:
 
 def test_the_text_needs_nothing_but_triton() -> None:
     compiled = stretto.compile(
-        loops, (X,), backend="cuda-emulated", options=Options(units=2, unroll=0)
+        loops, (X,), backend="cuda-emulated", options=Options(units=2, debug=Debug(unroll=0))
     )
     (source,) = compiled.signatures[0].stages.product.sources
     imports = re.findall(r"^(?:import|from) .*", source.text, re.MULTILINE)
@@ -122,7 +122,7 @@ def test_one_text_whatever_the_number_of_units() -> None:
     """132 lists of items are not 132 branches."""
     sizes: list[int] = []
     for units in (4, 132):
-        options = Options(units=units, unroll=0)
+        options = Options(units=units, debug=Debug(unroll=0))
         compiled = stretto.compile(branches, (X,), backend="cuda-emulated", options=options)
         (source,) = compiled.signatures[0].stages.product.sources
         sizes.append(len(source.text) - len(library_text()))

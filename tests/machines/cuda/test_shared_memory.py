@@ -24,7 +24,7 @@ from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.machine_code import Effect, Function, Instruction
 from stretto.machines.cuda.printer.program import Style, library_text, print_plan
 from stretto.machines.cuda.printer.source import TritonSource
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.machines.cuda.triton_text import control_block, pointer, program
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -162,7 +162,7 @@ class Cells(nn.Module):
 
 
 def emulated(model: nn.Module, inputs: tuple[Tensor, ...], style: Style, units: int) -> Any:
-    options = Options(units=units, unroll=0)
+    options = Options(units=units, debug=Debug(unroll=0))
     fast: Any = stretto.compile(model, inputs, backend="cuda-emulated", options=options)
     entry = fast.signatures[0]
     sources = print_plan(entry.stages.product.plan, style)

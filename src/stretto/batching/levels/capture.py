@@ -220,7 +220,7 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
             enough = {group: max(least.get(group, 0), ENOUGH) for group in groups}
             captured = _captured(block, enough, options)
         _check(captured)
-        program = run_passes(captured.program, _passes(), verify=options.verify)
+        program = run_passes(captured.program, _passes(), verify=options.debug.verify)
     main = program.main.body
     main.yields = tuple(
         main.params[leaf.index] if isinstance(leaf, InputLeaf) else main.yields[leaf.index]

@@ -160,10 +160,10 @@ class CpuMachine(Machine):
         return (*front, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def prepare(self, options: Options) -> None:
-        if options.launches == "per_kernel" or options.control == "host":
+        if options.debug.launches == "per_kernel" or options.debug.control == "host":
             raise BuildError(
                 "the CPU machine runs a program in one launch, control flow included",
-                remedy='leave Options.launches and Options.control at "auto", "one" and "units"',
+                remedy='leave Debug.launches and Debug.control at "auto", "one" and "units"',
             )
         some = (calls.SUPPORT,) if options.library else ()
         begin((pool.SUPPORT, memory_watch.SUPPORT, probes.SUPPORT, *some), options)
@@ -180,10 +180,12 @@ class CpuMachine(Machine):
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
         costs = replace(self.costs, most_filtered=options.winograd)
-        choose = self.chooser or chooser(options.kernels, units, POLICIES.get(options.policy))
+        choose = self.chooser or chooser(
+            options.debug.kernels, units, POLICIES.get(options.debug.policy)
+        )
         if self.measured is not None:
             choose = MeasuredChooser(choose, self.measured, this_cpu(options), units)
-        return select(lowered, units, options.fuse, costs, choose, remarks)
+        return select(lowered, units, options.debug.fuse, costs, choose, remarks)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []
@@ -196,7 +198,9 @@ class CpuMachine(Machine):
         return diagnoses(options)
 
     def profiler(self, stages: Stages, options: Options) -> Profiler:
-        return _executable(stages, replace(options, profile=True, dump_dir=None))
+        return _executable(
+            stages, replace(options, profile=True, debug=replace(options.debug, dump_dir=None))
+        )
 
 
 MACHINES = (CpuMachine("cpu"),)

@@ -279,7 +279,7 @@ def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
     """Where the outer loops and branches of main are executed, and what each way would take. Those
     that units execute are walked by all units, each in its registers."""
     costs, options = stages.machine.costs, stages.options
-    chosen = choose_launches(program, costs, options.launches, options.control)
+    chosen = choose_launches(program, costs, options.debug.launches, options.debug.control)
     try:
         found = placements(program, costs, chosen.cuts)
     except ScheduleError:

@@ -138,8 +138,8 @@ def emulated_cuda_executable(
     arranged: Arrangements | None = None,
 ) -> PlanExecutable:
     """The same program on CPU tensors; the text of its kernels is interpreted."""
-    kernels = [InterpretedKernel(source, options.seed) for source in sources]
-    launcher = InterpretedLauncher(kernels, options.seed)
+    kernels = [InterpretedKernel(source, options.debug.seed) for source in sources]
+    launcher = InterpretedLauncher(kernels, options.debug.seed)
     return _executable(plan, sources, interface, options, launcher, arranged)
 
 

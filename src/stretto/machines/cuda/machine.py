@@ -83,10 +83,10 @@ def _plan(stages: Stages) -> None:
     program, _ = stages.runnable()
     options, costs = stages.options, stages.machine.costs
     conditions = [n.condition.name for n in walk(program.tree.main.body) if isinstance(n, If)]
-    counted = options.branches == "auto" and options.enqueue != "stream"
+    counted = options.debug.branches == "auto" and options.enqueue != "stream"
     frequencies = known_frequencies(stages, conditions) if counted else {}
     plan, as_graph, branches = choose_plan(program, costs, options, frequencies)
-    if options.verify or not plan.is_whole:
+    if options.debug.verify or not plan.is_whole:
         verify_plan(plan, stages.source)
     stages.product = GpuProgram(plan, as_graph=as_graph, branches=branches)
 
@@ -102,9 +102,9 @@ def choose_plan(
     executed, where that was chosen. frequencies: as for `choose_graph`."""
     plan: Plan | None = None
     if options.enqueue in ("auto", "stream"):
-        chosen = choose_launches(program, costs, options.launches, options.control)
+        chosen = choose_launches(program, costs, options.debug.launches, options.debug.control)
         everything = frozenset(map(id, walk(program.tree.main.body)))
-        predicated = everything if options.branches == "predicated" else frozenset[int]()
+        predicated = everything if options.debug.branches == "predicated" else frozenset[int]()
         plan = make_plan(program, cuts=chosen.cuts, predicated=predicated)
         if options.enqueue == "stream":
             return plan, False, ()
@@ -112,9 +112,9 @@ def choose_plan(
     chosen = choose_graph(
         apart,
         costs,
-        options.launches,
-        options.control,
-        branches=options.branches,
+        options.debug.launches,
+        options.debug.control,
+        branches=options.debug.branches,
         frequencies=frequencies,
     )
     graph = make_plan(
@@ -191,8 +191,8 @@ class TritonMachine(Machine):
         return TEMPLATES
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        choose = chooser(options.kernels, units, POLICIES.get(options.policy))
-        return select(lowered, units, options.fuse, self.costs, choose, remarks)
+        choose = chooser(options.debug.kernels, units, POLICIES.get(options.debug.policy))
+        return select(lowered, units, options.debug.fuse, self.costs, choose, remarks)
 
     def kept_constants(self, program: DeviceProgram) -> Kept:
         return kept_constants(program)

@@ -42,7 +42,7 @@ from stretto.machines.cuda.hazards import Hazard, analysed
 #     %y = ttg.local_load %b
 
 
-REPORT = "please report it, with the program's text (Options(dump_dir=...))"
+REPORT = "please report it, with the program's text (Options(debug=Debug(dump_dir=...)))"
 _LOOPS = ("scf.for", "scf.while")
 _BLOCK = "!ttg.memdesc"
 

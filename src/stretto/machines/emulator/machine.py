@@ -53,7 +53,7 @@ class EmulatedExecutable(Executable):
         self.interface = interface
         self.sizes = InputSizes(interface.symbols, interface.inputs)
         self.timeout = options.timeout
-        self.emulator = Emulator(program, seed=options.seed, max_depth=options.max_depth)
+        self.emulator = Emulator(program, seed=options.debug.seed, max_depth=options.max_depth)
         constants = [b for b in program.tree.externals if b.kind == "constant"]
         self.constants = ConstantTable(interface, constants, native=False)
         self.copies = self.constants.copies

@@ -12,7 +12,7 @@ from stretto.errors import CaptureError
 from stretto.frontends.python import capture
 from stretto.ir.printer import print_program
 from stretto.ir.verifier import verify
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.aliasing.alias_programs import AliasWriter
 from tests.frontends.python.checks import assert_same, run_captured
 from tests.frontends.python.writer import load
@@ -30,7 +30,9 @@ def equals_eager(seed: int, folder: Path) -> bool:
     actual, weight = module.Module(), module.WEIGHT.clone()
     expected = copy.deepcopy(actual)
     try:
-        captured = capture(actual, copy.deepcopy(cases[0]), {}, Options(unroll=(0, 2, 4)[seed % 3]))
+        captured = capture(
+            actual, copy.deepcopy(cases[0]), {}, Options(debug=Debug(unroll=(0, 2, 4)[seed % 3]))
+        )
     except CaptureError as error:
         assert "in place" in error.message, text
         assert error.location is not None
@@ -68,5 +70,7 @@ def test_a_capture_does_not_depend_on_where_objects_lie_in_memory(
 ) -> None:
     module = load(AliasWriter(seed).program(), tmp_path / f"program_{seed}.py")
     given = tuple(torch.ones(4) for _ in range(2))
-    captures = [capture(module.Module(), given, {}, Options(unroll=2)) for _ in range(4)]
+    captures = [
+        capture(module.Module(), given, {}, Options(debug=Debug(unroll=2))) for _ in range(4)
+    ]
     assert len({print_program(captured.program) for captured in captures}) == 1

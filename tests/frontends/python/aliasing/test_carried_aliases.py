@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import check, refused
 
 
@@ -184,14 +184,18 @@ def transposed_in_each_round(x: Tensor) -> tuple[Tensor, ...]:
 )
 def test_memory_is_followed_around_loops(fn: Callable[[Tensor], object], unroll: int) -> None:
     cases = [(1.0, 1.0, 1.0), (0.1, 1.0, 0.0), (-1.0, 0.5, 0.0), (0.7, -2.0, 0.0), (2.0, 3.0, 1.0)]
-    check(fn, *[(torch.tensor(case),) for case in cases], options=Options(unroll=unroll))
+    check(
+        fn, *[(torch.tensor(case),) for case in cases], options=Options(debug=Debug(unroll=unroll))
+    )
 
 
 def test_two_views_that_overlap_are_refused() -> None:
-    error = refused(two_views_of_what_is_gone, torch.ones(3), options=Options(unroll=0))
+    error = refused(
+        two_views_of_what_is_gone, torch.ones(3), options=Options(debug=Debug(unroll=0))
+    )
     assert "in place" in error.message
 
 
 def test_views_of_views_without_end_are_refused() -> None:
-    error = refused(transposed_in_each_round, torch.ones(3), options=Options(unroll=0))
+    error = refused(transposed_in_each_round, torch.ones(3), options=Options(debug=Debug(unroll=0)))
     assert "in place" in error.message

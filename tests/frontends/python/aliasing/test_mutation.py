@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.frontends.python import External, InputLeaf, capture
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same, check, refused, run_captured, structure
 
 
@@ -482,7 +482,7 @@ def test_reversed_rows_are_those_of_a_copy(unroll: int) -> None:
             total = total + row
         return total, x
 
-    check(f, (rand(3, 3),), options=Options(unroll=unroll))
+    check(f, (rand(3, 3),), options=Options(debug=Debug(unroll=unroll)))
 
 
 def test_in_place_on_carried_state() -> None:
@@ -509,7 +509,7 @@ def test_in_place_activation_behind_a_skipped_block() -> None:
             x = torch.relu_(x)
         return x
 
-    check(f, (rand(3),), (-rand(3).abs(),), options=Options(unroll=4))
+    check(f, (rand(3),), (-rand(3).abs(),), options=Options(debug=Debug(unroll=4)))
 
 
 def test_a_view_that_is_first_read_in_the_head_of_a_loop() -> None:

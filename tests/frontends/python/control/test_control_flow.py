@@ -9,7 +9,7 @@ from torch._higher_order_ops.map import map as torch_map
 
 import stretto
 from stretto.errors import CaptureError
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import check, structure
 
 A, B = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([-1.0, -2.0, 0.5])
@@ -231,7 +231,7 @@ def test_short_loops_are_unrolled() -> None:
             x = x + i
         return x
 
-    assert structure(check(f, (A,), options=Options(unroll=4))) == {}
+    assert structure(check(f, (A,), options=Options(debug=Debug(unroll=4)))) == {}
 
 
 def test_loop_that_needs_its_index_is_unrolled() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import check, structure
 
 
@@ -78,7 +78,7 @@ CALLS = [(torch.ones(3), torch.tensor(n)) for n in (5, 0, 1, 9)]
 @pytest.mark.parametrize("unroll", [0, 2])
 def test_a_structure_is_returned(function: Any, unroll: int) -> None:
     calls = [*CALLS, (torch.ones(3) * 9, torch.tensor(4))]
-    captured = check(function, *calls, options=Options(unroll=unroll))
+    captured = check(function, *calls, options=Options(debug=Debug(unroll=unroll)))
     assert "while" in structure(captured)
 
 

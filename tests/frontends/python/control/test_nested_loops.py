@@ -18,7 +18,7 @@ import stretto
 from stretto.frontends.python import capture
 from stretto.frontends.python.control.carry import Carry
 from stretto.ir.printer import print_program
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same, check, run_captured
 
 # What stands before each loop, at the start of its body, its condition, and after it.
@@ -91,7 +91,7 @@ def rounds(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> int
 
     with monkeypatch.context() as patch:
         patch.setattr(Carry, "begin", counted)
-        capture(function, (torch.ones(3),), {}, Options(unroll=0))
+        capture(function, (torch.ones(3),), {}, Options(debug=Debug(unroll=0)))
     return count
 
 
@@ -117,15 +117,15 @@ def test_the_program_is_the_same_and_right(
 ) -> None:
     function = nest(tmp_path / "n.py", style, 3, head)
     x = torch.tensor([3.0, 2.0, 4.0])
-    fast = stretto.compile(function, backend="interpreter", options=Options(unroll=0))
+    fast = stretto.compile(function, backend="interpreter", options=Options(debug=Debug(unroll=0)))
     torch.testing.assert_close(fast(x), function(x))
-    with_memory = capture(function, (x,), {}, Options(unroll=0)).program
+    with_memory = capture(function, (x,), {}, Options(debug=Debug(unroll=0))).program
     with monkeypatch.context() as patch:
         patch.setattr(
             "stretto.frontends.python.control.learned.remember", lambda place, carry: None
         )
         patch.setattr("stretto.frontends.python.control.loops.remember", lambda place, carry: None)
-        without = capture(function, (x,), {}, Options(unroll=0)).program
+        without = capture(function, (x,), {}, Options(debug=Debug(unroll=0))).program
     assert print_program(with_memory) == print_program(without)
 
 
@@ -145,7 +145,7 @@ def test_names_that_trade_places_in_an_inner_loop_are_followed_when_it_is_traced
 
     draw = torch.Generator().manual_seed(0)
     cases = [tuple(torch.randn(4, generator=draw) * 1.5 for _ in range(2)) for _ in range(60)]
-    check(f, *cases, options=Options(unroll=0))
+    check(f, *cases, options=Options(debug=Debug(unroll=0)))
 
 
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -16,18 +16,16 @@ from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.graphs.builder import arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.machine import gpu_program
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.e2e.machines import CUDA, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
 
 APART = Options(
     units=3,
     enqueue="graph",
-    launches="per_kernel",
-    control="host",
-    branches="conditional",
-    unroll=0,
-    fuse=False,
+    debug=Debug(
+        launches="per_kernel", control="host", branches="conditional", unroll=0, fuse=False
+    ),
 )
 """A launch per kernel, loops and branches in the graph."""
 

@@ -39,7 +39,7 @@ from tests.machines.cuda.graphs.programs import (
     until_large,
 )
 
-PREDICATED = replace(APART, branches="predicated")
+PREDICATED = replace(APART, debug=replace(APART.debug, branches="predicated"))
 Function = Callable[..., Any]
 
 
@@ -78,7 +78,7 @@ def test_random_programs(seed: int, units: int, branches: str) -> None:
     """Nodes in another order each time, with sizes that no tile divides; as one replay, unless an
     unlikely arm is taken."""
     program = random_branches(seed)
-    options = replace(APART, units=units, branches=branches)
+    options = replace(APART, units=units, debug=replace(APART.debug, branches=branches))
     fast = compiled(program, arguments(0, rows=5), options)
     for given in range(4):
         x, w = arguments(given, rows=5)
@@ -161,7 +161,7 @@ def test_launches_whose_units_wait_leave_their_counters_alone() -> None:
                 x = (x.softmax(0) @ w).cumsum(0) + 1
         return x
 
-    options = replace(PREDICATED, launches="one")
+    options = replace(PREDICATED, debug=replace(PREDICATED.debug, launches="one"))
     fast = compiled(program, arguments(0), options)
     for seed in range(6):
         inputs = arguments(seed)
@@ -184,7 +184,9 @@ def test_guarded_launches_are_compiled_for_a_gpu(tmp_path: Path) -> None:
         return x + 1
 
     for launches in ("one", "per_kernel"):
-        options = replace(PREDICATED, launches=launches, cache_dir=tmp_path)
+        options = replace(
+            PREDICATED, debug=replace(PREDICATED.debug, launches=launches), cache_dir=tmp_path
+        )
         (entry,) = compiled(program, arguments(0), options).signatures
         made = compile_plan(gpu_program(entry.stages), "sm_90", options)
         guarded = [
@@ -326,7 +328,7 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
 
     compare = graph_choice._Costing.better  # pyright: ignore
     monkeypatch.setattr(graph_choice._Costing, "better", better)  # pyright: ignore
-    options = replace(APART, branches="auto", cache_dir=tmp_path)
+    options = replace(APART, debug=replace(APART.debug, branches="auto"), cache_dir=tmp_path)
     fast = compiled(with_counts, arguments(0), options)
     wanted = dict.fromkeys(("x first", "x", "w first", "w", "last"), 0)
     for seed in (0, *range(5)):  # the first call has compiled it
@@ -369,7 +371,7 @@ def begun_without(stages: Any) -> Any:
 
 
 # ---- unlikely arms ---------------------------------------------------------------------------
-UNLIKELY = replace(APART, branches="unlikely")
+UNLIKELY = replace(APART, debug=replace(APART.debug, branches="unlikely"))
 
 
 def twice_in_a_loop(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -428,7 +430,7 @@ def repairing(x: Tensor, w: Tensor) -> Tensor:
 
 
 def test_an_arm_that_cannot_be_captured_is_unlikely() -> None:
-    options = replace(APART, branches="auto")
+    options = replace(APART, debug=replace(APART.debug, branches="auto"))
     fast = compiled(repairing, arguments(0), options)
     (entry,) = fast.signatures
     run = entry.executable

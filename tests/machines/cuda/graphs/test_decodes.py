@@ -86,7 +86,11 @@ def inputs_of(function: Callable[..., Any], seed: int) -> Inputs:
 @pytest.mark.parametrize("branches", ["auto", "conditional", "predicated", "unlikely"])
 @pytest.mark.parametrize("function", [beam_search, early_exit, greedy_decode])
 def test_one_replay_for_a_call(function: Callable[..., Any], branches: str) -> None:
-    fast = stretto.compile(function, backend=CUDA, options=replace(APART, branches=branches))
+    fast = stretto.compile(
+        function,
+        backend=CUDA,
+        options=replace(APART, debug=replace(APART.debug, branches=branches)),
+    )
     lengths: set[float] = set()
     for seed in range(6):
         inputs = inputs_of(function, seed)
@@ -108,7 +112,7 @@ def test_one_replay_for_a_call(function: Callable[..., Any], branches: str) -> N
 @pytest.mark.parametrize("branches", ["conditional", "predicated"])
 @pytest.mark.parametrize("function", [beam_search, early_exit, greedy_decode])
 def test_on_the_driver(cuda: FakeCuda, function: Callable[..., Any], branches: str) -> None:
-    options = replace(APART, branches=branches)
+    options = replace(APART, debug=replace(APART.debug, branches=branches))
     gpu = on_fake_gpu(cuda, function, inputs_of(function, 0), options)
     for seed in range(4):
         cuda.library.fake_seed(seed)

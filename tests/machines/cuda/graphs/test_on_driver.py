@@ -174,7 +174,7 @@ def test_no_body_behind_an_exit_that_waits_with_an_old_driver(cuda: FakeCuda) ->
 
     for number in (12060, 12050):
         cuda.library.fake_version(number)
-        options = replace(APART, branches="unlikely", launches="auto")
+        options = replace(APART, debug=replace(APART.debug, branches="unlikely", launches="auto"))
         gpu = on_fake_gpu(cuda, leaves, arguments(0), options)
         for inputs in (arguments(1), (arguments(2)[0] + 200, arguments(2)[1])):
             same(gpu(*inputs), leaves(*inputs))

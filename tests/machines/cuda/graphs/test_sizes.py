@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,13 +119,9 @@ def test_the_same_on_the_emulated_gpu(
 ) -> None:
     """Also without rows and with one, and on one stream, where the host decides."""
     for enqueue in ("graph", "stream"):
-        options = stretto.Options(**{**_settings(APART), "enqueue": enqueue})
+        options = replace(APART, enqueue=enqueue)
         fast = stretto.compile(function, backend=CUDA, options=options, dynamic=True)
         with torch.no_grad(), spread():
             for rows in (9, 4, 11, 1, 2):
                 inputs = make(rows)
                 torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-4, atol=1e-4)
-
-
-def _settings(options: stretto.Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in options.__slots__}

@@ -14,7 +14,7 @@ import stretto
 from stretto.errors import RunError
 from stretto.machines.cuda.graphs import store as stores
 from stretto.machines.cuda.graphs.store import GraphMemory
-from stretto.options import Options
+from stretto.options import Debug, Options
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import (
     OnFakeGpu,
@@ -223,7 +223,7 @@ def test_the_bound_can_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch
 
 
 def test_explain_says_what_graphs_take() -> None:
-    options = Options(units=3, enqueue="graph", launches="per_kernel", fuse=False)
+    options = Options(units=3, enqueue="graph", debug=Debug(launches="per_kernel", fuse=False))
     fast = stretto.compile(side_by_side, backend="cuda-emulated", options=options)
     with torch.no_grad():
         fast(*arguments(0))

@@ -333,7 +333,7 @@ def stage_for(
         use(source.length, of_length, frame, frozenset(live))
         return
     static = source.length if isinstance(source.length, int) else None
-    if static is not None and static <= tracer().options.unroll:
+    if static is not None and static <= tracer().options.debug.unroll:
         _unrolled(source, loop, 0)
         return
     _keep_or_unroll(source, loop, static)

@@ -101,7 +101,7 @@ class GraphExecutable(PlanExecutable):
         self.formulas = [(places[n], index) for n, index in formulas.items() if n in places]
         self.formulas_have_words = len(self.formulas) == len(formulas)
         names = {n.condition.name for n in walk(plan.tree.main.body) if isinstance(n, If)}
-        self.counted = sorted(names) if options.branches == "auto" else []
+        self.counted = sorted(names) if options.debug.branches == "auto" else []
         self.count_words: list[torch.Tensor] = []
         self.exit_count = sum(map(is_unlikely, walk(plan.tree.main.body)))
         self.counts = Counts()
@@ -143,7 +143,7 @@ class GraphExecutable(PlanExecutable):
 
     def branch_counts(self) -> dict[str, BranchCount]:
         """Which way branches of main went so far, by the names of their conditions; waits for all
-        that was enqueued. Empty where that is not counted: with another `Options.branches` than
+        that was enqueued. Empty where that is not counted: with another `Debug.branches` than
         "auto"."""
         for state in list(self.states.values()):
             self.launcher.synchronize(state.stream)

@@ -200,7 +200,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             raise CodegenError(
                 "on GPUs iterations that may stop the run, or call functions, do not run on units "
                 "of their own",
-                remedy="leave the pass out: Options(skip=('parallel_loops',))",
+                remedy="leave the pass out: Options(debug=Debug(skip=('parallel_loops',)))",
             )
         return super().dealt(node, at, stop)
 
