@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("text",),
     ("errors", "options"),
-    ("deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
+    ("components", "deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
     ("garbage",),
     ("ir",),
     ("ops",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stretto.components import components, cyclic
 from stretto.machines.cuda.machine_code import Effect, Function, Instruction, called_by
 
 
@@ -35,30 +36,7 @@ def looped(
 
 
 def _in_loops(function: Function) -> set[int]:
-    """The instructions that can follow themselves (Tarjan's strongly connected components)."""
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    found: set[int] = set()
-    for root in range(len(function.instructions)):
-        pending = [(root, iter(function.successors(root)))] if root not in order else []
-        while pending:
-            node, rest = pending[-1]
-            if node not in order:
-                order[node] = low[node] = len(order)
-                stack.append(node)
-            following = next((n for n in rest if n not in order or n in stack), None)
-            if following is None:
-                pending.pop()
-                if pending:
-                    low[pending[-1][0]] = min(low[pending[-1][0]], low[node])
-                if low[node] == order[node]:
-                    component = stack[stack.index(node) :]
-                    del stack[stack.index(node) :]
-                    if len(component) > 1 or node in function.successors(node):
-                        found.update(component)
-            elif following in order:
-                low[node] = min(low[node], order[following])
-            else:
-                pending.append((following, iter(function.successors(following))))
-    return found
+    """The instructions that can follow themselves."""
+    following = {n: list(function.successors(n)) for n in range(len(function.instructions))}
+    groups = (group for group in components(following) if cyclic(group, following))
+    return {n for group in groups for n in group}

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import ClassVar
 
-import networkx as nx
-
+from stretto.components import components, cyclic
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import CallOp
 from stretto.ir.rewrite import Definitions, Replacement, clone_block, rewrite_block, substitute
@@ -66,24 +65,21 @@ def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str 
 
 def recursive_functions(program: Program) -> frozenset[str]:
     """Functions that may call themselves, directly or through others."""
-    graph = _call_graph(program)
-    cycles = (group for group in nx.strongly_connected_components(graph) if len(group) > 1)
-    return frozenset(name for group in cycles for name in group) | frozenset(
-        name for name in graph if graph.has_edge(name, name)
-    )
+    callees = _callees(program)
+    groups = (group for group in components(callees) if cyclic(group, callees))
+    return frozenset(name for group in groups for name in group)
 
 
-def _call_graph(program: Program) -> nx.DiGraph[str]:
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(program.functions)
-    for name, function in program.functions.items():
-        calls = (op.function for op in function.body.walk() if isinstance(op, CallOp))
-        graph.add_edges_from((name, callee) for callee in calls)
-    return graph
+def _callees(program: Program) -> dict[str, dict[str, None]]:
+    """The functions that each function calls, in the order of its text."""
+    return {
+        name: {op.function: None for op in function.body.walk() if isinstance(op, CallOp)}
+        for name, function in program.functions.items()
+    }
 
 
 def _callees_first(program: Program) -> list[str]:
-    return list(nx.dfs_postorder_nodes(_call_graph(program)))
+    return [name for group in components(_callees(program)) for name in group]
 
 
 class _Inliner:

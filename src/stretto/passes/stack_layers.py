@@ -25,8 +25,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from networkx import Graph, connected_components
-
+from stretto.components import components
 from stretto.errors import VerifyError
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, TensorOp
@@ -126,13 +125,13 @@ def _layers(loop: ForOp) -> Iterator[Layer]:
     index_ops = _of_the_index(loop)
     ops = [op for op in loop.body.ops if op not in index_ops]
     makers = {value: op for op in ops for value in op.results}
-    graph: Graph[Op] = Graph()
-    graph.add_nodes_from(ops)
-    graph.add_edges_from(
-        (makers[value], op) for op in ops for value in free_values_of_op(op) if value in makers
-    )
+    linked: dict[Op, dict[Op, None]] = {op: {} for op in ops}
+    for op in ops:
+        for value in free_values_of_op(op):
+            if value in makers:
+                linked[op][makers[value]] = linked[makers[value]][op] = None
     place = {op: n for n, op in enumerate(ops)}
-    parts = [sorted(part, key=place.__getitem__) for part in connected_components(graph)]
+    parts = [sorted(part, key=place.__getitem__) for part in components(linked)]
     for part in sorted(parts, key=lambda part: place[part[0]]):
         found = [op for op in part if isinstance(op, TensorOp) and not _stays(op)]
         if len(found) == len(part):

@@ -40,6 +40,7 @@ from stretto.batching.types import (
     Type,
     alternatives,
 )
+from stretto.components import components
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,8 @@ class Flow:
     # ---- cycles
 
     def recurrent(self) -> set[Node]:
-        component = _components(self.edges)
+        groups = enumerate(components(self.edges))
+        component = {node: number for number, group in groups for node in group}
         inside = {
             source for source, target in self.operators if component[source] == component[target]
         }
@@ -230,38 +232,3 @@ def _types(type_: Type) -> Iterator[Type]:
                 yield from _types(part)
         else:
             yield item
-
-
-def _components(edges: dict[Node, set[Node]]) -> dict[Node, int]:
-    """The strongly connected component of each node (Tarjan 1972, without recursion)."""
-    index: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    component: dict[Node, int] = {}
-    stack: list[Node] = []
-    for root in edges:
-        if root in index:
-            continue
-        work: list[tuple[Node, Iterator[Node]]] = []
-
-        def enter(node: Node) -> None:
-            index[node] = low[node] = len(index)
-            stack.append(node)
-            work.append((node, iter(edges[node])))  # noqa: B023
-
-        enter(root)
-        while work:
-            node, others = work[-1]
-            for other in others:
-                if other not in index:
-                    enter(other)
-                    break
-                if other not in component:
-                    low[node] = min(low[node], index[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    while node not in component:
-                        component[stack.pop()] = index[node]
-    return component

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
-import networkx as nx
-
+from stretto.components import components, cyclic
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import (
     Argument,
@@ -198,34 +198,44 @@ def loop_dependence(loop: ForOp | WhileOp) -> LoopDependence:
         sizes = (value for symbol in sorted(named, key=str) for value in binders.get(symbol, ()))
         every = dict.fromkeys((*free_values_of_op(op), *sizes))
         reads[op] = tuple(value for value in every if value in maker)
-    graph: nx.DiGraph[Node] = nx.DiGraph()
-    graph.add_nodes_from(reads)
-    graph.add_edges_from((maker[value], node) for node in reads for value in reads[node])
-    return _components(graph, reads, maker)
+    readers: dict[Node, dict[Node, None]] = {node: {} for node in reads}
+    for node in reads:
+        for value in reads[node]:
+            readers[maker[value]][node] = None
+    return _ordered(readers, reads, maker)
 
 
-def _components(
-    graph: nx.DiGraph[Node], reads: dict[Node, tuple[Value, ...]], maker: dict[Value, Node]
+def _ordered(
+    readers: dict[Node, dict[Node, None]],
+    reads: dict[Node, tuple[Value, ...]],
+    maker: dict[Value, Node],
 ) -> LoopDependence:
+    """The components in the order of the body's text, as far as the edges allow it: a component
+    counts as where its last node is."""
     position = {node: place for place, node in enumerate(reads)}
-    condensed = nx.condensation(graph)
-    members: dict[int, list[Node]] = {
-        number: sorted(condensed.nodes[number]["members"], key=position.__getitem__)
-        for number in condensed
-    }
-
-    def last(number: int) -> int:
-        return position[members[number][-1]]
-
-    order: list[int] = list(nx.lexicographical_topological_sort(condensed, key=last))
-    components = tuple(tuple(members[number]) for number in order)
-    component_of = {node: place for place, nodes in enumerate(components) for node in nodes}
-    cyclic = frozenset(
-        place
-        for place, nodes in enumerate(components)
-        if len(nodes) > 1 or any(graph.has_edge(node, node) for node in nodes)
-    )
-    return LoopDependence(components, component_of, reads, maker, cyclic)
+    groups = [sorted(group, key=position.__getitem__) for group in components(readers)]
+    group_of = {node: number for number, group in enumerate(groups) for node in group}
+    edges = [
+        {group_of[reader] for node in group for reader in readers[node]} - {number}
+        for number, group in enumerate(groups)
+    ]
+    waiting = [0] * len(groups)
+    for later in edges:
+        for number in later:
+            waiting[number] += 1
+    ready = [(position[group[-1]], n) for n, group in enumerate(groups) if not waiting[n]]
+    heapify(ready)
+    order: list[list[Node]] = []
+    while ready:
+        _, number = heappop(ready)
+        order.append(groups[number])
+        for later in edges[number]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heappush(ready, (position[groups[later][-1]], later))
+    component_of = {node: place for place, group in enumerate(order) for node in group}
+    cycles = frozenset(place for place, group in enumerate(order) if cyclic(group, readers))
+    return LoopDependence(tuple(map(tuple, order)), component_of, reads, maker, cycles)
 
 
 # ---- How many items a list has, as far as the ops that build it say.
