@@ -49,7 +49,7 @@ class Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.start = 0
-        self.fields: Mapping[str, Any] = {}
+        self.fields: dict[str, Any] = {}
         self.move(0)
 
     def move(self, position: int) -> None:
@@ -79,9 +79,9 @@ class Reader:
     def at_end(self) -> bool:
         return self.position == len(self.text)
 
-    def end(self) -> None:
+    def end(self, what: str = "the end of the text") -> None:
         if not self.at_end():
-            self.miss("the end of the text")
+            self.miss(what)
 
     def peek(self) -> str:
         """The next token, empty at the end."""
@@ -130,6 +130,11 @@ class Reader:
         assert self._next is not None
         self.start = self.position
         self.move(self._next.end())
+
+
+def number(text: str) -> int | float:
+    """The number that a token says."""
+    return int(text) if text.lstrip("-").isdecimal() else float(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,10 @@ def items(item: Syntax[T], opening: str = "(", closing: str = ")") -> Syntax[tup
     def show(printer: Any, values: tuple[T, ...]) -> str:
         return f"{opening}{', '.join(item.show(printer, value) for value in values)}{closing}"
 
-    return Syntax(show, lambda given: given.items(lambda: item.read(given), opening, closing))
+    def read(given: Reader) -> tuple[T, ...]:
+        return given.items(lambda: item.read(given), opening, closing)
+
+    return Syntax(show, read, frozenset({opening}))
 
 
 def lines(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
@@ -236,16 +244,13 @@ def block(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
 
 
 def choice(cases: Mapping[type, Syntax[Any]]) -> Syntax[Any]:
-    """A value of one of several classes, told apart by the first token. The class whose syntax says
-    none has what begins with no other's."""
+    """A value of one of several classes, told apart by the first token."""
     by_token = {token: syntax for syntax in cases.values() for token in syntax.first}
-    other = next((syntax for syntax in cases.values() if not syntax.first), None)
 
     def read(given: Reader) -> object:
-        syntax = by_token.get(given.peek(), other)
-        if syntax is None:
+        if given.peek() not in by_token:
             given.miss(f"one of {', '.join(by_token)}")
-        return syntax.read(given)
+        return by_token[given.peek()].read(given)
 
     def show(printer: Any, value: object) -> str:
         return cases[type(value)].show(printer, value)
@@ -405,20 +410,27 @@ class Language:
         make: type[T],
         text: str,
         defaults: Mapping[str, object] | None = None,
+        shown: Callable[[T], Mapping[str, object]] = lambda _: {},
         **syntax: Syntax[Any],
     ) -> Syntax[T]:
-        """A dataclass. defaults: of optional fields that the class itself gives none.
+        """A dataclass. defaults: of optional fields that the class itself gives none. shown: what
+        is printed as fields where it is not what the attributes of the same names hold.
 
-        What the pattern names that is no field of the class is text without a value.
+        What the pattern names that is no field of the class is read, but not given to the class.
         """
         assert is_dataclass(make)
         known = {one.name: one.default for one in fields(make) if one.default is not MISSING}
         names = [piece["field"] for piece in _PIECE.finditer(text) if piece["field"]]
         hints = get_type_hints(make)
         parts = {n: syntax[n] if n in syntax else self.of_type(hints[n]) for n in names}
+
+        def values(value: T) -> dict[str, object]:
+            other = shown(value)
+            return {n: other[n] if n in other else getattr(value, n, None) for n in parts}
+
         made = pattern(
             text,
-            lambda value: {name: getattr(value, name, None) for name in parts},
+            values,
             lambda found: cast("type[Any]", make)(**{n: found[n] for n in parts if n in hints}),
             parts,
             {**known, **(defaults or {})},

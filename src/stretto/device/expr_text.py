@@ -25,7 +25,7 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.errors import ScheduleError
-from stretto.grammar import Reader
+from stretto.grammar import Reader, number
 from stretto.ir.sizes import Maximum, Product, Size, Symbol
 from stretto.ir.types import DType
 
@@ -80,8 +80,7 @@ class ExprParser(Reader):
         if text in _WORDS:
             self.expect(text)
             return _WORDS[text]
-        text = self.next("number")
-        return int(text) if text.lstrip("-").isdecimal() else float(text)
+        return number(self.next("number"))
 
     def declarations(self) -> None:
         """Symbols, then buffers, each declared in a line."""
