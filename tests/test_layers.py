@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 
 # From the bottom up. `text` stands below its siblings because errors are made of text.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("text",),
+    ("reader", "text"),
     ("errors", "grammar", "options"),
     ("deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
     ("garbage",),

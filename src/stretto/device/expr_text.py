@@ -25,9 +25,9 @@ from stretto.device.expr import (
 )
 from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.errors import ScheduleError
-from stretto.grammar import Reader, number
 from stretto.ir.sizes import Maximum, Product, Size, Symbol
 from stretto.ir.types import DType
+from stretto.reader import Reader, number
 
 _WORDS: dict[str, bool | float] = {
     "true": True,
@@ -223,7 +223,7 @@ class ExprParser(Reader):
         return found
 
 
-# ---- The text of expressions, which `expr_parser` reads back.
+# ---- The text of expressions, which `ExprParser` reads back.
 #
 # Buffers are declared once and then named; `h[4*i0 + $t]` is element 4*i0 + t of h, where i0 is
 # an iteration variable and $t a register; `h{2, 8}[...]` sees h with other dims. `(i0 // 4)` and

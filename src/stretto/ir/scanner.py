@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 
 from stretto.errors import VerifyError
-from stretto.grammar import Reader
 from stretto.ir.core import Function, Value
 from stretto.ir.rewrite import defined_values
 from stretto.ir.size_parser import parse_size
 from stretto.ir.sizes import Symbol
 from stretto.ir.types import Dim, DType, ListType, TensorType, Type
+from stretto.reader import Reader
 from stretto.text import caret
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from stretto.grammar import Language, Syntax, flag, items, number, pair
+from stretto.grammar import Language, Syntax, flag, items, pair
 from stretto.ir.core import Argument, Block, Function, Op, Value, argument_fields
 from stretto.ir.failure import Failure
 from stretto.ir.ops import (
@@ -38,6 +38,7 @@ from stretto.ir.scanner import PLAIN_NAME, Names, ProgramReader
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_block
 from stretto.ir.types import INDEX, Type
+from stretto.reader import number
 
 _WORDS: dict[str, Argument] = {"None": None, "True": True, "False": False}
 _RESERVED = frozenset({*_WORDS, "inf", "nan"})
