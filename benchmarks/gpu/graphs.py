@@ -36,7 +36,6 @@ AUTOTUNED = ("gpt2_decode", "bert_base")
 """Models that torch.compile tunes in the second command: it takes longer than the stage has."""
 SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
     "stretto": (("launches", "one"),),
-    "stretto-streams": (("enqueue", "streams"),),
     "stretto-parallel": (("enqueue", "graph"),),
     "stretto-per-kernel": (("enqueue", "graph"), ("launches", "per_kernel")),
     "stretto-library": (("enqueue", "graph"), ("library", ("*",))),
@@ -46,7 +45,7 @@ MOVED, COPIED = "stretto-inputs-moved", "stretto-inputs-copied"
 PROGRAMS = {MOVED: "stretto-per-kernel", COPIED: "stretto-per-kernel"}
 """Systems that run the program of another one."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "stretto": ("stretto", "stretto-parallel", "stretto-streams"),
+    "stretto": ("stretto", "stretto-parallel"),
     "per-kernel": ("stretto-per-kernel", MOVED, COPIED),
     "library": ("stretto-library", "eager", "eager-graph"),
     "max-autotune": ("compile-max-autotune",),

@@ -20,7 +20,6 @@ COLORS = {
     "cudnn-graph": "#8f6f12",
     "compile-max-autotune": "#8c3b10",
     "jax": "#7b5aa6",
-    "stretto-streams": "#1f4e79",
     "stretto-parallel": "#2e75b6",
     "stretto-per-kernel": "#5b9bd5",
     "stretto-library": "#9dc3e6",

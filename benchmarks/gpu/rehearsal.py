@@ -18,7 +18,6 @@ from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
-from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
 from stretto.machines.cuda.packed import unpack
 from stretto.machines.cuda.plan import PlanExecutable
@@ -137,8 +136,7 @@ class RehearsedMachine(EmulatedCudaMachine):
         kind: type[PlanExecutable] = PlanExecutable
         if arranged is not None:
             settings = (*settings, arranged)
-            streams = stages.options.enqueue == "streams"
-            kind = StreamsExecutable if streams else GraphExecutable
+            kind = GraphExecutable
         executable = self.rehearsal.known(kind, machine)(*settings)
         filler = executable._filler  # pyright: ignore[reportPrivateUsage]
         machine.fake.know(*filler.constants.values(), *filler.tables)

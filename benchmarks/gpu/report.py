@@ -43,7 +43,6 @@ COLUMNS = {
     "eager-graph": "eager in a CUDA graph",
     "compile-max-autotune": "torch.compile, max-autotune",
     OWN_SYSTEM: "stretto, one persistent kernel",
-    "stretto-streams": "launches on streams",
     "stretto-parallel": "captured, launches by cost",
     STAY: "captured, one per kernel",
     "stretto-library": "captured, library calls",

@@ -205,6 +205,7 @@ def _operator_program(sample: Sample, most: int, machines: tuple[str, ...]) -> P
         for sizes in _OTHER_SIZES if sample.sized else ():
             resized = partial(with_sizes, sizes=sizes, generator=generator)
             calls.append(pytree.tree_map_only(torch.Tensor, resized, arguments))
+        torch.manual_seed(sample.number)  # eager and the program draw the same numbers
         return Made(call, calls)
 
     return Program(str(sample), make, 0, machines, True if sample.sized else None)

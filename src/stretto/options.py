@@ -11,17 +11,15 @@ TUNING = ("off", "cached", "measure")
 """What `Options.tune` can be."""
 KERNELS = ("fastest", "efficient", "holistic")
 """What `Options.kernels` can be."""
-POLICIES = ("auto", "wavefront", "team", "list", "search")
+POLICIES = ("auto", "wavefront", "team", "list")
 """What `Options.policy` can be."""
 
 LAUNCHES = ("auto", "one", "per_kernel")
 """What `Options.launches` can be."""
-ENQUEUE = ("auto", "stream", "streams", "graph")
+ENQUEUE = ("auto", "stream", "graph")
 """What `Options.enqueue` can be."""
 BRANCHES = ("auto", "conditional", "predicated", "unlikely")
 """What `Options.branches` can be."""
-CALLS = ("auto", "one_by_one", "side_by_side")
-"""What `Options.calls` can be."""
 CONTROL = ("auto", "units", "host")
 """What `Options.control` can be."""
 RECURSION = ("auto", "levels", "calls")
@@ -48,10 +46,6 @@ class Options:
         without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
         attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
         machine then keeps its own kernels. It takes longer to compile.
-    calls: on the CPU machine, library calls run "one_by_one", each on all threads of torch, or
-        "side_by_side" where they need nothing of each other, on a share of the threads each; "auto"
-        times both ways in the first twelve calls of a program of which other kernels are less than
-        5 % by the estimates, and keeps the faster one; other programs run one by one.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
         or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
@@ -61,7 +55,6 @@ class Options:
     kernels: which variant each kernel gets: the "fastest" by itself, the most "efficient" one, of
         least work in all, or what makes whole stretches of the program fastest in simulation,
         "holistic", which takes longer to compile.
-    policy: what lays the tasks out on the units: "wavefront", "team", "list" or "search"
         (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
         machine.
     launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what stands outside
@@ -72,10 +65,10 @@ class Options:
         registers, the "host" between launches, or "auto", the faster one in simulation, which is
         the units where `launches` is "one". The CPU machine refuses "host".
     enqueue: on a GPU, how a program of several launches and library calls is put there: one after
-        the other on the caller's "stream", with the host between them where it decides; on several
-        "streams", so that independent launches run beside each other; as a captured CUDA "graph",
-        in which they do so too, and which decides by itself (docs/graphs.md); or "auto", the faster
-        one of "stream" and "graph" in simulation. The CPU machine ignores it.
+        the other on the caller's "stream", with the host between them where it decides; as a
+        captured CUDA "graph", in which independent launches run beside each other, and which
+        decides by itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine
+        ignores it.
     recursion: how a recursion is computed whose calls need nothing of each other, as one over a
         tree: one call after the other ("calls"), or some of one height at a time behind a walk that
         finds them ("levels"); "auto" takes levels where a call reads so many weights that it pays
@@ -88,10 +81,7 @@ class Options:
         went which way so far, and by what can be captured; without a graph it is "conditional".
         With "predicated" and "auto" a graph may take branches outside of loops from the units, if
         `control` is "auto". The CPU machine ignores it.
-    search_steps: moves that the policy "search" tries for each leaf.
-    search_seconds: after which it tries no further ones, for each function of the program; None
-        sets no limit. Which plan it finds then depends on `seed` alone.
-    seed: draws the interleaving in which the emulator runs units, and the moves of a search.
+    seed: draws the interleaving in which the emulator runs units.
     max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
         computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
     max_signatures_before_warning: compiled signatures of one function after which a warning
@@ -119,7 +109,6 @@ class Options:
     fuse: bool = True
     skip: tuple[str, ...] = ()
     library: tuple[str, ...] | Literal["auto"] = ()
-    calls: str = "one_by_one"
     winograd: int = 4
     unroll: int = 4
     kernels: str = "fastest"
@@ -129,8 +118,6 @@ class Options:
     enqueue: str = "stream"
     recursion: str = "auto"
     branches: str = "auto"
-    search_steps: int = 200
-    search_seconds: float | None = None
     seed: int = 0
     max_depth: int = 100_000
     max_signatures_before_warning: int = 8
@@ -152,15 +139,11 @@ class Options:
         _require_int("seed", self.seed, minimum=0)
         _require_int("max_depth", self.max_depth, minimum=1)
         _require_int("max_signatures_before_warning", self.max_signatures_before_warning, minimum=1)
-        _require_int("search_steps", self.search_steps, minimum=0)
-        if self.search_seconds is not None:
-            _require_seconds("search_seconds", self.search_seconds)
         if self.timeout is not None:
             _require_seconds("timeout", self.timeout)
         _require_one_of("kernels", self.kernels, KERNELS)
         _require_one_of("policy", self.policy, POLICIES)
         _require_one_of("launches", self.launches, LAUNCHES)
-        _require_one_of("calls", self.calls, CALLS)
         _require_one_of("control", self.control, CONTROL)
         _require_one_of("enqueue", self.enqueue, ENQUEUE)
         _require_one_of("recursion", self.recursion, RECURSION)

@@ -77,7 +77,7 @@ def test_why_two_blocks_are_not_one() -> None:
 
 
 @pytest.mark.whole
-def test_hoisting_and_products() -> None:
+def test_products() -> None:
     def layered(x: Tensor, n: int) -> Tensor:
         h = torch.zeros(4)
         for _ in range(n):
@@ -85,7 +85,6 @@ def test_hoisting_and_products() -> None:
         return h
 
     assert "3 products of tensors run as 2" in explained(layered)
-    assert "it needs no value of a recurrence" in explained(layered, BatchPasses(hoist=True))
 
 
 @pytest.mark.whole

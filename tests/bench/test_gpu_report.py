@@ -87,7 +87,7 @@ def test_peers_and_floors() -> None:
 
 def test_graphs() -> None:
     text = report.report(measured())
-    assert "| DeepFM, 32 categories and 16 numbers |  | 80.0 |  | 60.0 |  |  | 20.0 |  |" in text
+    assert "| DeepFM, 32 categories and 16 numbers |  | 80.0 |  | 60.0 |  | 20.0 |  |" in text
     assert "inputs that stay: 20.0 us, 100 % of replays with all arguments as they were" in text
     assert "inputs that move: 30.0 us, 0 % of replays" in text and "24.0 launches" in text
     assert "inputs that are copied: 40.0 us, replays were not counted" in text

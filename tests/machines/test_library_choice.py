@@ -90,7 +90,7 @@ def taken(stages: Stages) -> list[str]:
     return [product.name.rpartition(".")[2] for product in stages.library.taken]
 
 
-@pytest.mark.parametrize("enqueue", ["graph", "stream", "streams", "auto"])
+@pytest.mark.parametrize("enqueue", ["graph", "stream", "auto"])
 def test_a_plan_of_our_launches_and_a_call_of_the_library(enqueue: str) -> None:
     fast, stages = compiled(mixed, images(), replace(AUTO, enqueue=enqueue))
     assert taken(stages) == ["convolution"]

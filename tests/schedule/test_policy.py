@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from benchmarks.scheduling.search import SearchPolicy
 from stretto.device.costs import CostModel
 from stretto.device.expr import Reg, Var
 from stretto.device.operator import Kernel
@@ -20,11 +21,10 @@ from stretto.device.verifier import verify
 from stretto.machines.emulator.run import Emulator
 from stretto.options import POLICIES as OPTIONS
 from stretto.remarks import Remark, Remarks
+from stretto.schedule.choice import RegionTime
 from stretto.schedule.footprint import Footprints, Part
 from stretto.schedule.policies import POLICIES
-from stretto.schedule.policies.search import SearchPolicy
 from stretto.schedule.policy import LeafPlan, Placed, register
-from stretto.schedule.region_time import RegionTime
 from stretto.schedule.scheduler import schedule, schedule_with_report
 from tests.schedule.programs import OUT, A, B, X, kernel, mixing
 from tests.schedule.trees import EAGER, buffer, load, map_kernel, number, program

@@ -101,10 +101,8 @@ class LibraryCall:
 
     In `args` a Buffer stands for its tensor, a Reg for a number. A call that draws random numbers
     has a keyword DRAWS: a buffer that it reads, and writes as its last result. So no two of them
-    run at the same time, or in another order than the Program says.
-
-    threads: of torch, on which it runs beside other calls; it then occupies as many units. 0 stands
-    for all that torch has, on unit 0.
+    run at the same time, or in another order than the Program says. A call runs on unit 0, on all
+    threads of torch.
     """
 
     name: str
@@ -115,7 +113,6 @@ class LibraryCall:
     reason: str
     source: str = ""
     origin: str = field(default="", compare=False)
-    threads: int = 0
 
     @property
     def inputs(self) -> tuple[LibraryOperand, ...]:

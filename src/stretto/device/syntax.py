@@ -122,8 +122,7 @@ ARGUMENTS: Syntax[tuple[LibraryArgument, ...]] = items(ARGUMENT)
 
 LIBRARY_CALL = record(
     LibraryCall,
-    "{name} {target} {args} {kwargs} -> {outs}\n"
-    "  reason {reason} source {source}[ of {origin}][ threads {threads}]",
+    "{name} {target} {args} {kwargs} -> {outs}\n  reason {reason} source {source}[ of {origin}]",
     args=ARGUMENTS,
     kwargs=items(pair("{left} = {right}", NAME, ARGUMENT)),
     reason=STRING,

@@ -21,7 +21,7 @@ from stretto.lowering.function import LeftToTorch
 from stretto.lowering.program import lower
 from stretto.machines.machine import BuildStage, Form, Stages, Supply
 from stretto.passes.manager import run_passes
-from stretto.schedule.policies import chosen_policy
+from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule_with_report
 
 # ---- The forms of a program that all machines share: `dump_dir` writes them, `stretto opt` reads
@@ -174,7 +174,7 @@ def _schedule(stages: Stages) -> None:
         stages.units,
         stages.machine.costs,
         stages.remarks,
-        chosen_policy(stages.options),
+        POLICIES.get(stages.options.policy),
     )
     stages.scheduled = Scheduled(program, stages.selected.interface)
 

@@ -170,27 +170,13 @@ def by_priority(body: Body, costs: CostModel) -> list[Node]:
 
 def only_parts(kernel: Kernel, units: int) -> Parts | None:
     """How a kernel's tasks are shared out where there is no choice."""
-    if kernel.call is not None and not 0 < kernel.call.threads < units:
+    if kernel.call is not None:
         return (Part(0, 0),)
     if not kernel.is_static:
         return tuple(Part(unit, unit, None, units) for unit in range(units))
     if kernel.tasks == 0:
         return ()
     return (Part(0, 0, kernel.tasks),) if units == 1 else None
-
-
-def occupied(item: Statement, unit: int, units: int) -> range:
-    """The units that have nothing else to do while an item runs on one: the cores of a library call
-    that has several threads of torch, for each of which a unit idles."""
-    call = item.call if isinstance(item, Kernel) else None
-    return range(unit, min(unit + max(call.threads, 1), units)) if call else range(unit, unit + 1)
-
-
-def first_units(item: Statement, units: int) -> range:
-    """The units that a kernel may run on as a whole: a library call on every so many-th, that those
-    with several threads do not get in each other's way."""
-    call = item.call if isinstance(item, Kernel) else None
-    return range(0, units, max(call.threads, 1)) if call else range(units)
 
 
 # ---- When the items of a leaf run, for policies that place them one after the other.
@@ -287,9 +273,7 @@ class Timeline:
             finish, units = self.free.copy(), tuple(dict.fromkeys(part.unit for part in parts))
             finish[list(units)] = start[list(units)]
             for part in parts:
-                busy = list(occupied(node.item, part.unit, self.units))
-                begin = max(finish[part.unit], self.free[busy].max())
-                finish[busy] = begin + part_seconds(node.item, part, self.costs)
+                finish[part.unit] += part_seconds(node.item, part, self.costs)
         return Step(node, parts, units, footprints, finish, frozenset(after))
 
     def place(self, step: Step) -> None:

@@ -36,12 +36,10 @@ from stretto.errors import ScheduleError
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol, usual_value
 from stretto.remarks import Remarks
-from stretto.schedule.call_threads import has_shares
 from stretto.schedule.footprint import Footprints
 from stretto.schedule.leaf_waits import SyncSetting
 from stretto.schedule.memory import FramePlan, frames_side_by_side, plan_frame
 from stretto.schedule.policies import POLICIES
-from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policy import FunctionPlanner, LeafPlan, Placed, Policy, kernel_seconds
 from stretto.schedule.synchronize import NO_LISTS, Synchronizer, own_lists
 from stretto.text import seconds_text
@@ -342,15 +340,13 @@ def _shared_out(
 
 
 def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:
-    """The policies that fit, and what their planning costs, the cheapest first. Shares of library
-    calls are found along the critical path, which the list policy follows."""
-    shares = has_shares(tree)
+    """The policies that fit, and what their planning costs, the cheapest first."""
     items = sum(len(body) for function in tree.functions for body in leaves(function.body))
     look = items * costs.planning_seconds * costs.planning_share
     prices = [
         (look * policy.planning_work(units), policy)
         for policy in POLICIES.values()
-        if policy.fits(units, costs) or (shares and isinstance(policy, ListPolicy))
+        if policy.fits(units, costs)
     ]
     return sorted(prices, key=lambda pair: pair[0])
 

@@ -26,7 +26,7 @@ _SWITCHES = [None, *(item.name for item in fields(BatchPasses))]
 @pytest.mark.parametrize("first", sampled([2000 + 6 * i for i in range(10)], [2000, 2006]))
 def test_random_programs(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 6):
-        options: dict[str, Any] = {"hoist": True}
+        options: dict[str, Any] = {}
         off = _SWITCHES[seed % len(_SWITCHES)]
         if off is not None:
             options[off] = False

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +17,10 @@ from stretto.ir.types import DType
 from stretto.machines.cpu.calls import NOT_KNOWN, NativeCalls, Unsupported, encoded, held_buffers
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.options import Options
-from stretto.runtime.library import LibraryTable, can_share
+from stretto.runtime.library import LibraryTable
 
 F = torch.nn.functional
-RUN = ctypes.PYFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
-)
+RUN = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 RELEASE = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
@@ -54,13 +49,13 @@ class Runner:
                 made = torch.full(shape, value, dtype=item.dtype.torch)
                 self.memory.setdefault(item.name, made)
 
-    def __call__(self, number: int, alone: int = 1) -> int:
+    def __call__(self, number: int) -> int:
         """0: it has run; otherwise Python must."""
         buffers = [item for item in self.calls[number].operands if isinstance(item, Buffer)]
         pointers = [self.memory[item.name].data_ptr() for item in buffers]
         array = (ctypes.c_void_p * (len(pointers) + 1))(*pointers, None)
         assert self.state.run is not None
-        return int(RUN(self.state.run)(self.state.address, number, ctypes.addressof(array), alone))
+        return int(RUN(self.state.run)(self.state.address, number, ctypes.addressof(array)))
 
     def release(self, number: int) -> None:
         assert self.state.release is not None
@@ -184,9 +179,9 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     inner = LibraryTable.__call__
 
-    def counted(self: LibraryTable, number: int, address: int, alone: int = 1) -> None:
+    def counted(self: LibraryTable, number: int, address: int) -> None:
         found.append(self.calls[number][0].target)
-        inner(self, number, address, alone)
+        inner(self, number, address)
 
     monkeypatch.setattr(LibraryTable, "__call__", counted)
     return found
@@ -216,7 +211,7 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_as_library_calls(name: str, threads: int, cache: Path, two_threads: None):
     function = OPERATORS[name]
-    options = Options(library=("*",), calls="side_by_side", threads=threads, cache_dir=cache)
+    options = Options(library=("*",), threads=threads, cache_dir=cache)
     compiled = stretto.compile(lambda x: function(x).neg(), options=options)
     for x in (IMAGE, IMAGE * 2):
         torch.testing.assert_close(compiled(x), -function(x), rtol=1e-4, atol=1e-5)
@@ -250,7 +245,7 @@ def steps(x: Tensor, count: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_results_that_loops_and_branches_read(threads: int, cache: Path, two_threads: None):
-    options = Options(library=("*",), calls="side_by_side", threads=threads, cache_dir=cache)
+    options = Options(library=("*",), threads=threads, cache_dir=cache)
     compiled = stretto.compile(steps, options=options)
     for trips in (0, 1, 5):
         for sign in (1.0, -1.0):
@@ -310,50 +305,3 @@ def test_which_buffers_are_held(cache: Path, monkeypatch: pytest.MonkeyPatch):
     assert made[-1] == {}
     executable(steps, torch.randn(8, 8) / 4, torch.tensor(2), cache_dir=cache)
     assert NOT_KNOWN in made[-1].values()
-
-
-def team() -> None:
-    """Makes OpenMP's threads, where torch has more than one."""
-    F.conv2d(torch.randn(1, 64, 56, 56), torch.randn(64, 64, 3, 3))
-
-
-def on_one_thread() -> Runner:
-    one = replace(call("aten.exp.default", [buffer("a", 64)], buffer("b", 64)), threads=1)
-    run = Runner([one], {})
-    run.memory["a"].fill_(0.5)
-    return run
-
-
-several = pytest.mark.skipif(
-    not can_share() or not Path("/proc/self/task").exists(),
-    reason="needs OpenMP's threads, and a system that lists them",
-)
-
-
-@several
-def test_the_threads_of_a_call_on_several_end_before_one_on_one(two_threads: None):
-    run = on_one_thread()
-    assert run(0, alone=0) == 0
-    few = len(os.listdir("/proc/self/task"))
-    team()
-    assert len(os.listdir("/proc/self/task")) > few
-    assert run(0, alone=0) == 0
-    assert len(os.listdir("/proc/self/task")) == few
-    before = torch.get_num_threads()
-    team()
-    assert torch.get_num_threads() == before
-    assert len(os.listdir("/proc/self/task")) > few
-
-
-@several
-def test_calls_on_one_thread_run_after_a_fork(two_threads: None):
-    """OpenMP's threads stay behind in the parent: to end them would take for ever."""
-    run = on_one_thread()
-    team()
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(30)
-        done = run(0, alone=0) == 0 and torch.allclose(run.memory["b"], run.memory["a"].exp())
-        os._exit(0 if done else 1)
-    assert os.waitpid(child, 0)[1] == 0

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import stretto
 from stretto.options import Options
-from stretto.runtime.library import can_share, with_threads
 
 WIDTH = 24
 WAYS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
@@ -27,7 +26,7 @@ WAYS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 
 
 def options(threads: int, cache: Path, **others: object) -> Options:
-    return Options(library=("*",), calls="side_by_side", threads=threads, cache_dir=cache, **others)  # pyright: ignore[reportArgumentType]
+    return Options(library=("*",), threads=threads, cache_dir=cache, **others)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +78,6 @@ def branches(x: Tensor) -> Tensor:
     return torch.cat([torch.relu(x @ x) @ x, torch.tanh(x @ x.T) @ x])
 
 
-def test_calls_are_on_several_units_with_a_share_each(cache: Path, tmp_path: Path):
-    x = torch.randn(256, 256)
-    compiled = stretto.compile(branches, options=options(2, cache, dump_dir=tmp_path))
-    torch.testing.assert_close(compiled(x), branches(x), rtol=1e-3, atol=1e-3)
-    text = "".join(path.read_text() for path in tmp_path.rglob("*.txt"))
-    assert "threads 1" in text
-
-
 def test_the_threads_of_torch_are_as_before(cache: Path):
     before, x = torch.get_num_threads(), torch.randn(64, 64)
     compiled = stretto.compile(branches, options=options(2, cache))
@@ -97,21 +88,6 @@ def test_the_threads_of_torch_are_as_before(cache: Path):
     fresh.start()
     fresh.join()
     assert found == [before]
-
-
-@pytest.mark.skipif(not can_share(), reason="torch does not compute on OpenMP's threads here")
-def test_a_share_is_of_the_calling_thread_and_given_back():
-    before = torch.get_num_threads()
-    seen: list[int] = []
-    with_threads(1, lambda: seen.append(torch.get_num_threads()))
-
-    def fail() -> None:
-        raise ValueError
-
-    with pytest.raises(ValueError):
-        with_threads(1, fail)
-    assert seen == [1]
-    assert torch.get_num_threads() == before
 
 
 def test_several_python_threads_call_at_once(cache: Path):
@@ -167,5 +143,3 @@ def test_operators_that_are_left_to_torch(cache: Path):
     text = str(some.explain())
     assert "left to torch by Options.library" in text
     assert "aten.tanh" not in text
-    with pytest.raises(ValueError, match="Options.calls must be"):
-        Options(calls="all")

@@ -45,7 +45,7 @@ def test_layout_is_that_of_abi_h(build: Build):
         context.library.offset,
         context.events.offset,
         context.exception.offset,
-        context.one_thread.offset,
+        context.wake.offset,
     ]
 
 
@@ -170,7 +170,7 @@ if (unit == ctx->units - 1 && !call_library(ctx, unit, 12, operands)) return;
 def test_library_call(build: Build, units: int, deep: int):
     seen: list[tuple[int, list[int | None]]] = []
 
-    def library(call: int, operands: int, alone: int) -> None:
+    def library(call: int, operands: int) -> None:
         seen.append((call, (ctypes.c_void_p * 2).from_address(operands)[:]))
 
     program = build(CALL, buffers=2, units=units, deep=deep, library=library)
@@ -184,7 +184,7 @@ def test_library_call(build: Build, units: int, deep: int):
 def test_exception_in_a_library_call(build: Build, units: int, deep: int):
     failing = True
 
-    def library(call: int, operands: int, alone: int) -> None:
+    def library(call: int, operands: int) -> None:
         if failing:
             raise ValueError("shapes differ")
 
@@ -207,7 +207,7 @@ CROWDED = (os.cpu_count() or 1) + 1
 def test_exception_in_a_library_call_stops_the_other_units(build: Build, units: int):
     """Also where another one never waits, and comes first."""
 
-    def library(call: int, operands: int, alone: int) -> None:
+    def library(call: int, operands: int) -> None:
         raise ValueError("no")
 
     program = build(CALL + ENDLESS, buffers=2, units=units, library=library)
@@ -216,7 +216,7 @@ def test_exception_in_a_library_call_stops_the_other_units(build: Build, units: 
 
 
 def test_keyboard_interrupt_in_a_library_call_is_not_wrapped(build: Build):
-    def library(call: int, operands: int, alone: int) -> None:
+    def library(call: int, operands: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -30,7 +30,7 @@ from stretto.options import Options
 from tests.machines.cuda.cuda_programs import Case
 
 OPTIONS = Options(max_depth=50)
-SIDE_STREAM, FIRST_STREAM = 0x99, 0x200
+SIDE_STREAM = 0x99
 _LAUNCHED = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_ulonglong,
@@ -203,9 +203,6 @@ class FakeMemory:
     def on_side_stream(self) -> Generator[None]:
         with self.on(SIDE_STREAM), _Used(self.used):
             yield
-
-    def side_streams(self, count: int) -> list[int]:
-        return [FIRST_STREAM + number for number in range(count)]
 
     def words(self, words: Sequence[int]) -> Tensor:
         made = torch.tensor(words, dtype=torch.int64)

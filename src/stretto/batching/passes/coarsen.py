@@ -14,7 +14,7 @@ gone. (ACRoBat, section B.2.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -45,6 +45,7 @@ from stretto.batching.program import (
     Read,
     Record,
     Remark,
+    Return,
     Scope,
     Statement,
     Step,
@@ -54,7 +55,7 @@ from stretto.batching.program import (
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 
-# ---- How operators of a body become one `Record`: what coarsening and hoisting share.
+# ---- How operators of a body become one `Record`.
 #
 # Operators are collected while the body is read from the top, and recorded as late as possible:
 # before the first statement that reads what they make or assigns what they read, or that may
@@ -77,11 +78,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Forms blocks of those operators of one function that `joins` takes."""
+    """Forms blocks of the operators of one function."""
 
     blocks: Blocks
     uses: FunctionUses
-    joins: Callable[[Operate], bool]
     alone: bool = False
     """Each operator is a block of its own."""
     remarks: list[Remark] = field(default_factory=list[Remark])
@@ -102,7 +102,7 @@ class Former:
             group = _Group()
 
         for statement in body:
-            if isinstance(statement, Operate) and self.joins(statement):
+            if isinstance(statement, Operate):
                 if group.made.intersection(statement.targets) or group.read.intersection(
                     statement.targets
                 ):
@@ -144,15 +144,21 @@ class Former:
             return f"{_kind(statement)} between them changes a variable of the first"
         inside = Counter(variable for item in group.operates for variable in used(item))
         seen_here = all(self.uses.reads[made] == after[made] + inside[made] for made in group.made)
-        if not seen_here and leaves(statement):
+        must_run = any(item.may_raise for item in group.operates)
+        if must_run and isinstance(statement, Return):
+            return "the function ends between them"
+        if (must_run or not seen_here) and leaves(statement):
             return "a `break`, `continue` or end of a branch between them may skip the second"
         return None
 
     def record(self, operates: list[Operate]) -> list[Record]:
-        """The record of some operators, in their order; none where nothing uses what they make."""
+        """The record of some operators, in their order; none where nothing uses what they make and
+        none of them may raise."""
         inside = Counter(variable for item in operates for variable in used(item))
         made = [target for item in operates for target in item.targets]
         targets = tuple(v for v in made if self.uses.reads[v] > inside[v])
+        if not targets:
+            targets = tuple(v for item in operates if item.may_raise for v in item.targets)
         if not targets:
             return []
         inputs: dict[Hashable, Operand] = {}
@@ -211,6 +217,6 @@ class Coarsen:
         blocks = Blocks(program.blocks)
         for function in program.functions:
             uses = FunctionUses.of(function)
-            former = Former(blocks, uses, lambda _: True, alone=not self.joins)
+            former = Former(blocks, uses, alone=not self.joins)
             function.body = former.body(function.body)
             program.remarks += former.remarks

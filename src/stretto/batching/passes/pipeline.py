@@ -10,7 +10,6 @@ from stretto.batching.passes.coarsen import Coarsen
 from stretto.batching.passes.concurrent import Concurrent
 from stretto.batching.passes.gathered import GatherParameters
 from stretto.batching.passes.ghosts import AlignArms
-from stretto.batching.passes.hoist import Hoist
 from stretto.batching.passes.phases import FindPhases
 from stretto.batching.passes.tails import MoveAroundBranches
 from stretto.batching.passes.tidy import Tidy
@@ -32,9 +31,7 @@ class BatchPasses:
     tidy: equal operators are computed once, tensors that all instances share are found. reuse:
     such tensors, parameters among them, are read once per batch; otherwise they are gathered per
     row. branches: operators move into the arms of branches. phases: stages of the main function
-    run one after the other for the whole batch. hoist: products that need no recurrent value run
-    at depth 0; it is off, because what it saves in products is less than what its results cost to
-    write and to gather again (docs/batching_passes.md). concurrent: calls and iterations that do
+    run one after the other for the whole batch. concurrent: calls and iterations that do
     not depend on each other wait for values at the same time. coarsen: operators between decisions
     are one block. horizontal: products of a block that share their operand are one. ghosts: what
     follows a branch runs at one depth, whichever arm was taken. tuned: kernels are chosen as
@@ -45,7 +42,6 @@ class BatchPasses:
     reuse: bool = True
     branches: bool = True
     phases: bool = True
-    hoist: bool = False
     concurrent: bool = True
     coarsen: bool = True
     horizontal: bool = True
@@ -64,8 +60,6 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
     # Before phases are found: one that begins between two calls would keep them apart.
     yield Concurrent(finds=options.concurrent)
     yield FindPhases(finds=options.phases)
-    if options.hoist:
-        yield Hoist()
     if not options.reuse:
         yield GatherParameters()
     yield Coarsen(joins=options.coarsen)

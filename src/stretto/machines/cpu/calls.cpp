@@ -5,8 +5,6 @@
 // A result is a tensor of torch's own. Where only library calls read it, it is *held*: they get the
 // tensor, and nothing is copied. All other results are copied to where the program has them.
 // machines/cpu/calls.py makes the tables and says which buffers may be held.
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -35,12 +33,7 @@ struct Torch {  // filled by stretto_calls_configure, in this order; nonzero res
     int32_t (*remove_list)(void*);
     bool (*has_grad)();
     void (*set_grad)(bool);
-    int32_t (*threads)(uint32_t*);
-    void (*set_openmp)(int);
-    int (*set_mkl)(int);  // gives back what was set before; null without MKL
-    int (*end_threads)(int);  // omp_pause_resource_all; null where OpenMP is too old
 };
-constexpr int HARD = 2;  // omp_pause_hard
 Torch torch;
 
 // What an argument is made of, as calls.py encodes it: a code, and what belongs to it.
@@ -63,7 +56,6 @@ struct Call {
     bool is_add = false;
     const char* name = "";
     const char* overload = "";
-    int64_t threads = 0;  // 0: all
     int64_t inputs = 0;   // the operands behind them are results
     int64_t arguments = 0;
     std::vector<Operand> operands;
@@ -150,36 +142,14 @@ struct Reader {
     }
 };
 
-// OpenMP keeps the threads of a call for the next one, and they spin for milliseconds meanwhile. That
-// is right where the next call has them, too; a call with fewer shares its core with them instead, as
-// do the calls beside it. So before such a call they end, which takes some 0.1 ms; where there are none,
-// nothing. After a fork they are not there to end, but OpenMP would wait for it.
-bool is_forked = false;
-
-void end_team() {
-    if (torch.end_threads != nullptr && !is_forked) torch.end_threads(HARD);
-}
-
-// This thread's settings for one call: no gradients, and some of torch's threads.
-struct Setting {
+// No gradients are recorded on this thread for one call.
+struct WithoutGradients {
     bool grad;
-    uint32_t before = 0;
-    int mkl = 0;
-    bool fewer = false;
-    explicit Setting(int64_t threads) : grad(torch.has_grad()) {
+    WithoutGradients() : grad(torch.has_grad()) {
         if (grad) torch.set_grad(false);
-        if (threads <= 0 || torch.set_openmp == nullptr) return;
-        fewer = torch.threads(&before) == 0 && int64_t(before) > threads;
-        if (!fewer) return;
-        if (threads == 1) end_team();
-        torch.set_openmp(int(threads));
-        if (torch.set_mkl != nullptr) mkl = torch.set_mkl(int(threads));
     }
-    ~Setting() {
+    ~WithoutGradients() {
         if (grad) torch.set_grad(true);
-        if (!fewer) return;
-        torch.set_openmp(int(before));
-        if (torch.set_mkl != nullptr) torch.set_mkl(mkl);
     }
 };
 
@@ -300,7 +270,6 @@ Call read_call(const int64_t*& words) {
     call.is_add = *words++ != 0;
     call.name = reinterpret_cast<const char*>(*words++);
     call.overload = reinterpret_cast<const char*>(*words++);
-    call.threads = *words++;
     call.inputs = *words++;
     call.arguments = *words++;
     for (int64_t left = *words++; left > 0; --left) call.operands.push_back(read_operand(words));
@@ -314,7 +283,6 @@ Call read_call(const int64_t*& words) {
 
 extern "C" void stretto_calls_configure(void** functions) {
     std::memcpy(&torch, functions, sizeof(torch));
-    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 }
 
 // A table of calls, as calls.py writes it.
@@ -342,15 +310,15 @@ extern "C" void stretto_calls_remove_state(void* handle) {
 // Forgets what a run has left.
 extern "C" void stretto_calls_clear(void* state) { clear(*static_cast<State*>(state)); }
 
-// Runs a call without Python. memory: of its operands. alone: it has all threads of torch.
+// Runs a call without Python. memory: of its operands.
 // Nonzero: Python must run it; then all its operands are in the program's memory.
-extern "C" int32_t stretto_calls_run(void* handle, int64_t number, void** memory, int32_t alone) {
+extern "C" int32_t stretto_calls_run(void* handle, int64_t number, void** memory) {
     State& state = *static_cast<State*>(handle);
     const Call& call = state.table->calls[number];
     if (call.native) {
         int64_t results = int64_t(call.operands.size()) - call.inputs;
         std::vector<Word> stack(size_t(call.arguments > results ? call.arguments : results));
-        Setting setting(alone ? 0 : call.threads);
+        WithoutGradients setting;
         bool done = dispatched(state, number, memory, stack);
         bool made = done;
         for (int64_t i = 0; made && i < results; ++i) {

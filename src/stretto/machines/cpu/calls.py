@@ -32,7 +32,6 @@ from stretto.device.tree import Call, Leaf, inputs, rotating, walk
 from stretto.ops.infer import resolve
 from stretto.options import Options
 from stretto.runtime.compiler import Support
-from stretto.runtime.library import thread_functions
 
 _WORD, _TENSOR, _LIST, _SOME = range(4)
 """calls.cpp: Code."""
@@ -59,7 +58,6 @@ _FUNCTIONS = (
     "torch_delete_list",
     "aoti_torch_grad_mode_is_enabled",
     "aoti_torch_grad_mode_set_enabled",
-    "torch_get_num_threads",
 )
 
 
@@ -79,7 +77,7 @@ def _libtorch() -> ctypes.CDLL | None:
 def _functions(library: ctypes.CDLL) -> ctypes.Array[ctypes.c_void_p]:
     """The table of calls.cpp."""
     names = [getattr(library, name) for name in _FUNCTIONS]
-    words = [ctypes.cast(function, ctypes.c_void_p) for function in (*names, *thread_functions())]
+    words = [ctypes.cast(function, ctypes.c_void_p) for function in names]
     return (ctypes.c_void_p * len(words))(*words)
 
 
@@ -250,7 +248,7 @@ class NativeCalls:
     """The library calls of a program, for calls.cpp.
 
     without_python: which of them, by number, Python does not run. held: the buffers that torch
-    keeps, as `held_buffers` gives them. threads: of each call, as `Context.call_threads` has them.
+    keeps, as `held_buffers` gives them.
     """
 
     def __init__(
@@ -259,7 +257,6 @@ class NativeCalls:
         self._library = SUPPORT.load(options)
         self._texts: list[ctypes.Array[ctypes.c_char]] = []
         self.held = dict(held)
-        self.threads = (ctypes.c_int64 * len(calls))(*(call.threads for call in calls))
         self.without_python: set[int] = set()
         slots = {name: slot for slot, name in enumerate(self.held)}
         words = [len(slots), *self.held.values(), len(calls)]
@@ -292,7 +289,7 @@ class NativeCalls:
         is_add = bool(code) and call.target == _ADD and arguments == 2
         native = number in self.without_python
         inputs = sum(isinstance(item, Buffer) for item in call.inputs)
-        head = [native, is_add, text, kind, call.threads, inputs, arguments, len(buffers)]
+        head = [native, is_add, text, kind, inputs, arguments, len(buffers)]
         operands = [word for item in buffers for word in _operand(item, slots)]
         return [*map(int, head), *operands, len(code), *code]
 

@@ -19,7 +19,6 @@ from stretto.machines.cpu.calls import NativeCalls
 from stretto.machines.cpu.native import Interface, NativeProgram
 from stretto.machines.cpu.pool import HEADERS
 from stretto.machines.cpu.printer.program import Source
-from stretto.machines.cpu.ways import Ways
 from stretto.machines.machine import Executable, TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import SharedObject, compile_shared
@@ -159,8 +158,6 @@ class CpuExecutable(Executable):
         self.is_shaped = any(map(_is_dynamic, self.outputs))
         self.cuts = [self._cut(place) for place in self.outputs]
         table = LibraryTable(source.library)
-        shares = options.calls == "auto" and any(call.threads for call in source.library)
-        self.ways = Ways.of(source.text, source.library, options) if shares else None
         self.native = NativeProgram(
             self.shared.path,
             self.needs(program, options),
@@ -169,7 +166,6 @@ class CpuExecutable(Executable):
             library=table if source.library else None,
             draws=table.draws if table.draws.generators else None,
             calls=NativeCalls.made(source.library, program, options),
-            ways=self.ways,
         )
         self.runs_in_turn = has_parallel(program) and not self.native.interface.once
 

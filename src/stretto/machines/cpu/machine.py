@@ -38,9 +38,7 @@ from stretto.remarks import Remarks
 from stretto.runtime import memory_watch, probes
 from stretto.runtime.compiler import begin, build_flags, cpu, find_compiler
 from stretto.runtime.constants import CopiesAhead
-from stretto.runtime.library import can_share
 from stretto.runtime.memory_watch import tracks_pages
-from stretto.schedule.call_threads import TRIED_GAIN, is_of_calls, share_threads
 from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database, this_cpu
@@ -185,22 +183,13 @@ class CpuMachine(Machine):
         choose = self.chooser or chooser(options.kernels, units, POLICIES.get(options.policy))
         if self.measured is not None:
             choose = MeasuredChooser(choose, self.measured, this_cpu(options), units)
-        selected = select(lowered, units, options.fuse, costs, choose, remarks)
-        if options.calls == "one_by_one" or not can_share():
-            return selected
-        if options.calls == "auto" and not is_of_calls(selected.tree, costs):
-            return selected
-        gain = 0.0 if options.calls == "side_by_side" else TRIED_GAIN
-        shared = share_threads(selected.tree, units, costs, POLICIES.get(options.policy), gain)
-        return replace(selected, tree=shared)
+        return select(lowered, units, options.fuse, costs, choose, remarks)
 
     def describe(self, stages: Stages) -> Description:
         lines: list[tuple[str, str]] = []
         if isinstance(stages.executable, CpuExecutable):
             cached = stages.executable.shared.from_cache
             lines.append(("build cache", "hit" if cached else "miss, built now"))
-            if stages.executable.ways is not None:
-                lines.append(("library calls", str(stages.executable.ways)))
         return Description(lines=lines)
 
     def diagnoses(self, options: Options) -> Iterator[Diagnosis]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from stretto.errors import RunError
 from stretto.machines.cpu.calls import CallState, NativeCalls
 from stretto.machines.cpu.pool import launcher
-from stretto.machines.cpu.ways import Way, Ways
 from stretto.machines.machine import TaskEvent
 from stretto.options import Options
 from stretto.runtime.compiler import load_library
@@ -22,10 +21,9 @@ from stretto.runtime.constants import PAGE_BYTES, advise
 from stretto.runtime.library import Draws
 from stretto.runtime.results import ProgramStopped, Status, stopped
 
-LibraryCall = Callable[[int, int, int], object]
-"""`library(call, operands, alone)`: the number of the call, the address of its array of pointers,
-and whether all units of the launch share one thread, so that no other call runs meanwhile. Runs on
-the thread of the unit that calls, with the GIL."""
+LibraryCall = Callable[[int, int], object]
+"""`library(call, operands)`: the number of the call, and the address of its array of pointers. Runs
+on the thread of the unit that calls, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
 
@@ -91,10 +89,8 @@ class _Context(ctypes.Structure):
         ("run_call", ctypes.c_void_p),
         ("release_call", ctypes.c_void_p),
         ("clear_calls", ctypes.c_void_p),
-        ("call_threads", ctypes.c_void_p),
         ("sleep", ctypes.c_void_p),
         ("wake", ctypes.c_void_p),
-        ("one_thread", ctypes.c_int64),
     ]
 
 
@@ -152,7 +148,6 @@ class _Frame:
         self.context.run_call = state.run
         self.context.release_call = state.release
         self.context.clear_calls = state.clear
-        self.context.call_threads = ctypes.addressof(state.calls.threads)
 
     def set_arena(self, size: int) -> None:
         self.arena = _Memory(1)  # what was there before is given back first
@@ -173,8 +168,7 @@ class NativeProgram:
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
     library: runs the program's library calls. draws: what these draw from. calls: those of them
-        that need no Python. ways: in which of two ways they run; None is side by side where they
-        have shares of the threads.
+        that need no Python.
 
     `launches` counts the transitions from Python to the program: one per run, and one more each
     time that its arena or a list had to grow.
@@ -190,14 +184,12 @@ class NativeProgram:
         library: LibraryCall | None = None,
         draws: Draws | None = None,
         calls: NativeCalls | None = None,
-        ways: Ways | None = None,
     ) -> None:
         self.interface = interface
         self._constants = constants
         self._library = library
         self._draws = draws
         self._calls = calls
-        self._ways = ways
         self._shared_object = load_library(path)
         self._entry = ctypes.cast(self._shared_object.stretto_run, ctypes.c_void_p)
         is_small = getattr(self._shared_object, "stretto_is_small", None)
@@ -247,9 +239,7 @@ class NativeProgram:
         if in_turn:
             frame.context.in_turn = 1
         try:
-            if self._ways is None:
-                return self._run(frame, words, limits)
-            return self._ways.run(lambda way: self._run_in(way, frame, words, limits))
+            return self._run(frame, words, limits)
         finally:
             if in_turn:
                 frame.context.in_turn = 0
@@ -264,8 +254,6 @@ class NativeProgram:
         The program runs once before, so that no page of its arena is touched for the first time
         while a task is timed, and again where there were more tasks than expected."""
         frame = self._new_frame()
-        if self._ways is not None:
-            frame.context.one_thread = self._ways.kept is Way.ONE_BY_ONE
         self._run(frame, words, limits)
         frame.set_events(_FIRST_EVENTS)
         results = self._run(frame, words, limits)
@@ -276,12 +264,6 @@ class NativeProgram:
         tasks = [event for event in events if event.kernel >= 0]
         taken = [(-1 - e.kernel, e.task, e.unit) for e in events if e.kernel < 0]
         return results, tasks, taken
-
-    def _run_in(
-        self, way: Way, frame: _Frame, words: Sequence[int], limits: Sequence[int]
-    ) -> list[int]:
-        frame.context.one_thread = way is Way.ONE_BY_ONE
-        return self._run(frame, words, limits)
 
     def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
         self._pack_words(frame.words, 0, *words)

@@ -180,15 +180,13 @@ struct LibraryCall {
     Context* ctx;
     int64_t call;
     void** operands;
-    bool alone;
 };
 int32_t library_here(void* argument) {
     auto* call = static_cast<LibraryCall*>(argument);
     int state = python.ensure();
     void* result =
-        python.call(call->ctx->callable, "LLi", static_cast<long long>(call->call),
-                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)),
-                    int(call->alone));
+        python.call(call->ctx->callable, "LL", static_cast<long long>(call->call),
+                    static_cast<long long>(reinterpret_cast<intptr_t>(call->operands)));
     if (result == nullptr)
         keep_exception(call->ctx);
     else
@@ -197,9 +195,8 @@ int32_t library_here(void* argument) {
     return result == nullptr;
 }
 int32_t library(Context* ctx, int, int64_t call, void** operands) {
-    bool alone = ctx->units == 1 || ctx->switch_unit != nullptr;
-    if (ctx->calls != nullptr && ctx->run_call(ctx->calls, call, operands, alone) == 0) return 0;
-    LibraryCall request{ctx, call, operands, alone};
+    if (ctx->calls != nullptr && ctx->run_call(ctx->calls, call, operands) == 0) return 0;
+    LibraryCall request{ctx, call, operands};
     int32_t failed = on_callers_stack(library_here, &request);
     if (ctx->calls != nullptr) ctx->release_call(ctx->calls, call);
     return failed;
@@ -662,7 +659,7 @@ void begin(Context* ctx) {
 void run_units(Entry entry, Context* ctx) {
     Pool* pool = shared_pool;
     bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
-    bool room = !small && ctx->one_thread == 0 && ctx->units <= cores && launches == 1 && !pool->crowd.now();
+    bool room = !small && ctx->units <= cores && launches == 1 && !pool->crowd.now();
     if (room && pool->busy.try_to_take()) {
         bool threads = pool->has_cores(ctx->units);
         if (threads) pool->run(entry, ctx);
@@ -725,5 +722,5 @@ extern "C" void stretto_pool_layout(int64_t* out) {
     *out++ = offsetof(Context, library);
     *out++ = offsetof(Context, events);
     *out++ = offsetof(Context, exception);
-    *out++ = offsetof(Context, one_thread);
+    *out++ = offsetof(Context, wake);
 }

@@ -21,7 +21,6 @@ from stretto.machines.cuda.driver import (
 )
 from stretto.machines.cuda.graphs.builder import Arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
-from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
 from stretto.machines.cuda.launcher import GpuLauncher, InterpretedLauncher, Launcher, TorchMemory
@@ -154,8 +153,7 @@ def _executable(
 ) -> PlanExecutable:
     if arranged is None:
         return PlanExecutable(plan, sources, interface, options, launcher)
-    kind = StreamsExecutable if options.enqueue == "streams" else GraphExecutable
-    return kind(plan, sources, interface, options, launcher, arranged)
+    return GraphExecutable(plan, sources, interface, options, launcher, arranged)
 
 
 # ---- What `stretto doctor` finds out about GPUs and their compiler.

@@ -184,23 +184,6 @@ class Launcher(Protocol):
         """Enqueues a kernel behind the launch before, whatever stream that was on."""
         ...
 
-    def side_streams(self, count: int) -> Sequence[int]:
-        """Streams beside the caller's."""
-        ...
-
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        """Inside, library calls are put on a stream."""
-        ...
-
-    def event(self) -> int: ...
-    def record(self, event: int, stream: int) -> None:
-        """From now on the event is behind all that is on a stream."""
-        ...
-
-    def wait_for(self, stream: int, event: int) -> None:
-        """What is put on a stream from now on runs behind an event."""
-        ...
-
     def graph(self) -> GraphBuilder:
         """A graph without nodes so far."""
         ...
@@ -233,8 +216,6 @@ class DeviceMemory(Protocol):
     def pinned(self, words: int) -> torch.Tensor: ...
     def stream(self) -> int: ...
     def on_side_stream(self) -> AbstractContextManager[object]: ...
-    def side_streams(self, count: int) -> Sequence[int]: ...
-    def on(self, stream: int) -> AbstractContextManager[object]: ...
     def new_pool(self) -> object: ...
     def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]: ...
     def words(self, words: Sequence[int]) -> torch.Tensor: ...
@@ -247,7 +228,6 @@ class TorchMemory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.side = torch.cuda.Stream(device)
-        self.streams: dict[int, torch.cuda.Stream] = {}
         current: Callable[[int | None], int] = torch._C._cuda_getCurrentRawStream  # pyright: ignore
         self.current = current
 
@@ -265,15 +245,6 @@ class TorchMemory:
 
     def on_side_stream(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self.side)
-
-    def side_streams(self, count: int) -> Sequence[int]:
-        made = [torch.cuda.Stream(self.device) for _ in range(count)]
-        self.streams |= {stream.cuda_stream: stream for stream in made}
-        return [stream.cuda_stream for stream in made]
-
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        known = self.streams.get(stream)
-        return nullcontext() if known is None else torch.cuda.stream(known)
 
     def new_pool(self) -> object:
         return torch.cuda.graph_pool_handle()
@@ -395,30 +366,6 @@ class GpuLauncher:
         except CudaError as error:
             raise run_error(error, "the program cannot be launched") from error
 
-    def side_streams(self, count: int) -> Sequence[int]:
-        return self.torch.side_streams(count)
-
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        return self.torch.on(stream)
-
-    def event(self) -> int:
-        try:
-            return self.driver.event()
-        except CudaError as error:
-            raise run_error(error, "there is no event") from error
-
-    def record(self, event: int, stream: int) -> None:
-        try:
-            self.driver.record(event, stream)
-        except CudaError as error:
-            raise run_error(error, "the streams cannot be ordered") from error
-
-    def wait_for(self, stream: int, event: int) -> None:
-        try:
-            self.driver.wait(stream, event)
-        except CudaError as error:
-            raise run_error(error, "the streams cannot be ordered") from error
-
     @property
     def context(self) -> int:
         return self.kernels[0].context
@@ -506,21 +453,6 @@ class InterpretedLauncher:
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
         invocation.launch(stream)
-
-    def side_streams(self, count: int) -> Sequence[int]:
-        return (0,) * count
-
-    def on(self, stream: int) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def event(self) -> int:
-        return 0
-
-    def record(self, event: int, stream: int) -> None:
-        """Everything has ended."""
-
-    def wait_for(self, stream: int, event: int) -> None:
-        """Everything has ended."""
 
     def graph(self) -> GraphBuilder:
         return EmulatedGraph(self.seed)

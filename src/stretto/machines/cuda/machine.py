@@ -171,7 +171,7 @@ def _planned(stages: Stages) -> Planned:
 
 def _put_planned(stages: Stages, form: Planned) -> None:
     stages.scheduled = Scheduled(form.plan.program, form.interface)
-    stages.product = GpuProgram(form.plan, as_graph=stages.options.enqueue in ("streams", "graph"))
+    stages.product = GpuProgram(form.plan, as_graph=stages.options.enqueue == "graph")
 
 
 PLAN = BuildStage("plan", _plan, device_form("plan", "plan", Planned, _planned, _put_planned))

@@ -31,7 +31,6 @@ from stretto.schedule.policy import (
     Times,
     Writers,
     equal_blocks,
-    first_units,
     kernel_seconds,
     only_parts,
     register,
@@ -122,7 +121,7 @@ class ListPlanner:
         blocks = equal_blocks(kernel.tasks, min(max(BLOCKS, 2 * self._units), kernel.tasks))
         ready = self._ready(kernel, blocks, node, timeline)
         whole = np.maximum(timeline.free, ready.max(axis=0))
-        unit = min(first_units(kernel, self._units), key=lambda unit: float(whole[unit]))
+        unit = min(range(self._units), key=lambda unit: float(whole[unit]))
         yield (Part(unit, 0, kernel.tasks),)
         if kernel.tasks == 1:
             return

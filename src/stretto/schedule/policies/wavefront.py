@@ -24,9 +24,7 @@ from stretto.schedule.policy import (
     Placed,
     by_priority,
     equal_blocks,
-    first_units,
     kernel_seconds,
-    occupied,
     only_parts,
     part_seconds,
     register,
@@ -151,8 +149,6 @@ class _WavefrontPlanner:
 
     def _single_units(self, kernel: Kernel) -> list[int]:
         """Units worth trying for the whole kernel: where most of its inputs are, the freest."""
-        if kernel.call is not None:
-            return sorted(first_units(kernel, self._units), key=lambda unit: self._free[unit])
         regions = self._footprints.regions(kernel, Part(0, 0, kernel.tasks))
         shares = self._producers.shares(regions, self._units)
         if self._units <= 4:
@@ -171,7 +167,7 @@ class _WavefrontPlanner:
         after: set[tuple[int, int]] = set()
         shares: list[_Share] = []
         for unit, seconds, regions in self._work(node, parts):
-            start = max(self._free[u] for u in occupied(node.item, unit, self._units))
+            start = self._free[unit]
             waits = self._conflicts(node, unit, regions)
             if waits:
                 ready = max(share.finish for share in waits.values())
@@ -210,8 +206,7 @@ class _WavefrontPlanner:
             self._placed.append((node, fit))
         self._shares[node.index] = fit.shares
         for share in fit.shares:
-            for unit in occupied(node.item, share.unit, self._units):
-                self._free[unit] = share.finish
+            self._free[share.unit] = share.finish
             self._producers.add(share.unit, share.regions)
 
     def _waves(self) -> tuple[tuple[Placed, ...], ...]:

@@ -376,3 +376,16 @@ def test_the_first_of_equal_warnings() -> None:
                 function(x)
         counts.append(len(found))
     assert counts[0] == counts[1] == 1
+
+
+def compares_literals(x: Tensor) -> Any:
+    return x + 1, 1 is None  # noqa: F632
+
+
+def test_a_warning_of_the_compiler_of_python_is_not_repeated() -> None:
+    fast = stretto.compile(compares_literals, backend="interpreter")
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            fast(A)
+        assert found == []

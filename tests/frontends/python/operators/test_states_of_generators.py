@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.testing._utils import wrapper_set_seed
+from torch.utils.checkpoint import checkpoint
 
 import stretto
 from tests.frontends.python.checks import assert_same
@@ -97,10 +99,20 @@ def generator_of_numpy(x: Tensor) -> Tensor:
     return x * float(np.random.default_rng(3).random())
 
 
-RIGHT: list[Callable[..., Any]] = [in_nested_functions, in_arms, in_a_loop]
+def seeded_by_torch(x: Tensor) -> Tensor:
+    """Code of torch seeds the generator, and restores its state."""
+    return wrapper_set_seed(torch.normal, x, 1.0) + torch.rand(3)
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    """Code of torch reads the state of the generator, for a backward pass."""
+    return checkpoint(torch.nn.functional.dropout, x, use_reentrant=False)
+
+
+RIGHT: list[Callable[..., Any]] = [in_nested_functions, in_arms, in_a_loop, checkpointed]
 REFUSED: list[Callable[..., Any]] = [
     forked, forked_by_decorator, restored, made_inside, copied, read, numbers_of_python,
-    numbers_of_numpy, seeds_of_python, generator_of_numpy,
+    numbers_of_numpy, seeds_of_python, generator_of_numpy, seeded_by_torch,
 ]  # fmt: skip
 
 

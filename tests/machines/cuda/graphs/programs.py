@@ -15,7 +15,6 @@ import stretto
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.graphs.builder import arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
-from stretto.machines.cuda.graphs.streams import StreamsExecutable
 from stretto.machines.cuda.machine import gpu_program
 from stretto.options import Options
 from tests.e2e.machines import CUDA, spread
@@ -120,8 +119,7 @@ def on_fake_gpu(
     interface = entry.stages.runnable()[1]
     machine.fake.know(*interface.constants.values())
     ways = arrangements(made.plan, CUDA_COSTS)
-    kind = StreamsExecutable if options.enqueue == "streams" else GraphExecutable
-    run = kind(made.plan, made.sources, interface, options, machine, ways)
+    run = GraphExecutable(made.plan, made.sources, interface, options, machine, ways)
     filler = run._filler  # pyright: ignore
     machine.fake.know(*filler.constants.values(), *filler.tables)
     cuda.clear()

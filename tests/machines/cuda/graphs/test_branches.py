@@ -125,7 +125,7 @@ def test_random_programs_of_sizes_that_change(seed: int) -> None:
             same(fast(*inputs), program(*inputs))
 
 
-@pytest.mark.parametrize("enqueue", ["stream", "streams", "graph"])
+@pytest.mark.parametrize("enqueue", ["stream", "graph"])
 def test_nobody_waits_for_a_predicated_branch(enqueue: str) -> None:
     fast = compiled(nested, arguments(0), replace(PREDICATED, enqueue=enqueue))
     for seed in range(6):

@@ -116,8 +116,8 @@ def test_bodies_read_sizes(
 def test_the_same_on_the_emulated_gpu(
     function: Callable[..., Any], make: Callable[[int], Arguments]
 ) -> None:
-    """Also without rows and with one, and in streams, where the host decides."""
-    for enqueue in ("graph", "streams"):
+    """Also without rows and with one, and on one stream, where the host decides."""
+    for enqueue in ("graph", "stream"):
         options = stretto.Options(**{**_settings(APART), "enqueue": enqueue})
         fast = stretto.compile(function, backend=CUDA, options=options, dynamic=True)
         with torch.no_grad(), spread():

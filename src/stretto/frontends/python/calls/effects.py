@@ -370,10 +370,11 @@ def warned_explicitly(
 
 
 def _shown_by_torch(message: Any) -> None:
-    """A warning of code in C, which calls no function of Python."""
+    """A warning of code in C, which calls no function of Python. Rewritten source is compiled once
+    more; its SyntaxWarnings have been shown when it was imported."""
     if active() is None:
         _SILENCE.show(message)
-    else:
+    elif not issubclass(message.category, SyntaxWarning):
         place = place_at(1)
         record(place, partial(_warned, place), message.message, message.category)
 

@@ -55,6 +55,18 @@ _HANDLED: dict[str, tuple[type[Exception], ...]] = {
 }  # fmt: skip
 """Exceptions of methods that whoever calls them may handle, as a loop does at its end."""
 
+_OF_GENERATORS: tuple[FunctionType, ...] = tuple(
+    function
+    for function in (
+        torch.random.manual_seed,
+        torch.random.seed,
+        torch.random.set_rng_state,
+    )
+    if isinstance(function, FunctionType)
+)
+"""Functions of torch that set generators of random numbers."""
+
+
 _PLAIN = frozenset(
     (
         "CACHE", "RESUME", "COPY_FREE_VARS", "NOP", "POP_TOP", "LOAD_FAST", "LOAD_CONST",
@@ -182,6 +194,7 @@ class Redirected:
                 self._redirect(function)
 
     def _redirect(self, function: FunctionType) -> None:
+        """Redirects a function of the user, unless its own code does the same."""
         code = function.__code__
         if (
             not is_user_file(code.co_filename)
@@ -192,6 +205,11 @@ class Redirected:
             or (_is_plain(code) and code.co_name not in RESULTS)
         ):
             return
+        self.replace(function)
+
+    def replace(self, function: FunctionType) -> None:
+        """Redirects a function, whosever it is."""
+        code = function.__code__
         redirection = Redirection(function, code)
         made = _redirecting(code)
         places = (*made.co_consts, redirection)
@@ -209,9 +227,12 @@ class Redirected:
 
 @contextmanager
 def redirected(known: dict[int, Any]) -> Generator[Redirected]:
-    """Redirects the functions among `known`, and those that are found later."""
+    """Redirects the functions among `known`, those that are found later, and those of torch that
+    set generators of random numbers, which other code of torch may call."""
     made = Redirected(known)
     try:
+        for function in _OF_GENERATORS:
+            made.replace(function)
         made.update()
         yield made
     finally:

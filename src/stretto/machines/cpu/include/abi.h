@@ -36,8 +36,6 @@ enum Status : int32_t {
     NO_MEMORY = 13,      // the system refused working memory
 };
 
-enum Library : int32_t { NO_CALL = 0, CALL_ON_SEVERAL = 1, CALL_ON_ONE = 2 };  // threads of torch
-
 struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
     int64_t kernel;
     int64_t task;
@@ -49,7 +47,7 @@ struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
 struct alignas(128) Progress {
     Atomic<int64_t> value;
     uintptr_t stack_limit;  // lowest address the stack may reach; 0: unknown. Set by the pool.
-    Atomic<int32_t> in_library;  // a Library: the unit is in a library call and may sleep there
+    Atomic<int32_t> in_library;  // nonzero: the unit is in a library call and may sleep there
     Atomic<int32_t> sleepers;    // units that sleep until this one publishes more (pool.cpp)
     Atomic<int32_t> wakes;       // how often this unit has woken some
 };
@@ -96,22 +94,19 @@ struct Context {
     // Library calls without Python (calls.cpp); null: Python runs all of them. `run_call` gives back
     // nonzero where Python must run the call, and wants to know when it has (`release_call`).
     void* calls;
-    int32_t (*run_call)(void* calls, int64_t call, void** operands, int32_t alone);
+    int32_t (*run_call)(void* calls, int64_t call, void** operands);
     void (*release_call)(void* calls, int64_t call);
     void (*clear_calls)(void* calls);  // forgets what a run has left
-    const int64_t* call_threads;  // by call: threads of torch, 0 is all; null: all for each
     // Threads of a program with library calls: sleeps for a while, or until `unit` has published
     // `target`; and wakes who sleeps so for unit `self`. Null: nobody sleeps.
     void (*sleep)(Context* ctx, int unit, int64_t target);
     void (*wake)(Context* ctx, int self);
-    int64_t one_thread;  // nonzero: all units run on the caller's thread, so that calls have all threads
 };
 
 constexpr int64_t POLL_INTERVAL_NS = 50'000'000;  // a poll may wait for the GIL
 constexpr int64_t LOOK_INTERVAL_NS = 100'000;  // between two looks at a unit that is waited for
 constexpr int64_t SPIN_NS = 2'000'000;  // a wait that takes longer sleeps between its looks
-constexpr int64_t CALL_SPIN_NS = 1'000'000;  // so does one for a unit in a call on one thread
-constexpr int64_t LIBRARY_SPIN_NS = 20'000;  // or in one on several, sooner
+constexpr int64_t LIBRARY_SPIN_NS = 20'000;  // so does one for a unit in a library call, sooner
 
 inline int64_t now_ns() {
     timespec t;
@@ -183,10 +178,9 @@ STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t tar
         int64_t now = now_ns();
         if (start == 0) start = now, look = now + LOOK_INTERVAL_NS;
         // The threads of the library need this core, and where they do not get it, their system gives
-        // them a time slice only after milliseconds. A call on one thread needs only that of its unit.
+        // them a time slice only after milliseconds.
         int32_t call = ctx->progress[unit].in_library.load(__ATOMIC_RELAXED);
-        int64_t spin = call == CALL_ON_ONE ? CALL_SPIN_NS : LIBRARY_SPIN_NS;
-        if (call != NO_CALL && now - start > spin && ctx->sleep != nullptr)
+        if (call != 0 && now - start > LIBRARY_SPIN_NS && ctx->sleep != nullptr)
             ctx->sleep(ctx, unit, target);
         if (now < look) continue;
         look = now + LOOK_INTERVAL_NS;
@@ -284,10 +278,9 @@ inline bool list_left(Context* ctx, int64_t list, int64_t length) {
 // False: stopped (LIBRARY_FAILED).
 STRETTO_COLD inline bool call_library(Context* ctx, int self, int64_t call, void** operands) {
     if (stopped(ctx)) return false;
-    bool is_shared = ctx->call_threads != nullptr && ctx->call_threads[call] == 1;
-    ctx->progress[self].in_library.store(is_shared ? CALL_ON_ONE : CALL_ON_SEVERAL, __ATOMIC_RELAXED);
+    ctx->progress[self].in_library.store(1, __ATOMIC_RELAXED);
     bool done = ctx->library != nullptr && ctx->library(ctx, self, call, operands) == 0;
-    ctx->progress[self].in_library.store(NO_CALL, __ATOMIC_RELAXED);
+    ctx->progress[self].in_library.store(0, __ATOMIC_RELAXED);
     return done ? true : fail(ctx, LIBRARY_FAILED, call);
 }
 

@@ -20,6 +20,7 @@ from stretto.device.costs import CostModel
 from stretto.device.operator import Kernel
 from stretto.device.regions import Body
 from stretto.device.tree import Rotation
+from stretto.schedule.choice import RegionTime
 from stretto.schedule.footprint import Footprints, Node, Part, Parts, leaf_nodes
 from stretto.schedule.policies.list import ListPolicy
 from stretto.schedule.policies.team import TeamPolicy
@@ -32,9 +33,7 @@ from stretto.schedule.policy import (
     Writers,
     equal_blocks,
     only_parts,
-    register,
 )
-from stretto.schedule.region_time import RegionTime
 
 FEW_UNITS = 16
 """Up to as many the wavefront policy is asked, whose time grows with their square."""
@@ -204,6 +203,3 @@ def _sorted(nodes: Sequence[Node], wanted: dict[int, int]) -> Iterator[int]:
             missing[one] -= 1
             if not missing[one]:
                 heappush(ready, (wanted[one], one))
-
-
-register(SearchPolicy())
