@@ -12,10 +12,9 @@ from stretto.interp.check import size_value
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Program
 from stretto.ir.ops import ConstantOp
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
 from stretto.ir.sizes import Symbol
 from stretto.ir.symbols import symbols_of_types
+from stretto.ir.text import parse_program, print_program
 from stretto.ir.types import DType, ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.passes.manager import Pass, run_passes

@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "stretto"
 
 # From the bottom up. `text` stands below its siblings because errors are made of text.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("text",),
-    ("errors", "options"),
+    ("reader", "text"),
+    ("errors", "grammar", "options"),
     ("components", "deadline", "dumps", "failures", "locks", "progress", "remarks", "stack"),
     ("garbage",),
     ("ir",),

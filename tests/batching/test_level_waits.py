@@ -14,8 +14,8 @@ from stretto.device.text import parse_program, print_program
 from stretto.device.tree import For, leaves, walk
 from stretto.device.verifier import verify
 from stretto.errors import VerifyError
-from stretto.ir.parser import parse_program as parse
-from stretto.ir.printer import print_program as print_ir
+from stretto.ir.text import parse_program as parse
+from stretto.ir.text import print_program as print_ir
 from stretto.ir.verifier import verify as verify_ir
 from stretto.lowering.program import lower
 from stretto.lowering.targets import Updates

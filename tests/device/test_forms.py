@@ -16,7 +16,7 @@ from stretto.device.verifier import verify_form
 from stretto.errors import CodegenError, ScheduleError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.ir.parser import parse_program
+from stretto.ir.text import parse_program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cpu.templates import TEMPLATES as CPU_TEMPLATES

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 
 nan, inf = math.nan, math.inf
 FLOATS = (

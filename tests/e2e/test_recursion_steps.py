@@ -19,7 +19,7 @@ from stretto.device.verifier import verify
 from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.ir.parser import parse_program
+from stretto.ir.text import parse_program
 from stretto.lowering.program import lower
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.select import select

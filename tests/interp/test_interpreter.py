@@ -11,7 +11,7 @@ import torch
 from stretto.errors import RunError, SourceLocation
 from stretto.interp.interpreter import STACK_ENDED, evaluate, run
 from stretto.ir.core import Program
-from stretto.ir.parser import parse_program
+from stretto.ir.text import parse_program
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op
 from tests.support import program_of

@@ -8,9 +8,8 @@ import torch
 from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Block, Function, Program, Value
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
 from stretto.ir.sizes import symbol
+from stretto.ir.text import parse_program, print_program
 from stretto.ir.types import DType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import infer, relations, tensor_op

@@ -4,8 +4,6 @@ import pytest
 
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import ForOp, IfOp, TensorOp, WhileOp
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
 from stretto.ir.rewrite import (
     Definitions,
     Replacement,
@@ -21,6 +19,7 @@ from stretto.ir.rewrite import (
     users,
     uses,
 )
+from stretto.ir.text import parse_program, print_program
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op
 

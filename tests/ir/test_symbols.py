@@ -2,7 +2,6 @@
 
 import pytest
 
-from stretto.ir.parser import parse_program, parse_type
 from stretto.ir.size_parser import parse_size
 from stretto.ir.sizes import Symbol, symbol
 from stretto.ir.symbols import (
@@ -13,6 +12,7 @@ from stretto.ir.symbols import (
     rename_type,
     symbols_of_block,
 )
+from stretto.ir.text import parse_program, parse_type
 
 
 @pytest.mark.parametrize(

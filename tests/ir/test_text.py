@@ -8,10 +8,9 @@ import torch
 from stretto.errors import VerifyError
 from stretto.ir.core import Block, Function, Program, Value
 from stretto.ir.ops import LiteralOp, TensorOp
-from stretto.ir.parser import parse_program, parse_type
-from stretto.ir.printer import print_op, print_program
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import symbol
+from stretto.ir.text import parse_program, parse_type, print_op, print_program
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
 
 ALL_SYNTAX = """\

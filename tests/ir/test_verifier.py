@@ -9,7 +9,7 @@ import stretto.ops.infer  # noqa: F401  (the rules of tensor ops)
 from stretto.errors import SourceLocation, VerifyError
 from stretto.ir.core import Block, Function, Op, Program, Value
 from stretto.ir.ops import LiteralOp
-from stretto.ir.parser import parse_program
+from stretto.ir.text import parse_program
 from stretto.ir.types import INDEX
 from stretto.ir.verifier import verify
 

@@ -5,7 +5,7 @@ import torch
 
 from stretto.errors import VerifyError
 from stretto.ir.core import Value
-from stretto.ir.parser import parse_type
+from stretto.ir.text import parse_type
 from stretto.ops.infer import infer, resolve, tensor_op
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stretto.ir.ops import TensorOp
-from stretto.ir.parser import parse_program
+from stretto.ir.text import parse_program
 from stretto.ir.types import DType
 from stretto.ops.properties import is_lossless, is_random, stop_reason
 

@@ -10,8 +10,7 @@ import torch
 from stretto.interp.interpreter import Datum, run
 from stretto.ir.core import Block, Program
 from stretto.ir.ops import ForOp, TensorOp
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
+from stretto.ir.text import parse_program, print_program
 from stretto.ir.verifier import verify
 from stretto.ops.properties import is_contraction
 from stretto.passes.manager import Pass, run_passes

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.passes.cse import EliminateCommonSubexpressions
 from tests.support import check_pass, check_unchanged, program_of

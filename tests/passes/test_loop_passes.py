@@ -6,7 +6,7 @@ import pytest
 
 from stretto.ir.core import Block, Op, Program, Value
 from stretto.ir.ops import Argument, ForOp, IfOp, ListNewOp, ListPushOp, ListStackOp
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.ops.infer import tensor_op

@@ -6,7 +6,7 @@ import pytest
 
 from stretto.errors import PassError
 from stretto.ir.core import Program
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode
 from stretto.passes.fold import FoldConstants

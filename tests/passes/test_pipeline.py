@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import stretto.passes
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
+from stretto.ir.text import parse_program, print_program
 from stretto.passes.manager import Pass, Repeat, run_passes
 from stretto.passes.pipeline import pipeline
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stretto.interp.interpreter import run
-from stretto.ir.printer import print_op
+from stretto.ir.text import print_op
 from stretto.passes.manager import run_passes
 from stretto.passes.simplify import Simplify
 from tests.support import assert_same, check_pass, check_unchanged, program_of

@@ -14,7 +14,7 @@ from stretto.errors import RunError
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.ir.ops import CallOp
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.machines.cuda.costs import CudaCosts
 from stretto.options import Options

@@ -19,7 +19,7 @@ from stretto.device.costs import HOST_COSTS
 from stretto.device.verifier import verify
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.lowering.program import lower
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from stretto.device.costs import HOST_COSTS
 from stretto.ir.core import Op, Program, Value
 from stretto.ir.ops import IfOp
-from stretto.ir.printer import print_program
 from stretto.ir.rewrite import Definitions, Replacement, clone_op, clone_program, rewrite_block
+from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.passes.analyses.ops import keeps_types
 from stretto.passes.cse import EliminateCommonSubexpressions

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from stretto.ir.core import Program
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
 from stretto.ir.rewrite import clone_program
+from stretto.ir.text import parse_program, print_program
 from stretto.ir.verifier import verify
 from stretto.passes.cse import EliminateCommonSubexpressions
 from stretto.passes.dce import EliminateDeadCode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Never, TypeVar
+from collections.abc import Mapping
 
 from stretto.device.expr import (
     Access,
@@ -28,19 +27,8 @@ from stretto.device.operator import PLAIN_TEMPLATES, Template
 from stretto.errors import ScheduleError
 from stretto.ir.sizes import Maximum, Product, Size, Symbol
 from stretto.ir.types import DType
+from stretto.reader import Reader, number
 
-A = TypeVar("A")
-
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:e[-+]?\d+)?))
-      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*(?::[0-9][A-Za-z0-9_.]*)?(?:'\d+)?)
-      | (?P<sign>->|\.\.|//|[$&@#(){}\[\]<>,:=+*/%])
-      | (?P<end>$)
-    )""",
-    re.VERBOSE,
-)
 _WORDS: dict[str, bool | float] = {
     "true": True,
     "false": False,
@@ -50,108 +38,49 @@ _WORDS: dict[str, bool | float] = {
 }
 
 
-def tokens_of(text: str) -> tuple[str, ...]:
-    """The words and signs of a text."""
-    found = (match[match.lastgroup or 0] for match in _TOKEN.finditer(text))
-    return tuple(token for token in found if token)
-
-
-class ExprParser:
+class ExprParser(Reader):
     """Reads token by token; `buffers` are those declared so far, by their name in the text.
 
     templates: those of the machine that the program is for, by name.
     """
 
+    token = re.compile(
+        r"""(?P<string>"(?:[^"\\]|\\.)*")
+        | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:e[-+]?\d+)?))
+        | (?P<word>[A-Za-z_][A-Za-z0-9_.]*(?::[0-9][A-Za-z0-9_.]*)?(?:'\d+)?)
+        | (?P<sign>->|\.\.|//|[$&@#(){}\[\]<>,:=+*/%])""",
+        re.VERBOSE,
+    )
+
     def __init__(
         self, text: str, templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES
     ) -> None:
-        self._text = text
+        super().__init__(text)
         self.templates = templates
-        self._tokens: list[tuple[str, str, int]] = []
-        self._at = 0
         self.buffers: dict[str, Buffer] = {}
         self.symbols: dict[str, Symbol] = {}
-        position = 0
-        while not self._tokens or self._tokens[-1][0] != "end":
-            match = _TOKEN.match(text, position)
-            if match is None:
-                self._tokens.append(("end", "", position))
-                self._at = len(self._tokens) - 1
-                self.fail("cannot read this")
-            kind = match.lastgroup
-            assert kind is not None
-            self._tokens.append((kind, match[kind], match.start(kind)))
-            position = match.end()
 
-    def fail(self, message: str) -> Never:
-        """Raises for the token at hand."""
-        position = self._tokens[self._at][2]
-        line = self._text.count("\n", 0, position)
-        lines = self._text.splitlines() or [""]
-        source = lines[min(line, len(lines) - 1)].strip()
-        raise ScheduleError(f"line {line + 1}: {message}: {source}")
-
-    def peek(self) -> str:
-        return self._tokens[self._at][1]
-
-    def at_string(self) -> bool:
-        return self._tokens[self._at][0] == "string"
-
-    def at_integer(self) -> bool:
-        return self._tokens[self._at][0] == "number"
-
-    def end(self) -> None:
-        if self._tokens[self._at][0] != "end":
-            self.fail("expected the end of the text")
-
-    def accept(self, token: str) -> bool:
-        kind, text, _ = self._tokens[self._at]
-        if kind == "string" or text != token:
-            return False
-        self._at += 1
-        return True
-
-    def expect(self, token: str) -> None:
-        if not self.accept(token):
-            self.fail(f"expected `{token}`")
+    def error(self, message: str, line: int, column: int, source: str) -> Exception:
+        return ScheduleError(f"line {line}: {message}: {source.strip()}")
 
     def string(self) -> str:
-        return json.loads(self._next("string"))
+        return json.loads(self.next("string"))
 
     def name(self) -> str:
-        return self.string() if self.at_string() else self._next("word")
+        return self.string() if self.at("string") else self.next("word")
 
     def integer(self) -> int:
         try:
-            return int(self._next("number"))
+            return int(self.next("number"))
         except ValueError:
-            self._at -= 1
             self.fail("expected an integer")
 
     def number(self) -> bool | int | float:
         text = self.peek()
         if text in _WORDS:
-            self._at += 1
+            self.expect(text)
             return _WORDS[text]
-        text = self._next("number")
-        return int(text) if text.lstrip("-").isdecimal() else float(text)
-
-    def _next(self, kind: str) -> str:
-        found, text, _ = self._tokens[self._at]
-        if found != kind:
-            self.fail(f"expected a {kind}")
-        self._at += 1
-        return text
-
-    def items(self, item: Callable[[], A], opening: str = "(", closing: str = ")") -> tuple[A, ...]:
-        """Items between brackets, separated by commas."""
-        self.expect(opening)
-        found: list[A] = []
-        while not self.accept(closing):
-            if found:
-                self.expect(",")
-            found.append(item())
-        return tuple(found)
+        return number(self.next("number"))
 
     def declarations(self) -> None:
         """Symbols, then buffers, each declared in a line."""
@@ -164,25 +93,23 @@ class ExprParser:
             usual = self.integer() if self.accept("usually") else None
             self.symbols[name] = Symbol(name, low, high, usual)
         while self.accept("buffer"):
-            handle = self._next("word")
-            name = self.string() if self.at_string() else handle
+            handle = self.next("word")
+            name = self.string() if self.at("string") else handle
             dtype = self.dtype()
             shape = self.items(self.extent, "[", "]")
             kind = self.name()
-            slot = self.integer() if self.at_integer() else -1
+            slot = self.integer() if self.at("number") else -1
             self.buffers[handle] = Buffer(name, dtype, shape, kind, slot)
 
     def dtype(self) -> DType:
         try:
-            return DType(self._next("word"))
+            return DType(self.next("word"))
         except ValueError:
-            self._at -= 1
             self.fail("expected a dtype")
 
     def buffer(self) -> Buffer:
-        handle = self._next("word")
+        handle = self.next("word")
         if handle not in self.buffers:
-            self._at -= 1
             self.fail(f"no buffer {handle} is declared")
         return self.buffers[handle]
 
@@ -210,7 +137,7 @@ class ExprParser:
         terms: list[tuple[Atom, int]] = []
         const = 0
         while True:
-            if self.at_integer():
+            if self.at("number"):
                 coefficient = self.integer()
                 if self.accept("*"):
                     terms.append((self._atom(), coefficient))
@@ -234,18 +161,16 @@ class ExprParser:
             atom = self._compound()
             self.expect(")")
             return atom
-        word = self._next("word")
+        word = self.next("word")
         if word == "max":
             return Maximum(self.items(self.index))
         if not re.fullmatch(r"i\d+", word):
-            self._at -= 1
             self.fail("expected an iteration variable")
         return Var(int(word[1:]))
 
     def symbol(self) -> Symbol:
         name = self.name()
         if name not in self.symbols:
-            self._at -= 1
             self.fail(f"no size {name} is declared")
         return self.symbols[name]
 
@@ -274,14 +199,13 @@ class ExprParser:
             index = self.index()
             self.expect(">")
             return Position(index)
-        following = self._tokens[self._at + 1][1]
-        if self.peek() in self.buffers and following in ("[", "{"):
+        if self.peek() in self.buffers and self._at_access():
             return Load(self.access())
-        if self.at_integer() or self.peek() in ("true", "false"):
+        if self.at("number") or self.peek() in ("true", "false"):
             value = self.number()
             self.expect(":")
             return Const(value, self.dtype())
-        function = self._next("word")
+        function = self.next("word")
         dtype = self.dtype() if self.accept(":") else None
         args = self.items(self.expr)
         if dtype is None:
@@ -290,8 +214,16 @@ class ExprParser:
             dtype = args[0].dtype
         return Apply(function, args, dtype)
 
+    def _at_access(self) -> bool:
+        """Whether dims or an index follow the next token, as they do in an access to a buffer."""
+        here = self.position
+        self.next("word")
+        found = self.peek() in ("[", "{")
+        self.move(here)
+        return found
 
-# ---- The text of expressions, which `expr_parser` reads back.
+
+# ---- The text of expressions, which `ExprParser` reads back.
 #
 # Buffers are declared once and then named; `h[4*i0 + $t]` is element 4*i0 + t of h, where i0 is
 # an iteration variable and $t a register; `h{2, 8}[...]` sees h with other dims. `(i0 // 4)` and

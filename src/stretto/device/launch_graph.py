@@ -18,24 +18,12 @@ from enum import StrEnum
 from typing import Any
 
 from stretto.device.expr_text import ExprParser, ExprPrinter
-from stretto.device.grammar import (
-    DECLARATIONS,
-    INTEGER,
-    NAME,
-    Syntax,
-    block,
-    flag,
-    indented,
-    items,
-    later,
-    member,
-    pair,
-    record,
-)
+from stretto.device.grammar import INTEGER, MARK, NAME, record
 from stretto.device.operator import Piece, TileDim
 from stretto.device.plan import Guard, excludes
 from stretto.device.regions import Part, Region, overlap
 from stretto.device.syntax import GUARD, TILE_DIM
+from stretto.grammar import Syntax, block, flag, indented, items, later, member, pair
 
 STACK = "#stack"
 """Stands for the memory behind the frame, where the functions that a launch calls have theirs."""
@@ -238,8 +226,8 @@ def _neighbours(shares: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def print_graph(graph: LaunchGraph) -> str:
     printer = ExprPrinter()
-    text = "graph\n" + DECLARATIONS + "\n" + GRAPH.show(printer, graph)
-    return indented(text.replace(DECLARATIONS, "\n".join(printer.declarations())))
+    text = "graph\n" + MARK + "\n" + GRAPH.show(printer, graph)
+    return indented(text.replace(MARK, "\n".join(printer.declarations())))
 
 
 def parse_graph(text: str) -> LaunchGraph:
@@ -286,14 +274,14 @@ NODE = record(
     GraphNode,
     "node {kind} {name}[ guards {guards}][ reads {reads}][ writes {writes}]{stops}"
     "[ bodies {bodies}][ regions {regions}]",
-    kind=member(NodeKind),
+    kind=member(NodeKind, NAME),
     guards=items(GUARD),
     stops=flag("stops"),
     bodies=_GRAPHS,
     regions=block(REGION),
 )
 EDGE = record(Edge, "edge {before} {after} {reason}", before=INTEGER, after=INTEGER,
-              reason=member(Dependence))  # fmt: skip
+              reason=member(Dependence, NAME))  # fmt: skip
 GRAPH: Syntax[LaunchGraph] = record(
     LaunchGraph,
     "{name} {{\n[shares {shares}\n]nodes {nodes}\nedges {edges}\n}}",

@@ -20,24 +20,7 @@ from stretto.device.forms import (
     Packing,
     ProgramInterface,
 )
-from stretto.device.grammar import (
-    INTEGER,
-    NAME,
-    SIZE,
-    STRING,
-    Syntax,
-    block,
-    choice,
-    converted,
-    either,
-    flag,
-    headed,
-    items,
-    later,
-    lines,
-    pair,
-    record,
-)
+from stretto.device.grammar import INTEGER, NAME, SIZE, STRING, record
 from stretto.device.operator import (
     Combine,
     Kernel,
@@ -74,6 +57,19 @@ from stretto.device.tree import (
     While,
 )
 from stretto.errors import ScheduleError, SourceLocation
+from stretto.grammar import (
+    Syntax,
+    block,
+    choice,
+    converted,
+    either,
+    flag,
+    headed,
+    items,
+    later,
+    lines,
+    pair,
+)
 from stretto.ir.failure import Failure, Stop
 from stretto.ir.sizes import Size
 
@@ -110,7 +106,7 @@ def _read_argument(given: ExprParser) -> LibraryArgument:
         return given.register()
     if given.peek() == "(":
         return ARGUMENTS.read(given)
-    if given.at_string():
+    if given.at("string"):
         return given.string()
     if given.accept("none"):
         return None

@@ -27,15 +27,7 @@ from stretto.device.forms import (
     Selected,
     externals,
 )
-from stretto.device.grammar import (
-    DECLARATIONS,
-    Syntax,
-    choice,
-    converted,
-    indented,
-    lines,
-    record,
-)
+from stretto.device.grammar import DECLARATIONS, MARK, record
 from stretto.device.operator import PLAIN_TEMPLATES, Kernel, Template
 from stretto.device.plan import Action, Launch, Library, Plan
 from stretto.device.program import DeviceProgram, FrameLayout, Schedule, Small
@@ -55,6 +47,7 @@ from stretto.device.syntax import (
 )
 from stretto.device.tree import Tree, TreeFunction, map_tree
 from stretto.errors import ScheduleError
+from stretto.grammar import Syntax, choice, converted, indented, lines
 
 T = TypeVar("T")
 
@@ -104,7 +97,7 @@ def parse_program(
 def _print(syntax: Syntax[T], value: T) -> str:
     printer = ExprPrinter()
     text = syntax.show(printer, value)
-    return indented(text.replace(DECLARATIONS, "\n".join(printer.declarations())))
+    return indented(text.replace(MARK, "\n".join(printer.declarations())))
 
 
 def _parse(syntax: Syntax[T], text: str, templates: Mapping[str, type[Template]]) -> T:
@@ -138,12 +131,14 @@ def _tree(leaf: Syntax[Any]) -> Syntax[Tree[Any]]:
 LOWERED = record(
     Lowered,
     "operators\n{declarations}\n{interface}\n{tree}",
+    declarations=DECLARATIONS,
     interface=_INTERFACE,
     tree=_tree(OPERATORS),
 )
 SELECTED = record(
     Selected,
     "kernels\n{declarations}\n{interface}\n{tree}",
+    declarations=DECLARATIONS,
     interface=_INTERFACE,
     tree=_tree(KERNELS),
 )
@@ -189,6 +184,7 @@ def _program_text(word: str) -> Syntax[_ProgramText]:
         f"{word} {{units}}\n{{declarations}}\n{{interface}}\nexternals {{externals}}\n"
         "[lists {lists}\n][small {small}\n]{kernels}\n{frames}\n{functions}\n{hosts}",
         defaults={"lists": (), "small": None},
+        declarations=DECLARATIONS,
         interface=_INTERFACE,
         small=SMALL,
         kernels=lines(KERNEL),

@@ -40,10 +40,10 @@ from stretto.ir.ops import (
     TensorOp,
     WhileOp,
 )
-from stretto.ir.printer import print_op
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size, Symbol
 from stretto.ir.symbols import symbols_of_types
+from stretto.ir.text import print_op
 from stretto.locks import ForkSafeLock
 from stretto.ops.effects import generator_named
 from stretto.ops.infer import named_arguments, resolve

@@ -10,12 +10,14 @@ tables keyed by op class.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 
 from stretto.errors import SourceLocation
+from stretto.ir.sizes import Size
 from stretto.ir.types import ListType, TensorType, Type
 from stretto.remarks import Remarks
 
@@ -49,13 +51,36 @@ class Value:
 
 Lookup = Callable[[Value], Value]
 
+Attribute = None | bool | int | float | str | torch.dtype | Size
+Argument = Value | Attribute | tuple["Argument", ...]
+"""What an argument of a tensor op may be. A Value where ATen wants a number is a run-time scalar; a
+Size stands where ATen wants an int, as in `aten.expand.default(%x, (s0, 64))`."""
+
+
+def argument_values(argument: Argument) -> tuple[Value, ...]:
+    """Every value inside an argument, left to right."""
+    if isinstance(argument, Value):
+        return (argument,)
+    if isinstance(argument, tuple):
+        return tuple(value for item in argument for value in argument_values(item))
+    return ()
+
+
+def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Argument:
+    """The same argument with each value replaced."""
+    if isinstance(argument, Value):
+        return lookup(argument)
+    if isinstance(argument, tuple):
+        return tuple(map_argument(item, lookup) for item in argument)
+    return argument
+
 
 @dataclass(eq=False, slots=True)
 class Op:
     """Base of all ops. Subclasses are dataclasses whose fields say operands, attributes and blocks.
 
-    `operands` lists every value that the op itself reads (not what its blocks read), `blocks` its
-    nested blocks. `substitute` replaces operands in place (blocks excluded).
+    The operands are every value in the fields, in their order, that the op itself reads (not what
+    its blocks read).
     """
 
     results: tuple[Value, ...] = field(kw_only=True, default=())
@@ -64,12 +89,17 @@ class Op:
     name: ClassVar[str] = ""
 
     @property
+    def parts(self) -> tuple[Argument, ...]:
+        """What the fields hold besides blocks."""
+        return tuple(getattr(self, name) for name in argument_fields(type(self)))
+
+    @property
     def operands(self) -> tuple[Value, ...]:
-        raise TypeError(f"{type(self).__name__} does not declare operands")
+        return argument_values(self.parts)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return ()
+        return tuple(getattr(self, name) for name in block_fields(type(self)))
 
     @property
     def result(self) -> Value:
@@ -78,7 +108,23 @@ class Op:
         return value
 
     def substitute(self, lookup: Lookup) -> None:
-        raise TypeError(f"{type(self).__name__} does not declare substitute")
+        """Replaces operands in place, those of ops in blocks excluded."""
+        for name in argument_fields(type(self)):
+            setattr(self, name, map_argument(getattr(self, name), lookup))
+
+
+@cache
+def argument_fields(kind: type[Op]) -> tuple[str, ...]:
+    """The fields of a class of ops that hold operands or attributes."""
+    blocks = block_fields(kind)
+    return tuple(one.name for one in fields(kind) if not one.kw_only and one.name not in blocks)
+
+
+@cache
+def block_fields(kind: type[Op]) -> tuple[str, ...]:
+    """The fields of a class of ops that hold nested blocks."""
+    hints: dict[str, Any] = get_type_hints(kind)
+    return tuple(one.name for one in fields(kind) if hints[one.name] is Block)
 
 
 @dataclass(eq=False, slots=True)

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-
-from stretto.ir.core import Block, Lookup, Op, Value
+from stretto.ir.core import Argument, Block, Op, Value
 from stretto.ir.failure import Failure
 from stretto.ir.size_bounds import maximum
 from stretto.ir.sizes import Size, Symbol, ceil_div
-
-Attribute = None | bool | int | float | str | torch.dtype | Size
-Argument = Value | Attribute | tuple["Argument", ...]
-"""What an argument of a tensor op may be. A Value where ATen wants a number is a run-time scalar; a
-Size stands where ATen wants an int, as in `aten.expand.default(%x, (s0, 64))`."""
-
-
-def argument_values(argument: Argument) -> tuple[Value, ...]:
-    """Every value inside an argument, left to right."""
-    if isinstance(argument, Value):
-        return (argument,)
-    if isinstance(argument, tuple):
-        return tuple(value for item in argument for value in argument_values(item))
-    return ()
-
-
-def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Argument:
-    """The same argument with each value replaced."""
-    if isinstance(argument, Value):
-        return lookup(argument)
-    if isinstance(argument, tuple):
-        return tuple(map_argument(item, lookup) for item in argument)
-    return argument
 
 
 @dataclass(eq=False, slots=True)
@@ -44,13 +18,6 @@ class ConstantOp(Op):
     key: str
     name: ClassVar[str] = "constant"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return ()
-
-    def substitute(self, lookup: Lookup) -> None:
-        pass
-
 
 @dataclass(eq=False, slots=True)
 class LiteralOp(Op):
@@ -58,13 +25,6 @@ class LiteralOp(Op):
 
     value: bool | int | float
     name: ClassVar[str] = "literal"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return ()
-
-    def substitute(self, lookup: Lookup) -> None:
-        pass
 
 
 @dataclass(eq=False, slots=True)
@@ -82,15 +42,6 @@ class TensorOp(Op):
     args: tuple[Argument, ...] = ()
     kwargs: tuple[tuple[str, Argument], ...] = ()
     name: ClassVar[str] = "tensor"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        values = argument_values(self.args)
-        return values + tuple(v for _, item in self.kwargs for v in argument_values(item))
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.args = tuple(map_argument(item, lookup) for item in self.args)
-        self.kwargs = tuple((key, map_argument(item, lookup)) for key, item in self.kwargs)
 
 
 @dataclass(eq=False, slots=True)
@@ -113,13 +64,6 @@ class SizeOp(Op):
         assert symbol is not None
         return symbol
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.number,)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.number = lookup(self.number)
-
 
 @dataclass(eq=False, slots=True)
 class ListNewOp(Op):
@@ -127,13 +71,6 @@ class ListNewOp(Op):
 
     items: tuple[Value, ...] = ()
     name: ClassVar[str] = "list.new"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.items
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.items = tuple(lookup(item) for item in self.items)
 
 
 @dataclass(eq=False, slots=True)
@@ -144,13 +81,6 @@ class ListPushOp(Op):
     item: Value
     name: ClassVar[str] = "list.push"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list, self.item)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list, self.item = lookup(self.list), lookup(self.item)
-
 
 @dataclass(eq=False, slots=True)
 class ListExtendOp(Op):
@@ -160,13 +90,6 @@ class ListExtendOp(Op):
     rows: Value
     name: ClassVar[str] = "list.extend"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list, self.rows)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list, self.rows = lookup(self.list), lookup(self.rows)
-
 
 @dataclass(eq=False, slots=True)
 class ListGetOp(Op):
@@ -175,13 +98,6 @@ class ListGetOp(Op):
     list: Value
     index: Value
     name: ClassVar[str] = "list.get"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list, self.index)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list, self.index = lookup(self.list), lookup(self.index)
 
 
 @dataclass(eq=False, slots=True)
@@ -193,13 +109,6 @@ class ListSetOp(Op):
     item: Value
     name: ClassVar[str] = "list.set"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list, self.index, self.item)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list, self.index, self.item = lookup(self.list), lookup(self.index), lookup(self.item)
-
 
 @dataclass(eq=False, slots=True)
 class ListPopOp(Op):
@@ -208,13 +117,6 @@ class ListPopOp(Op):
     list: Value
     name: ClassVar[str] = "list.pop"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list,)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list = lookup(self.list)
-
 
 @dataclass(eq=False, slots=True)
 class ListLengthOp(Op):
@@ -222,13 +124,6 @@ class ListLengthOp(Op):
 
     list: Value
     name: ClassVar[str] = "list.length"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list,)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list = lookup(self.list)
 
 
 @dataclass(eq=False, slots=True)
@@ -243,13 +138,6 @@ class ListStackOp(Op):
 
     list: Value
     name: ClassVar[str] = "list.stack"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.list,)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.list = lookup(self.list)
 
 
 @dataclass(eq=False, slots=True)
@@ -266,14 +154,6 @@ class CheckOp(Op):
     detail: Value | None = None
     name: ClassVar[str] = "check"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.condition,) if self.detail is None else (self.condition, self.detail)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.condition = lookup(self.condition)
-        self.detail = None if self.detail is None else lookup(self.detail)
-
 
 @dataclass(eq=False, slots=True)
 class IfOp(Op):
@@ -287,17 +167,6 @@ class IfOp(Op):
     orelse: Block
     name: ClassVar[str] = "if"
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.condition,)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return (self.then, self.orelse)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.condition = lookup(self.condition)
-
 
 @dataclass(eq=False, slots=True)
 class WhileOp(Op):
@@ -307,17 +176,6 @@ class WhileOp(Op):
     condition: Block
     body: Block
     name: ClassVar[str] = "while"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.inits
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return (self.condition, self.body)
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.inits = tuple(lookup(value) for value in self.inits)
 
 
 @dataclass(eq=False, slots=True)
@@ -342,15 +200,6 @@ class ForOp(Op):
     name: ClassVar[str] = "for"
 
     @property
-    def operands(self) -> tuple[Value, ...]:
-        bounds = tuple(item for item in (self.start, self.stop) if isinstance(item, Value))
-        return (*bounds, *self.inits)
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        return (self.body,)
-
-    @property
     def index(self) -> Value:
         return self.body.params[0]
 
@@ -371,11 +220,6 @@ class ForOp(Op):
         ends = (self.start, self.stop) if self.step > 0 else (self.stop, self.start)
         return maximum(0, ceil_div(Size.of(ends[1]) - ends[0], abs(self.step))).dim
 
-    def substitute(self, lookup: Lookup) -> None:
-        self.start = lookup(self.start) if isinstance(self.start, Value) else self.start
-        self.stop = lookup(self.stop) if isinstance(self.stop, Value) else self.stop
-        self.inits = tuple(lookup(value) for value in self.inits)
-
 
 @dataclass(eq=False, slots=True)
 class CallOp(Op):
@@ -384,10 +228,3 @@ class CallOp(Op):
     function: str
     arguments: tuple[Value, ...]
     name: ClassVar[str] = "call"
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.arguments
-
-    def substitute(self, lookup: Lookup) -> None:
-        self.arguments = tuple(lookup(value) for value in self.arguments)

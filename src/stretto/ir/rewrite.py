@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from stretto.ir.core import Block, Folded, Function, Op, Program, Value
+from stretto.ir.core import Block, Folded, Function, Op, Program, Value, block_fields
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 Definitions = dict[Value, Op]
@@ -23,11 +23,8 @@ def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
 
     `mapping` gains an entry for every value that the copy defines, also inside its blocks.
     """
-    blocks: dict[str, Any] = {}
-    for item in fields(op):
-        value = getattr(op, item.name)
-        if isinstance(value, Block):
-            blocks[item.name] = clone_block(value, mapping)
+    names = block_fields(type(op))
+    blocks: dict[str, Any] = {name: clone_block(getattr(op, name), mapping) for name in names}
     results = tuple(_fresh(value, mapping) for value in op.results)
     copy = replace(op, results=results, **blocks)
     copy.substitute(lambda value: mapping.get(value, value))

@@ -1,98 +1,106 @@
-"""The tokens of a printed Program, and its types. A mistake is a VerifyError with a caret."""
+"""What a printer and a reader of Programs know: the names of values, and the tokens of types."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Never, TypeVar
+from collections.abc import Iterable
 
 from stretto.errors import VerifyError
+from stretto.ir.core import Function, Value
+from stretto.ir.rewrite import defined_values
 from stretto.ir.size_parser import parse_size
 from stretto.ir.sizes import Symbol
 from stretto.ir.types import Dim, DType, ListType, TensorType, Type
+from stretto.reader import Reader
 from stretto.text import caret
 
-Item = TypeVar("Item")
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+"""What a function or value may be called without quotes."""
 
-_TOKEN = re.compile(
-    r"""(?P<value>%[A-Za-z0-9_.]+)
-      | (?P<function>@(?:[A-Za-z_][A-Za-z0-9_.]*|"(?:[^"\\]|\\.)*"))
-      | (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))
-      | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
-      | `(?P<symbol>[^`]*)`
-      | (?P<punctuation>->|[(){}\[\]<>,:=])""",
-    re.VERBOSE,
-)
-_SPACE = re.compile(r"(?:\s|//[^\n]*)*")
 _TYPES: dict[str, DType] = {item.value: item for item in DType}
 
 
-class Scanner:
-    """A position in the text, moved on token by token."""
+class Names:
+    """The printed name of each value of a function. blocks: whether nested blocks are shown."""
+
+    def __init__(self, function: Function, *, blocks: bool = True) -> None:
+        self.blocks = blocks
+        self._names: dict[Value, str] = {}
+        self._taken: set[str] = set()
+        self._repeats: dict[str, int] = {}
+        self._numbered = 0
+        for value in defined_values(function.body):
+            if value not in self._names:
+                self._names[value] = self._choose(value.hint)
+
+    def __getitem__(self, value: Value) -> str:
+        """The name with its `%`; a value that the function does not define is marked as such."""
+        name = self._names.get(value)
+        return f"%{name}" if name is not None else f"%undefined.{value.hint or 'value'}"
+
+    def all(self, values: Iterable[Value]) -> str:
+        return ", ".join(self[value] for value in values)
+
+    def _choose(self, hint: str) -> str:
+        base = re.sub(r"[^A-Za-z0-9_.]", "_", hint)
+        if not base:
+            self._numbered += 1
+            return str(self._numbered - 1)
+        base = base if PLAIN_NAME.fullmatch(base) else f"v{base}"
+        name, repeat = base, self._repeats.get(base, 0)
+        while name in self._taken:
+            repeat += 1
+            name = f"{base}_{repeat}"
+        self._repeats[base] = repeat
+        self._taken.add(name)
+        return name
+
+
+class ProgramReader(Reader):
+    """Reads one function after another; a mistake is a VerifyError with line and caret.
+
+    symbols: what the function at hand declares. scope: the values that may be used.
+    """
+
+    token = re.compile(
+        r"""(?P<value>%[A-Za-z0-9_.]+)
+        | (?P<function>@(?:[A-Za-z_][A-Za-z0-9_.]*|"(?:[^"\\]|\\.)*"))
+        | (?P<string>"(?:[^"\\]|\\.)*")
+        | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?))
+        | (?P<word>[A-Za-z_][A-Za-z0-9_.]*)
+        | `(?P<symbol>[^`]*)`
+        | (?P<punctuation>->|[(){}\[\]<>,:=])""",
+        re.VERBOSE,
+    )
+    space = re.compile(r"(?:\s|//[^\n]*)*")
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.position = 0
+        super().__init__(text)
+        self.begin_function()
+
+    def begin_function(self) -> None:
+        """Forgets the symbols and values of the function before."""
         self.symbols: dict[str, Symbol] = {}
-        """What the function at hand declares."""
-        self.start = 0
-        """Where the last token began; errors point there."""
-        self._skip()
+        self.scope: dict[str, Value] = {}
+        self._names: set[str] = set()
 
-    def at_end(self) -> bool:
-        return self.position == len(self.text)
+    def error(self, message: str, line: int, column: int, source: str) -> VerifyError:
+        place = f"line {line}, column {column}"
+        return VerifyError(f"{place}: {message}\n{source}\n{caret(source, column - 1)}")
 
-    def fail(self, message: str) -> Never:
-        """Raises for the last token."""
-        before = self.text[: self.start]
-        line, column = before.count("\n") + 1, self.start - before.rfind("\n") - 1
-        source = (self.text.splitlines() or [""])[min(line, len(self.text.splitlines()) or 1) - 1]
-        raise VerifyError(
-            f"line {line}, column {column + 1}: {message}\n{source}\n{caret(source, column)}"
-        )
+    def define(self, name: str, type: Type) -> Value:
+        if name in self._names:
+            self.fail(f"{name} is defined twice")
+        self._names.add(name)
+        value = Value(type, "" if name[1:].isdecimal() else name[1:])
+        self.scope[name] = value
+        return value
 
-    def next(self, kind: str, what: str) -> str:
-        """The next token, which must be of that kind; `what` names it in the error."""
-        found = self.take(kind)
-        if found is None:
-            self.start = self.position
-            self.fail(f"expected {what}")
-        return found
-
-    def take(self, kind: str, text: str | None = None) -> str | None:
-        """The next token when it is of that kind (and text), else None, and nothing is read."""
-        match = _TOKEN.match(self.text, self.position)
-        if match is None or match.lastgroup != kind:
-            return None
-        if text is not None and match[kind] != text:
-            return None
-        self.start, self.position = self.position, match.end()
-        self._skip()
-        return match[kind]
-
-    def accept(self, punctuation: str) -> bool:
-        return self.take("punctuation", punctuation) is not None
-
-    def expect(self, punctuation: str) -> None:
-        if not self.accept(punctuation):
-            self.start = self.position
-            self.fail(f"expected `{punctuation}`")
-
-    def keyword(self, word: str) -> None:
-        if self.take("word", word) is None:
-            self.start = self.position
-            self.fail(f"expected `{word}`")
-
-    def separated(self, item: Callable[[], Item], close: str) -> tuple[Item, ...]:
-        """Items between commas up to `close`, which is read; a comma after the last is allowed."""
-        items: list[Item] = []
-        while not self.accept(close):
-            items.append(item())
-            if not self.accept(","):
-                self.expect(close)
-                break
-        return tuple(items)
+    def use(self) -> Value:
+        name = self.next("value", "a value")
+        if name not in self.scope:
+            self.fail(f"{name} is not defined here")
+        return self.scope[name]
 
     def type(self) -> Type:
         word = self.next("word", "a type")
@@ -120,7 +128,7 @@ class Scanner:
             self.text[first : last - 1].strip()
             for first, last in zip(pieces, [*pieces[1:], end + 1], strict=True)
         ]
-        self.position = end
+        self.move(end)
         self.expect("]")
         if texts == [""]:
             return ()
@@ -136,8 +144,3 @@ class Scanner:
             return parse_size(text, self.symbols)
         except VerifyError as error:
             self.fail(error.message)
-
-    def _skip(self) -> None:
-        match = _SPACE.match(self.text, self.position)
-        assert match is not None
-        self.position = match.end()

@@ -100,14 +100,7 @@ def symbols_of_op(op: Op) -> set[Symbol]:
     found = symbols_of_types(value.type for value in op.results)
     for block in op.blocks:
         found |= symbols_of_block(block)
-    items: list[Argument] = []
-    if isinstance(op, TensorOp):
-        items = [*op.args, *(item for _, item in op.kwargs)]
-    elif isinstance(op, ForOp):
-        items = [op.start, op.stop]
-    elif isinstance(op, SizeOp):
-        items = [op.size] if op.most is None else [op.size, op.most]
-    return found | {symbol for item in items for symbol in symbols_of_argument(item)}
+    return found.union(symbols_of_argument(op.parts))
 
 
 def symbols_of_block(block: Block) -> set[Symbol]:

@@ -32,7 +32,6 @@ from stretto.ir.ops import (
     TensorOp,
     WhileOp,
 )
-from stretto.ir.printer import print_op
 from stretto.ir.rewrite import defined_values, uses
 from stretto.ir.size_bounds import at_most, in_range
 from stretto.ir.sizes import Size
@@ -44,6 +43,7 @@ from stretto.ir.symbols import (
     symbols_of_block,
     symbols_of_types,
 )
+from stretto.ir.text import print_op
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
 
 Rule = Callable[[Program, Any], str | None]

@@ -14,9 +14,8 @@ from stretto.device.verifier import verify_form, verify_selection
 from stretto.errors import ScheduleError
 from stretto.ir.core import Program
 from stretto.ir.ops import ConstantOp
-from stretto.ir.parser import parse_program
-from stretto.ir.printer import print_program
-from stretto.ir.printer import print_program as program_text
+from stretto.ir.text import parse_program, print_program
+from stretto.ir.text import print_program as program_text
 from stretto.ir.verifier import verify as verify_program
 from stretto.lowering.function import LeftToTorch
 from stretto.lowering.program import lower

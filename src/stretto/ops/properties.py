@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from stretto.errors import OnlyInPython
-from stretto.ir.core import Op
+from stretto.ir.core import Op, argument_values
 from stretto.ir.failure import Failure, eager_class
-from stretto.ir.ops import TensorOp, argument_values
+from stretto.ir.ops import TensorOp
 from stretto.ir.size_bounds import at_most
 from stretto.ir.sizes import Size
 from stretto.ir.types import DType, TensorType

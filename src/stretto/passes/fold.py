@@ -26,18 +26,8 @@ import torch
 
 from stretto.errors import RunError, VerifyError
 from stretto.interp.interpreter import evaluate
-from stretto.ir.core import Op, Program, Value
-from stretto.ir.ops import (
-    CheckOp,
-    ConstantOp,
-    ForOp,
-    IfOp,
-    LiteralOp,
-    TensorOp,
-    WhileOp,
-    argument_values,
-    map_argument,
-)
+from stretto.ir.core import Op, Program, Value, argument_values, map_argument
+from stretto.ir.ops import CheckOp, ConstantOp, ForOp, IfOp, LiteralOp, TensorOp, WhileOp
 from stretto.ir.rewrite import Definitions, Replacement, inline_block, rewrite_block
 from stretto.ir.sizes import Size
 from stretto.ir.symbols import symbols_of_op

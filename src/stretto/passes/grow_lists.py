@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.ir.core import Block, Op, Program, Value
-from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp, argument_values
+from stretto.ir.core import Block, Op, Program, Value, argument_values
+from stretto.ir.ops import ListExtendOp, ListNewOp, ListStackOp, TensorOp
 from stretto.ir.rewrite import Definitions, all_blocks, substitute
 from stretto.ir.types import TensorType
 from stretto.ops.arguments import argument, int_argument, value_argument

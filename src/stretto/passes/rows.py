@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
-from stretto.ir.core import Op, Value
-from stretto.ir.ops import Argument, ListStackOp, TensorOp, argument_values
+from stretto.ir.core import Op, Value, argument_values
+from stretto.ir.ops import Argument, ListStackOp, TensorOp
 from stretto.ir.types import Dim, TensorType
 from stretto.ops.arguments import argument, with_arguments
 from stretto.ops.infer import named_arguments, tensor_op

@@ -24,7 +24,7 @@ from stretto.errors import BuildError, LoadError, ScheduleError
 from stretto.frontends.python import Captured
 from stretto.ir.core import Folded, Program, Value
 from stretto.ir.ops import TensorOp
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.types import ListType, TensorType
 from stretto.ir.verifier import verify
 from stretto.machines.machine import Machine, Packed, Stages

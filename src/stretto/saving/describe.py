@@ -38,7 +38,7 @@ from stretto.frontends.python import (
 from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
 from stretto.ir.core import Op, Program
 from stretto.ir.ops import CheckOp, TensorOp
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.saving.code import names_of_code, pack
 from stretto.saving.file import (
     Content,

@@ -37,8 +37,8 @@ from stretto.frontends.python.guards.guards import Guards
 from stretto.frontends.python.results.captured import ChoiceLeaf
 from stretto.frontends.python.results.inputs import key_of
 from stretto.ir.core import Program
-from stretto.ir.parser import parse_program
 from stretto.ir.sizes import Symbol, symbols_in
+from stretto.ir.text import parse_program
 from stretto.ir.types import Dim, TensorType
 from stretto.keys import Key
 from stretto.saving.code import CodeUse, check_condition, check_program

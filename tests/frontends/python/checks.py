@@ -26,7 +26,7 @@ from stretto.frontends.python import (
 )
 from stretto.interp.interpreter import run
 from stretto.ir.ops import CallOp, ForOp, IfOp, WhileOp
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.options import Debug, Options
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.machine import Stages
 from stretto.options import Options

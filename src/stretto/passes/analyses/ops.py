@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from stretto.ir.core import Block, Op, Program, Value
+from stretto.ir.core import Block, Op, Program, Value, argument_values
 from stretto.ir.ops import (
     Argument,
     ConstantOp,
@@ -23,7 +23,6 @@ from stretto.ir.ops import (
     LiteralOp,
     TensorOp,
     WhileOp,
-    argument_values,
 )
 from stretto.ir.rewrite import free_values_of_op
 from stretto.ir.size_bounds import bounds

@@ -15,8 +15,8 @@ from math import prod
 
 import torch
 
-from stretto.ir.core import Op, Value
-from stretto.ir.ops import Argument, TensorOp, argument_values
+from stretto.ir.core import Op, Value, argument_values
+from stretto.ir.ops import Argument, TensorOp
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim, DType, TensorType
 from stretto.ops.arguments import argument, value_argument, with_arguments

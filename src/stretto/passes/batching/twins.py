@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from stretto.errors import VerifyError
-from stretto.ir.core import Op, Value
+from stretto.ir.core import Op, Value, argument_values
 from stretto.ir.ops import (
     Argument,
     ConstantOp,
@@ -17,7 +17,6 @@ from stretto.ir.ops import (
     ListStackOp,
     LiteralOp,
     TensorOp,
-    argument_values,
 )
 from stretto.ir.rewrite import clone_op
 from stretto.ir.size_bounds import at_most

@@ -10,7 +10,7 @@ import torch
 
 from stretto.errors import CaptureError
 from stretto.frontends.python import capture
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.ir.verifier import verify
 from stretto.options import Debug, Options
 from tests.frontends.python.aliasing.alias_programs import AliasWriter

@@ -17,7 +17,7 @@ from torch import Tensor
 import stretto
 from stretto.frontends.python import capture
 from stretto.frontends.python.control.carry import Carry
-from stretto.ir.printer import print_program
+from stretto.ir.text import print_program
 from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same, check, run_captured
 

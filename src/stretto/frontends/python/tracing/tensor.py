@@ -23,8 +23,8 @@ import torch
 from stretto.errors import SourceLocation
 from stretto.frontends.python.tracing.locations import MARK, at
 from stretto.frontends.python.tracing.signals import BINARY, COMPARISONS, UNARY, Abort, fail
-from stretto.ir.core import Block, Value
-from stretto.ir.ops import Argument, argument_values, map_argument
+from stretto.ir.core import Block, Value, argument_values, map_argument
+from stretto.ir.ops import Argument
 from stretto.ir.sizes import Size
 from stretto.ir.types import Dim, TensorType
 

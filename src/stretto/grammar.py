@@ -1,0 +1,343 @@
+"""How values are written and read: one pattern per record serves the printer and the parser.
+
+A pattern is the text of a record with `{field}` in the place of a field's text, which has the
+syntax of the field's type unless another is given. What is between square brackets is left out
+where its fields have their defaults. Double braces are braces of the text; a line that ends with
+one opens a block, whose lines are indented.
+
+    record(Run, "run {kernel} {first} count {count}[ by {stride}]", count=either("all", INTEGER))
+
+A language has a class of readers, which knows its tokens, and a class of printers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum, StrEnum
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from stretto.reader import Reader
+
+A = TypeVar("A")
+B = TypeVar("B")
+T = TypeVar("T")
+M = TypeVar("M", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax(Generic[T]):
+    """The text of a kind of values. first: the tokens that it begins with, where they are known.
+
+    `show` takes a printer of the language, `read` a reader.
+    """
+
+    show: Callable[[Any, T], str]
+    read: Callable[[Any], T]
+    first: frozenset[str] = frozenset()
+
+
+def converted(syntax: Syntax[A], into: Callable[[A], B], back: Callable[[B], A]) -> Syntax[B]:
+    """The syntax of a record for values that are not records themselves."""
+    return Syntax(
+        lambda printer, value: syntax.show(printer, back(value)),
+        lambda given: into(syntax.read(given)),
+        syntax.first,
+    )
+
+
+# ---- small values ----------------------------------------------------------------------------
+def member(kind: type[M], name: Syntax[str]) -> Syntax[M]:
+    """A member of an enumeration, by its text."""
+    members = {one.value: one for one in kind}
+
+    def read(given: Reader) -> M:
+        text = name.read(given)
+        return members[text] if text in members else given.fail(f"{text} is not one of {members}")
+
+    return Syntax(lambda printer, value: name.show(printer, value), read)
+
+
+def flag(word: str) -> Syntax[bool]:
+    """A word that is there or not, after a space."""
+    return Syntax(lambda _, value: f" {word}" if value else "", lambda given: given.accept(word))
+
+
+def headed(word: str, syntax: Syntax[T]) -> Syntax[T]:
+    """A word before what has none of its own."""
+
+    def read(given: Reader) -> T:
+        given.expect(word)
+        return syntax.read(given)
+
+    return Syntax(
+        lambda printer, value: f"{word} {syntax.show(printer, value)}", read, frozenset({word})
+    )
+
+
+def either(word: str, other: Syntax[T]) -> Syntax[T | None]:
+    """A word in the place of None."""
+
+    def show(printer: Any, value: T | None) -> str:
+        return word if value is None else other.show(printer, value)
+
+    def read(given: Reader) -> T | None:
+        return None if given.accept(word) else other.read(given)
+
+    return Syntax(show, read)
+
+
+# ---- several values --------------------------------------------------------------------------
+def items(item: Syntax[T], opening: str = "(", closing: str = ")") -> Syntax[tuple[T, ...]]:
+    """Values in brackets, separated by commas."""
+
+    def show(printer: Any, values: tuple[T, ...]) -> str:
+        return f"{opening}{', '.join(item.show(printer, value) for value in values)}{closing}"
+
+    def read(given: Reader) -> tuple[T, ...]:
+        return given.items(lambda: item.read(given), opening, closing)
+
+    return Syntax(show, read, frozenset({opening}))
+
+
+def lines(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
+    """Values on lines of their own, as many as begin with the tokens that the syntax says."""
+
+    def show(printer: Any, values: tuple[T, ...]) -> str:
+        return "\n".join(item.show(printer, value) for value in values)
+
+    def read(given: Reader) -> tuple[T, ...]:
+        found: list[T] = []
+        while given.peek() in item.first:
+            found.append(item.read(given))
+        return tuple(found)
+
+    return Syntax(show, read, item.first)
+
+
+def block(item: Syntax[T]) -> Syntax[tuple[T, ...]]:
+    """Values in braces, each on a line of its own."""
+
+    def show(printer: Any, values: tuple[T, ...]) -> str:
+        return "\n".join(("{", *(item.show(printer, value) for value in values), "}"))
+
+    def read(given: Reader) -> tuple[T, ...]:
+        given.expect("{")
+        found: list[T] = []
+        while not given.accept("}"):
+            found.append(item.read(given))
+        return tuple(found)
+
+    return Syntax(show, read)
+
+
+def choice(cases: Mapping[type, Syntax[Any]]) -> Syntax[Any]:
+    """A value of one of several classes, told apart by the first token."""
+    by_token = {token: syntax for syntax in cases.values() for token in syntax.first}
+
+    def read(given: Reader) -> object:
+        if given.peek() not in by_token:
+            given.miss(f"one of {', '.join(by_token)}")
+        return by_token[given.peek()].read(given)
+
+    def show(printer: Any, value: object) -> str:
+        return cases[type(value)].show(printer, value)
+
+    return Syntax(show, read, frozenset(by_token))
+
+
+def later(syntax: Callable[[], Syntax[T]]) -> Syntax[T]:
+    """A syntax that is defined further down, as of what has itself inside."""
+    return Syntax(
+        lambda printer, value: syntax().show(printer, value), lambda given: syntax().read(given)
+    )
+
+
+# ---- patterns --------------------------------------------------------------------------------
+_TOKEN = re.compile(r"->|\.\.|//|[A-Za-z_][A-Za-z0-9_.]*|\S")
+_PIECE = re.compile(
+    r"\{(?P<field>\w+)\}|(?P<open>\[)|(?P<close>\])|(?P<words>(?:[^{}\[\]]|\{\{|\}\})+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Text that is printed as it is, and read token by token."""
+
+    text: str
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    syntax: Syntax[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A pattern, or an optional part of one. defaults: those of the fields of such a part."""
+
+    parts: tuple[_Words | _Field | _Pattern, ...]
+    defaults: Mapping[str, object]
+
+    @staticmethod
+    def of(
+        pieces: Iterator[re.Match[str]],
+        fields: Mapping[str, Syntax[Any]],
+        defaults: Mapping[str, object],
+    ) -> _Pattern:
+        parts: list[_Words | _Field | _Pattern] = []
+        for piece in pieces:
+            match piece.lastgroup:
+                case "field":
+                    parts.append(_Field(piece["field"], fields[piece["field"]]))
+                case "open":
+                    parts.append(_Pattern.of(pieces, fields, defaults))
+                case "close":
+                    break
+                case _:
+                    text = piece["words"].replace("{{", "{").replace("}}", "}")
+                    parts.append(_Words(text, tuple(_TOKEN.findall(text))))
+        names = (part.name for part in parts if isinstance(part, _Field))
+        own = {name: defaults[name] for name in names if name in defaults}
+        return _Pattern(tuple(parts), own)
+
+    def show(self, printer: Any, values: Mapping[str, object]) -> str:
+        found: list[str] = []
+        for part in self.parts:
+            match part:
+                case _Words(text):
+                    found.append(text)
+                case _Field(name, syntax):
+                    found.append(syntax.show(printer, values[name]))
+                case _Pattern():
+                    if any(values[name] != default for name, default in part.defaults.items()):
+                        found.append(part.show(printer, values))
+        return "".join(found)
+
+    def read(self, given: Reader, found: dict[str, Any]) -> None:
+        for part in self.parts:
+            match part:
+                case _Words(_, tokens):
+                    for token in tokens:
+                        given.expect(token)
+                case _Field(name, syntax):
+                    given.fields = found
+                    found[name] = syntax.read(given)
+                case _Pattern():
+                    if given.peek() in part.first:
+                        part.read(given, found)
+                    else:
+                        found.update(part.defaults)
+
+    @property
+    def first(self) -> frozenset[str]:
+        match self.parts[0]:
+            case _Words(_, tokens):
+                return frozenset(tokens[:1])
+            case _Field(_, syntax):
+                return syntax.first
+            case _Pattern():
+                return frozenset()
+
+
+def pattern(
+    text: str,
+    values: Callable[[T], Mapping[str, object]],
+    make: Callable[[dict[str, Any]], T],
+    fields: Mapping[str, Syntax[Any]],
+    defaults: Mapping[str, object] | None = None,
+) -> Syntax[T]:
+    """What is written by a pattern. values: what its fields are; make: a value of what was read."""
+    found = _Pattern.of(_PIECE.finditer(text), fields, defaults or {})
+
+    def read(given: Reader) -> T:
+        parts: dict[str, Any] = {}
+        found.read(given, parts)
+        return make(parts)
+
+    return Syntax(lambda printer, value: found.show(printer, values(value)), read, found.first)
+
+
+def pair(text: str, left: Syntax[A], right: Syntax[B]) -> Syntax[tuple[A, B]]:
+    """Two values, which the pattern names `left` and `right`."""
+    return pattern(
+        text,
+        lambda value: {"left": value[0], "right": value[1]},
+        lambda found: (found["left"], found["right"]),
+        {"left": left, "right": right},
+    )
+
+
+class Language:
+    """The syntaxes of the types that the fields of records have."""
+
+    def __init__(self, types: Mapping[Any, Syntax[Any]]) -> None:
+        self._types = dict(types)
+
+    def of_type(self, hint: Any) -> Syntax[Any]:
+        """The syntax of an annotated type. Records that have one are known by their class."""
+        if hint in self._types:
+            return self._types[hint]
+        parts = get_args(hint)
+        match get_origin(hint):
+            case None if isinstance(hint, type) and issubclass(hint, Enum):
+                return member(hint, self.of_type(str))
+            case origin if origin is tuple and parts[-1] is Ellipsis:
+                return items(self.of_type(parts[0]))
+            case origin if origin is tuple:
+                return pair("{left} = {right}", *map(self.of_type, parts))
+            case _ if type(None) in parts:
+                return self.of_type(reduce(or_, (p for p in parts if p is not type(None))))
+            case _:
+                raise TypeError(f"{hint} has no syntax of its own")
+
+    def record(
+        self,
+        make: type[T],
+        text: str,
+        defaults: Mapping[str, object] | None = None,
+        shown: Callable[[T], Mapping[str, object]] = lambda _: {},
+        **syntax: Syntax[Any],
+    ) -> Syntax[T]:
+        """A dataclass. defaults: of optional fields that the class itself gives none. shown: what
+        is printed as fields where it is not what the attributes of the same names hold.
+
+        What the pattern names that is no field of the class is read, but not given to the class.
+        """
+        assert is_dataclass(make)
+        known = {one.name: one.default for one in fields(make) if one.default is not MISSING}
+        names = [piece["field"] for piece in _PIECE.finditer(text) if piece["field"]]
+        hints = get_type_hints(make)
+        parts = {n: syntax[n] if n in syntax else self.of_type(hints[n]) for n in names}
+
+        def values(value: T) -> dict[str, object]:
+            other = shown(value)
+            return {n: other[n] if n in other else getattr(value, n, None) for n in parts}
+
+        made = pattern(
+            text,
+            values,
+            lambda found: cast("type[Any]", make)(**{n: found[n] for n in parts if n in hints}),
+            parts,
+            {**known, **(defaults or {})},
+        )
+        self._types.setdefault(make, made)
+        return made
+
+
+def indented(text: str) -> str:
+    """The text with the lines of each block indented, without empty lines."""
+    depth = 0
+    done: list[str] = []
+    for line in text.split("\n"):
+        if not line.strip():
+            continue
+        depth -= line.startswith("}")
+        done.append("  " * depth + line + "\n")
+        depth += line.endswith("{")
+    return "".join(done)

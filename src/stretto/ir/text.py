@@ -1,0 +1,53 @@
+"""A Program as text that a person can read, and that is read back to the same Program.
+
+Names come from the values' hints and are unique in a function; values without hint are numbered
+in order. The tensors of `constant` ops and the source locations are not part of the text. A mistake
+in a text is a VerifyError with line and caret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from stretto.grammar import indented
+from stretto.ir.core import Function, Op, Program
+from stretto.ir.scanner import Names, ProgramReader
+from stretto.ir.syntax import FUNCTION, OP
+from stretto.ir.types import Type
+
+
+def print_program(program: Program) -> str:
+    """The whole Program; `parse_program` of it gives an equal Program."""
+    return "\n".join(print_function(item) for item in program.functions.values())
+
+
+def print_function(function: Function) -> str:
+    return indented(FUNCTION.show(Names(function), function))
+
+
+def print_op(op: Op, function: Function) -> str:
+    """One op with the names it has in its function, its blocks shown as `{ ... }`."""
+    return OP.show(Names(function, blocks=False), op)
+
+
+def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Program:
+    """The Program that the text says, with the tensors its `constant` ops name."""
+    given = ProgramReader(text)
+    functions: dict[str, Function] = {}
+    while not given.at_end():
+        given.begin_function()
+        function = FUNCTION.read(given)
+        if function.name in functions:
+            given.fail(f"function @{function.name} is defined twice")
+        functions[function.name] = function
+    return Program(functions, dict(constants or {}))
+
+
+def parse_type(text: str) -> Type:
+    """A type as it is printed, as `f32[2, s0]` or `list<f32[]>`."""
+    given = ProgramReader(text)
+    found = given.type()
+    given.end("the end of the type")
+    return found
