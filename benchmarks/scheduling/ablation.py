@@ -65,7 +65,7 @@ def _without(*passes: str) -> dict[str, Options]:
 
 
 ABLATIONS = {
-    "loops": Ablation(LOOPS, _without("skew", "overlap", "unroll", "rotate", "parallel_loops")),
+    "loops": Ablation(LOOPS, _without("skew", "rotate", "parallel_loops")),
     "branches": Ablation(
         BRANCHES,
         _without(

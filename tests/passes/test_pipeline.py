@@ -73,4 +73,4 @@ def test_a_pass_is_one_file(after: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_usual_pipeline_names_all_its_passes() -> None:
     assert names(pipeline())[:2] == ["inline", "expand"]
-    assert len(set(names(pipeline()))) == 30
+    assert len(set(names(pipeline()))) == 28

@@ -28,14 +28,12 @@ from stretto.machines.emulator.machine import EmulatedExecutable
 from stretto.options import Debug, Options
 from stretto.passes.fork_calls import ForkCalls
 from stretto.passes.manager import Pass, Repeat, Target, run_passes
-from stretto.passes.overlap import Overlap
 from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.pipeline import pipeline
 from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.skew import Skew
 from stretto.passes.speculate import Speculate
 from stretto.passes.strip_mine import StripMine
-from stretto.passes.unroll import Unroll
 from stretto.passes.unroll_recursion import UnrollRecursion
 from stretto.schedule.scheduler import schedule
 from tests.backends import SPREAD, assert_close
@@ -48,8 +46,6 @@ UNITS = (2, 7, 3, 132, 1)
 """Those that are drawn more often come first."""
 CHANGING = (
     "skew",
-    "overlap",
-    "unroll",
     "speculate",
     "recursion_levels",
     "unroll_recursion",
@@ -66,7 +62,7 @@ EAGER = replace(HOST_COSTS, wait_seconds=1e-15, wake_seconds=0.0, small_waits=1e
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """uses: of the passes that are not used by cost. unroll: iterations that become one. rows:
+    """uses: of the passes that are not used by cost. rows:
     activations of a recursion at a time, and iterations of a block. uniform: as on a GPU. order:
     draws the interleaving."""
 
@@ -75,7 +71,6 @@ class Combination:
     uniform: bool = False
     fuse: bool = True
     uses: tuple[tuple[str, Use], ...] = ()
-    unroll: int = 2
     rows: int = 2
     order: int = 0
 
@@ -87,8 +82,6 @@ class Combination:
         levels = replace(EAGER, level_rows=self.rows)
         always: dict[str, Pass] = {
             "skew": Skew(always=True),
-            "overlap": Overlap(always=True),
-            "unroll": Unroll(factor=self.unroll),
             "speculate": Speculate(Target(EAGER, self.units)),
             "recursion_levels": RecursionLevels(Target(levels, self.units)),
             "unroll_recursion": UnrollRecursion(depth=1 + self.order % 2),
@@ -128,7 +121,6 @@ def combinations(draw: st.DrawFn, units: tuple[int, ...] = UNITS) -> Combination
         draw(st.booleans()),
         draw(st.booleans()),
         tuple(uses),
-        draw(st.integers(2, 5)),
         draw(st.integers(1, 4)),
         draw(st.integers(0, 9)),
     )

@@ -29,7 +29,6 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.look_up_early import LookUpEarly
 from stretto.passes.manager import Pass, Repeat, Target
 from stretto.passes.merge_branches import MergeBranches
-from stretto.passes.overlap import Overlap
 from stretto.passes.parallel_loops import ParallelLoops
 from stretto.passes.recursion_levels import RecursionLevels
 from stretto.passes.rotate import Rotate
@@ -40,7 +39,6 @@ from stretto.passes.speculate import Speculate
 from stretto.passes.split_concat import SplitConcat
 from stretto.passes.stack_layers import StackLayers
 from stretto.passes.strip_mine import StripMine
-from stretto.passes.unroll import Unroll
 from stretto.passes.unroll_recursion import UnrollRecursion
 
 
@@ -97,8 +95,6 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
         Skew(target),
         EliminateDeadCode(),
         StackLayers(target),
-        Overlap(target),
-        Unroll(target),
         StripMine(target),
         Rotate(),
         EliminateDeadCode(),
