@@ -1,6 +1,7 @@
 """Each relative link in the Markdown leads to a file, and to a heading if it names one."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,38 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
         "`[in](code.md)`\n```\n[in a](block.md)\n```\n"
     )
     assert broken_links(document) == ["gone.png", "other.md#nowhere"]
+
+
+# ---- names of files ---------------------------------------------------------------------------
+_FILE = re.compile(r"`([\w/]+\.py)`|\(([\w/]+\.py)\)|\b(\w+(?:/\w+)+\.py)")
+_FOLDERS = ("src", "tests", "checks", "benchmarks", "tools", "examples")
+_MADE_UP = frozenset(
+    ("random.py", "program.py", "model.py", "mod.py", "m.py", "x.py", "folder/file.py")
+)
+"""Files of examples, and of dumps."""
+
+
+def missing_files(text: str, files: Collection[str]) -> list[str]:
+    """Python files that a text names, by the end of their path, and that do not exist."""
+    named = {next(filter(None, found.groups())) for found in _FILE.finditer(text)} - _MADE_UP
+    return sorted(
+        name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)
+    )
+
+
+def test_files_that_are_named_exist() -> None:
+    """In the pages, but those of past decisions, and in what the package says of itself."""
+    files = [str(p.relative_to(ROOT)) for folder in _FOLDERS for p in (ROOT / folder).rglob("*.py")]
+    pages = [page for page in DOCUMENTS if "decisions" not in page.parts]
+    sources = [path for folder in ("src", "checks") for path in (ROOT / folder).rglob("*.py")]
+    found = {str(path): missing_files(path.read_text(), files) for path in (*pages, *sources)}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_a_file_that_does_not_exist_is_found() -> None:
+    text = "`gone.py` (passes/fold.py) machines/cpu/gone.py `cpu/machine.py`"
+    files = ["src/passes/fold.py", "src/machines/cpu/machine.py"]
+    assert missing_files(text, files) == ["gone.py", "machines/cpu/gone.py"]
 
 
 # ---- the glossary ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The rules of InstancePrograms, checked after the front end and after every pass.
 
 - Every variable is assigned before it is used, on every way that leads to the use. In an arm of a
-  branch on the number of a choice (`frontend/options.py`) a variable may be used that some ways to
+  branch on the number of a choice (`frontend/joins.py`) a variable may be used that some ways to
   the branch have assigned: those on which the number was chosen.
 - Break and Continue are in a loop, Leave in the scope that it names, and none of these nor a
   Return leaves a body of a Fork.

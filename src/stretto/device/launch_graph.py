@@ -3,7 +3,7 @@
 A plan (`plan.py`) says one order. A `LaunchGraph` has one node for each action of a straight-line
 stretch, numbered in the plan's order, and an edge for each pair whose order matters: two accesses
 to memory or to a register, one of which writes, or a node that may stop the run. Any order that the
-edges allow gives the same results, which `verifier/launch_graphs.py` checks. Control nodes of the
+edges allow gives the same results, which `verifier/plans.py` checks. Control nodes of the
 host are nodes that have graphs of their own, one for each part.
 
 An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and the events

@@ -201,8 +201,8 @@ class HostProgram:
 
     @property
     def kept(self) -> int:
-        """How many frozen objects are known, which are not read again (frozen.py). It drops all of
-        them when they are too many, or when none of many has been met again."""
+        """How many frozen objects are known, which are not read again (descriptor.py). It drops all
+        of them when they are too many, or when none of many has been met again."""
         return self.native.stretto_host_kept_count(self._kept)
 
     def addresses(self, pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:

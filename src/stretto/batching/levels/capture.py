@@ -71,7 +71,7 @@ _TOLERANCE = 1e-5
 
 def holds_for_few(program: Program, block: Block, least: Mapping[int, int]) -> bool:
     """Whether the Program of a block, which was captured for `ENOUGH` rows, gives what the block
-    gives for fewer. If so, its sizes begin at `least`, by group (lengths.py), afterwards.
+    gives for fewer. If so, its sizes begin at `least`, by group (tables.py), afterwards.
 
     Values are random; where the block itself raises, the program may do what it likes, as an
     instance with so few rows has ended before.
@@ -234,7 +234,7 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
 
 
 def _captured(block: Block, least: Mapping[int, int], options: Options) -> Captured:
-    """The block as it was traced. least: the least length of groups of rows (lengths.py)."""
+    """The block as it was traced. least: the least length of groups of rows (tables.py)."""
     groups = length_groups(block)
     places = [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
     lengths = {SizeSource(n, 0): SizeRange(least.get(groups[n], 0)) for n in places}

@@ -3,11 +3,11 @@
     submit ----> Waiting ----> Worker ----> run(calls) ----> Future
     (any thread)  (a bound)    (its thread)  (the batcher)
 
-`calls.py` is the interface to the batcher: a function from calls to outcomes. `stream.py` is what
-users hold, and the mixin that gives a batcher its `submit`. `waiting.py` decides which requests
-make the next batch, without threads or clocks; `worker.py` has the thread that runs batches, and
-all that threads share; `requests.py` one request and its future; `isolation.py` finds the requests
-that fail when a whole run raises; `metrics.py` counts.
+`requests.py` has the interface to the batcher, a function from calls to outcomes; one request and
+its future; and which requests make the next batch, decided without threads or clocks. `stream.py`
+is what users hold, and the mixin that gives a batcher its `submit`. `worker.py` has the thread that
+runs batches, all that threads share, and how the requests are found that fail when a whole run
+raises. `metrics.py` counts.
 """
 
 from stretto.batching.serving.metrics import Histogram, Metrics

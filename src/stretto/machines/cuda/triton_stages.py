@@ -10,8 +10,8 @@ not made. Machine code is what it would be without this.
 - ptxas says what spills when it compiles. Triton drops that, and ptxas would have to run again.
 
 And one thing is done that Triton leaves out: barriers between a caller's and a callee's accesses to
-shared memory (machine_code/hazards.py). Triton's builder puts them into its module
-(call_memory.py).
+shared memory (hazards.py). Triton's builder puts them into its module
+(triton_stages.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stretto.machines.cuda.hazards import Hazard, analysed
 # ---- Shared memory across the calls of a program, in Triton's own module of it.
 #
 # Triton 3.6 and 3.7 begin the shared memory of every function at one address, and leave two
-# things out. Barriers between a caller's and a callee's accesses (machine_code/hazards.py) are
+# things out. Barriers between a caller's and a callee's accesses (hazards.py) are
 # put in here. And a block that a function holds in shared memory over a call is overwritten where
 # the callee uses shared memory (triton-lang/triton pull request 11267): such calls are found
 # here.

@@ -26,7 +26,7 @@ from stretto.frontends.python.values.state import TracedList
 # ---- `with` in the user's code, where its context may handle what is raised inside.
 #
 # Such a context is like a `try` with handlers: what may be raised depending on the run is refused
-# inside of it (`tracing/tries.py`). Others, as torch's own, are as in Python.
+# inside of it (`tracing/frames.py`). Others, as torch's own, are as in Python.
 
 
 _EVERY = (BaseException,)
@@ -102,7 +102,7 @@ def _may_return_true(code: CodeType) -> bool:
 
 
 # ---- What patterns of `match` ask of their subject: called by rewritten code
-# (`source/matches.py`).
+# (`source/desugar.py`).
 
 
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6
@@ -185,7 +185,7 @@ def rest(value: Any, *keys: Any) -> dict[Any, Any]:
     return {key: item for key, item in value.items() if key not in keys}
 
 
-# ---- Exceptions that rewritten code notes in place of raising them (`source/exceptions.py`).
+# ---- Exceptions that rewritten code notes in place of raising them (`source/jumps.py`).
 
 
 END = "the end of an iterator"

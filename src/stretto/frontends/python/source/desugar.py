@@ -188,7 +188,7 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
 #                                         if __stretto_found_0: g(a)
 #                                         else: h()
 #
-# `calls/matching.py` has what the tests call.
+# `calls/statements.py` has what the tests call.
 
 
 class MatchLowering(ast.NodeTransformer):
@@ -342,7 +342,7 @@ def _parts(pattern: ast.pattern, subject: ast.expr) -> list[tuple[ast.pattern, a
 
 
 def _helper(function: str, *arguments: ast.expr) -> ast.expr:
-    """A call of a function of `calls/matching.py`."""
+    """A call of a function of `calls/statements.py`."""
     module = ast.Attribute(name(STAGING), "statements", ast.Load())
     given = [copy.deepcopy(item) for item in arguments]
     return ast.Call(ast.Attribute(module, function, ast.Load()), given, [])

@@ -48,7 +48,7 @@ from stretto.frontends.python.source.syntax import (
 #
 # The `try` stays for what called functions raise. `assert` raises AssertionError, and `next` in a
 # `try` with a handler for StopIteration gives a mark at the end of the iterator, which is
-# compared. `calls/raising.py` has what is called.
+# compared. `calls/statements.py` has what is called.
 
 
 RAISED = "__stretto_raised_"
@@ -176,7 +176,7 @@ def _part(function: str) -> ast.expr:
 
 
 def _helper(function: str, *arguments: ast.expr) -> ast.expr:
-    """A call of a function of `calls/raising.py`."""
+    """A call of a function of `calls/statements.py`."""
     return ast.Call(_part(function), list(arguments), [])
 
 

@@ -18,7 +18,7 @@ from stretto.frontends.python.tracing.signals import fail
 # ---- What is known of the sizes of other calls while one call is captured.
 #
 # A condition on sizes that all calls seen so far answer alike becomes a guard. One that they
-# answer differently may become a branch of the program (`control/size_branches.py`). Then each
+# answer differently may become a branch of the program (`control/branches.py`). Then each
 # arm is traced for the calls that take it: one of them stands for all. An arm in which torch
 # decides anything by its sizes cannot be one: a guard would hold for the calls that take the arm
 # only.

@@ -3,7 +3,7 @@
 Which constants a task reads often depends on nothing but its number. Such loads go ahead of the
 wait of their kernel, so that they are under way meanwhile, or ahead of the loop around it, so that
 the weights stay in the registers of the unit that uses them in every iteration. What registers have
-no room for a loop keeps in shared memory (shared_blocks.py), which is filled before the outermost
+no room for a loop keeps in shared memory (row_pieces.py), which is filled before the outermost
 loop around, at most once in a launch. What finds no room there either the task loads.
 """
 
