@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import VerifyError
+from stretto.ir.scanner import parse_size
 from stretto.ir.size_bounds import (
     at_most,
     bounds,
@@ -15,7 +16,6 @@ from stretto.ir.size_bounds import (
     substitute_symbols,
     with_maximum_outside,
 )
-from stretto.ir.size_parser import parse_size
 from stretto.ir.sizes import Size, Symbol, ceil_div, symbol, usual_value
 
 SYMBOLS = (Symbol("n"), Symbol("m", 0, 6), Symbol("k", 2, 9))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretto.ir.size_parser import parse_size
+from stretto.ir.scanner import parse_size
 from stretto.ir.sizes import Symbol, symbol
 from stretto.ir.symbols import (
     Renaming,

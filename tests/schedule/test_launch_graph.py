@@ -37,9 +37,9 @@ from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
 from stretto.options import Debug, Options
 from stretto.schedule.launch_graph import plan_graph, shared_bytes, with_own_memory
+from stretto.schedule.launch_order import arranged, implied, opara_streams
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
-from stretto.schedule.streams import arranged, implied, opara_streams
 from tests.schedule.random_trees import random_tree
 from tests.schedule.shuffled import sequence_graphs, shuffled
 from tests.schedule.trees import EAGER

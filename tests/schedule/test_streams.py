@@ -9,20 +9,18 @@ import pytest
 
 from stretto.device.launch_graph import Arrangement, ancestors
 from stretto.schedule.launch_order import (
+    Before,
     Opara,
+    all_events,
     all_orders,
+    arranged,
     breadth_first,
     depth_first,
-    program_order,
-    random_order,
-)
-from stretto.schedule.streams import (
-    Before,
-    all_events,
-    arranged,
     fewest_events,
     one_stream,
     opara_streams,
+    program_order,
+    random_order,
 )
 from stretto.simulator.devices import H200
 from stretto.simulator.graph_run import Profile

@@ -28,12 +28,14 @@ from stretto.schedule.launch_order import (
     MOST_NODES,
     Opara,
     all_orders,
+    arranged,
     breadth_first,
     depth_first,
+    one_stream,
+    opara_streams,
     program_order,
     random_order,
 )
-from stretto.schedule.streams import arranged, one_stream, opara_streams
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import (
     GraphCosts,

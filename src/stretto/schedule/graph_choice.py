@@ -17,10 +17,9 @@ from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import Branching, If, Node, Seq, children, is_loop, walk
 from stretto.errors import ScheduleError
 from stretto.schedule.alternatives import Frequencies, profiled
-from stretto.schedule.launch_order import Opara
+from stretto.schedule.launch_order import Opara, arranged, opara_streams
 from stretto.schedule.launches import Chosen, ChosenBranch, hosted, outer_leaves
 from stretto.schedule.plan import branches_apart, cannot_be_captured, make_plan
-from stretto.schedule.streams import arranged, opara_streams
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.launches import LEAST_GAIN

@@ -27,8 +27,8 @@ from stretto.machines.cuda.templates import TEMPLATES
 from stretto.options import BRANCHES, Options
 from stretto.schedule import graph_choice
 from stretto.schedule.launch_graph import plan_graph
+from stretto.schedule.launch_order import implied
 from stretto.schedule.launches import Chosen
-from stretto.schedule.streams import implied
 from tests.e2e.machines import CUDA, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import (

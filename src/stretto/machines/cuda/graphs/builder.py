@@ -27,8 +27,7 @@ from stretto.machines.cuda.interpretation import Interpretation
 from stretto.machines.cuda.launch import Invocation
 from stretto.schedule.alternatives import profiles_of
 from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import Opara, program_order
-from stretto.schedule.streams import arranged, opara_streams
+from stretto.schedule.launch_order import Opara, arranged, opara_streams, program_order
 from stretto.simulator.devices import device_for
 
 GraphNode = int
