@@ -42,43 +42,6 @@ func @main(%x: f32[6, 4], %h0: f32[4], %g0: f32[4]) -> (f32[4], f32[4]) {
 }
 """
 
-TAGGED = """
-func @main(%x: f32[5, 4], %h0: f32[4]) -> (f32[4], f32[5, 4]) {
-  %v = constant "v" : f32[4, 4]
-  %w = constant "w" : f32[4, 4]
-  %none = list.new() : list<f32[4]>
-  %h, %ys = for %t in (0, 5, 1) carry (%p = %h0, %l = %none) {
-    %x_t = aten.select.int(%x, 0, %t) : f32[4]
-    %a, %i = aten.sort.default(%x_t, 0) : f32[4], i64[4]
-    %m = aten.linear.default(%p, %v) : f32[4]
-    %s = aten.add.Tensor(%m, %a) : f32[4]
-    %y = aten.tanh.default(%s) : f32[4]
-    %b = aten.linear.default(%y, %w) : f32[4]
-    %c, %j = aten.sort.default(%b, 0) : f32[4], i64[4]
-    %k = list.push(%l, %c) : list<f32[4]>
-    yield %y, %k
-  } : f32[4], list<f32[4]>
-  %all = list.stack(%ys) : f32[5, 4]
-  return %h, %all
-}
-"""
-
-FILLED = """
-func @main(%x: f32[5, 4]) -> (f32[5, 4]) {
-  %w = constant "w" : f32[4, 4]
-  %none = list.new() : list<f32[4]>
-  %ys = for %t in (0, 5, 1) carry (%l = %none) {
-    %x_t = aten.select.int(%x, 0, %t) : f32[4]
-    %a, %i = aten.sort.default(%x_t, 0) : f32[4], i64[4]
-    %b = aten.linear.default(%a, %w) : f32[4]
-    %k = list.push(%l, %b) : list<f32[4]>
-    yield %k
-  } : list<f32[4]>
-  %all = list.stack(%ys) : f32[5, 4]
-  return %all
-}
-"""
-
 UNTIL = """
 func @main(%x: f32[4]) -> (f32[4]) {
   %w = constant "w" : f32[4, 4]
@@ -174,8 +137,6 @@ func @f(%n: i64[], %x: f32[7, 4], %left: i64[7], %right: i64[7]) -> (f32[4]) {
 
 KINDS = {
     "skew": LAYERS,
-    "overlap": TAGGED,
-    "unroll": FILLED,
     "rotate": UNTIL,
     "parallel_loops": APART,
     "fork_calls": TREE,
@@ -187,7 +148,6 @@ KINDS = {
 USES: dict[str, tuple[tuple[str, Use], ...]] = {
     "rotate": (),
     "recursion": (),
-    "unroll": (("unroll", "always"), ("batch_loops", "never")),
 }
 """Where it is not the pass itself that is told: it has no choice, or another would be first."""
 CHOICES = ["auto", *sorted(POLICIES)]
