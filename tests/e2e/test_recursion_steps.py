@@ -176,7 +176,7 @@ def test_an_option_keeps_calls() -> None:
         with torch.no_grad():
             torch.testing.assert_close(fast(*data), model(*data), rtol=1e-4, atol=1e-5)
         assert ("encode_walk" in fast.explain()) == is_by_levels
-    with pytest.raises(ValueError, match=r"Options\.recursion"):
+    with pytest.raises(ValueError, match=r"Debug\.recursion"):
         stretto.Options(debug=stretto.Debug(recursion="rows"))
 
 
