@@ -22,7 +22,7 @@ from stretto.machines.cpu.printer.program import print_program
 from stretto.machines.cpu.select import select
 from stretto.machines.cuda.costs import CUDA_COSTS
 from stretto.machines.cuda.device import emulated_cuda_executable
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan
 from stretto.machines.cuda.select import select as select_cuda
 from stretto.machines.emulator.machine import EmulatedExecutable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stretto.compiler import Compiler
+from stretto.call.compiler import Compiler
 
 LONG_SECONDS = 15.0
 _PROPERTY = "long compilation"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.errors import VerifyError
 from stretto.ir.core import Program
 from stretto.machines import registry

@@ -14,7 +14,7 @@ from torch._dynamo import mark_dynamic, mark_static, maybe_mark_dynamic
 
 import stretto
 from stretto import BuildError, CaptureError
-from stretto.build import begin
+from stretto.call.compiler import begin
 from stretto.errors import VerifyError
 from stretto.frontends.python import capture
 from stretto.ir.core import Program
@@ -310,11 +310,11 @@ def test_an_error_without_a_text_leaves_a_program_for_each_size(
         raise AssertionError("a defect")
 
     with caplog.at_level("INFO", "stretto"), monkeypatch.context() as patched:
-        patched.setattr("stretto.build.begin", _only_for_sizes(refused))
+        patched.setattr("stretto.call.compiler.begin", _only_for_sizes(refused))
         compiled = check(layer, rows(5, 7, 9), programs=3)
     assert "VerifyError" in compiled.explain()
     assert "layer has a program for each size: VerifyError" in caplog.text
-    monkeypatch.setattr("stretto.build.begin", _only_for_sizes(broken))
+    monkeypatch.setattr("stretto.call.compiler.begin", _only_for_sizes(broken))
     with pytest.raises(AssertionError, match="a defect"):
         check(layer, rows(5, 7))
 
@@ -344,7 +344,7 @@ def test_a_function_that_cannot_be_captured_is_tried_once_with_symbols(
     def refused(x: torch.Tensor) -> Any:
         return x * 2 if x.shape[0] == 5 else [0] * int(x.sum())
 
-    monkeypatch.setattr("stretto.compiler.capture", counted)
+    monkeypatch.setattr("stretto.call.compiler.capture", counted)
     compiled = stretto.compile(refused, backend="interpreter")
     compiled(torch.ones(5))
     for size in (6, 7, 8):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from tests.test_dynamic import BACKENDS
 
 

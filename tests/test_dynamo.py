@@ -19,7 +19,7 @@ from torch._higher_order_ops.scan import scan as torch_scan
 from torch.utils import _pytree as pytree
 
 import stretto
-from stretto import dynamo
+from stretto.call import dynamo
 from stretto.errors import CaptureError, StrettoWarning
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from stretto.errors import ScheduleError
 from stretto.machines.cuda.compile import compile_source
 from stretto.machines.cuda.machine import gpu_program

@@ -18,9 +18,9 @@ from stretto.machines.cuda.driver import COOPERATIVE_LAUNCH_TOO_LARGE
 from stretto.machines.cuda.executable import CudaExecutable
 from stretto.machines.cuda.graphs.builder import Arrangements, arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import CUDA, EmulatedCudaMachine, gpu_program
 from stretto.machines.cuda.packed import unpack
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Packed, Stages
 from stretto.machines.registry import register

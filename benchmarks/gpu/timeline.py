@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import gpu_program
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 
 from ..harness import relative_error

@@ -22,7 +22,7 @@ import torch
 import typer
 
 from benchmarks.models.nasbench import NASBenchConfig, make
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.device.normalize import normalize
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram, Item, Run, Schedule, Signal, Wait

@@ -7,6 +7,7 @@
 >>> results = many(instances)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stretto.errors import (
@@ -29,13 +30,13 @@ from stretto.errors import (
 from stretto.options import Debug, Options
 
 if TYPE_CHECKING:
-    from stretto.api import Compiled, compile
     from stretto.batching.batched import Batched, batch
     from stretto.batching.compiled import flatten
     from stretto.batching.markers import concurrent, phase
+    from stretto.call.compiled import Compiled, compile
+    from stretto.call.loaded import Loaded, load
     from stretto.extending.declare import kernel
     from stretto.machines.cuda.graphs.store import graph_memory, limit_graph_memory
-    from stretto.saving.loaded import Loaded, load
 
 __version__ = "0.1.0"
 
@@ -72,44 +73,26 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "Batched": "batching.batched",
+    "Compiled": "call.compiled",
+    "Loaded": "call.loaded",
+    "batch": "batching.batched",
+    "compile": "call.compiled",
+    "concurrent": "batching.markers",
+    "flatten": "batching.compiled",
+    "graph_memory": "machines.cuda.graphs.store",
+    "kernel": "extending.declare",
+    "limit_graph_memory": "machines.cuda.graphs.store",
+    "load": "call.loaded",
+    "phase": "batching.markers",
+}
+"""Modules of the names that are imported on first use: they import torch and every stage."""
+
+
 def __getattr__(name: str) -> Any:
-    """These are imported on first use: they bring torch and every stage along."""
-    if name in ("compile", "Compiled"):
-        from stretto import api as module
-
-        globals()["Compiled"] = module.Compiled
-        globals()["compile"] = module.compile
-        return globals()[name]
-    if name in ("batch", "Batched"):
-        from stretto.batching import batched
-
-        globals()["Batched"] = batched.Batched
-        globals()["batch"] = batched.batch
-        return globals()[name]
-    if name in ("concurrent", "phase"):
-        from stretto.batching import markers
-
-        globals()[name] = getattr(markers, name)
-        return globals()[name]
-    if name in ("graph_memory", "limit_graph_memory"):
-        from stretto.machines.cuda.graphs import store
-
-        globals()[name] = getattr(store, name)
-        return globals()[name]
-    if name == "kernel":
-        from stretto.extending import declare
-
-        globals()["kernel"] = declare.kernel
-        return globals()[name]
-    if name == "flatten":
-        from stretto.batching import compiled
-
-        globals()["flatten"] = compiled.flatten
-        return globals()[name]
-    if name in ("load", "Loaded"):
-        from stretto.saving import loaded
-
-        globals()["Loaded"] = loaded.Loaded
-        globals()["load"] = loaded.load
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a name of the package on its first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"stretto.{_MODULES[name]}"), name)
+    return value

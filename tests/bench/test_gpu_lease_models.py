@@ -39,7 +39,7 @@ from benchmarks.gpu.systems import prepare as prepare_system
 from benchmarks.harness import reference_outputs, relative_error
 from benchmarks.models import ZOO
 from benchmarks.peers.base import Skipped
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.frontends.python import capture
 from stretto.machines.cuda import device as cuda_device
 from stretto.machines.cuda import machine as cuda_machine

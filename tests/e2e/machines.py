@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import stretto
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from stretto.machines.cpu.executable import CpuExecutable
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.registry import find_machine, known_machines, registered
 from stretto.options import Debug, Options
 from tests.frontends.python.checks import assert_same

@@ -63,7 +63,7 @@ def sharing(result: Any, kept: Any) -> list[int]:
     return [found.index(item) for item in found]
 
 
-def check(step: Step, backend: str = "interpreter") -> stretto.api.Compiled:
+def check(step: Step, backend: str = "interpreter") -> stretto.call.compiled.Compiled:
     """Compare some calls with eager PyTorch; tensors and objects stay the same ones, too."""
     fast = stretto.compile(step, backend=backend)
     mine, other = State(), State()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import stretto
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from stretto.options import Options
 from stretto.runtime import memory_watch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.models import ZOO, build
-from stretto.build import build as build_stages
+from stretto.call.compiler import build as build_stages
 from stretto.frontends.python import capture
 from stretto.machines.cuda.compile import CompiledTriton
 from stretto.machines.cuda.machine import CUDA, gpu_program

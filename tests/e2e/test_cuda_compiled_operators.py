@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import stretto
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.machines.cuda.machine import CUDA, gpu_program
 from stretto.options import Options
 from tests.e2e.machines import CUDA as EMULATED

@@ -13,17 +13,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stretto
+from stretto.call.compiler import device_of
 from stretto.device.program import DeviceProgram, Schedule, Signal
 from stretto.device.tree import map_tree
 from stretto.device.verifier import verify
 from stretto.errors import BuildError, CaptureError, RunError, ScheduleError, VerifyError
 from stretto.machines.cuda.device import emulated_cuda_executable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import CUDA as CUDA_MACHINE
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.program import print_plan, print_program
 from stretto.machines.cuda.printer.source import HOST
 from stretto.options import Options
-from stretto.placement import device_of
 from stretto.runtime.results import DeadlockError, ProgramStopped, Status
 from stretto.schedule.plan import make_plan
 from tests.backends import built_cuda

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import stretto
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.options import Options
 from stretto.schedule.plan import make_plan
 from tests.e2e.machines import CUDA, check, on_cuda, spread

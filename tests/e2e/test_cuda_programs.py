@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stretto.errors import RunError
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.runtime.results import ProgramStopped, Status
 from tests.backends import assert_close, built_cuda
 from tests.e2e.cases.case import Case, expected, why_stopped

@@ -446,13 +446,13 @@ def test_the_statement_that_makes_a_view_is_cut(monkeypatch: pytest.MonkeyPatch)
         return (b + 1) * f + c.sum() + d + g
 
     captures = list[str]()
-    capture = stretto.compiler.capture
+    capture = stretto.call.compiler.capture
 
     def counted(function: Any, *args: Any, **kwargs: Any) -> Any:
         captures.append(function.__name__)
         return capture(function, *args, **kwargs)
 
-    monkeypatch.setattr("stretto.compiler.capture", counted)
+    monkeypatch.setattr("stretto.call.compiler.capture", counted)
     fast = stretto.compile(viewed, backend="interpreter", fallback=True)
     for x in (X, X + 1, X):
         assert_same(fast(x), viewed(x))
@@ -566,7 +566,7 @@ def test_a_stage_that_fails_is_not_hidden(
         y.numpy()
         return y * 3
 
-    monkeypatch.setattr("stretto.compiler.build", fail)
+    monkeypatch.setattr("stretto.call.compiler.build", fail)
     for function in (cut, torch.tanh) if fallback else (torch.tanh,):
         with pytest.raises(kind, match="a defect"):
             stretto.compile(function, backend="interpreter", fallback=fallback)(X)

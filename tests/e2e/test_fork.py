@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import stretto
-from stretto import compiler
+from stretto.call import compiler
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

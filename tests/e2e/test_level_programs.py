@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.device.operator import Kernel, Operator
 from stretto.device.program import Wait
 from stretto.device.regions import Body

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.interp.interpreter import run
 from stretto.ir.core import Program
 from stretto.machines.emulator.machine import MACHINES

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.device.program import DeviceProgram
 from stretto.device.text import parse_program, print_program
 from stretto.device.verifier import verify

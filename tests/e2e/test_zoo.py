@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import stretto
 from benchmarks.models import CORE, ZOO, build
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from stretto.options import Debug, Options
 from tests.e2e.machines import native, spread, units_of
 from tests.sampling import sampled

@@ -15,7 +15,7 @@ from torch import Tensor
 import stretto
 from checks.mutation import mutate
 from stretto import Options
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.device.expr import Apply
 from stretto.device.operator import Operator
 from stretto.device.program import DeviceProgram

@@ -12,7 +12,7 @@ import torch
 
 import stretto
 from stretto import Options
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.device.user_kernels import UserKernel, kernel_for
 from stretto.errors import BuildError, RunError
 from stretto.frontends.python import capture

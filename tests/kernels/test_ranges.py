@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import stretto
+from stretto.call.entry import Entry
 from stretto.device.tree import If, walk
-from stretto.entry import Entry
 
 
 class Convolutions(torch.nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.entry import Entry
+from stretto.call.entry import Entry
 from stretto.lowering.lazy import joints
 from tests.support import program_of
 

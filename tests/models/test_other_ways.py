@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import stretto
-from stretto import dynamo
+from stretto.call import dynamo
 from tests.models.configs import TORCHVISION, TRANSFORMERS, torchvision
 from tests.models.test_models import assert_close
 from tests.sampling import sampled

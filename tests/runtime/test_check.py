@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import stretto
-from stretto.api import Compiled
+from stretto.call.compiled import Compiled
 from stretto.errors import RunError, VerifyError
 from stretto.options import Options
 from stretto.runtime.check import Checker, differences

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import stretto
+from stretto.call import loaded, saved_file
 from stretto.errors import LoadError
-from stretto.saving import file, loaded
 
 
 class Model(nn.Module):
@@ -53,8 +53,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def content(original: Path) -> file.Content:
-    return file.read(original)
+def content(original: Path) -> saved_file.Content:
+    return saved_file.read(original)
 
 
 @pytest.fixture(autouse=True)
@@ -153,22 +153,24 @@ def test_a_header_that_declares_a_huge_tensor(tmp_path: Path) -> None:
 
 
 # ---- intent: all digests are right -----------------------------------------------------------
-def refused(content: file.Content, tmp_path: Path, **changes: Any) -> str:
+def refused(content: saved_file.Content, tmp_path: Path, **changes: Any) -> str:
     """The message with which a changed file is refused."""
     whole = {"manifest": content.manifest, "texts": content.texts, "tensors": content.tensors}
     path = tmp_path / "made"
-    file.write(path, file.Content(**{**whole, **changes}))
+    saved_file.write(path, saved_file.Content(**{**whole, **changes}))
     with pytest.raises(LoadError) as caught:
         load(path)
     return str(caught.value)
 
 
-def test_another_format(content: file.Content, tmp_path: Path) -> None:
-    message = refused(content, tmp_path, manifest={**content.manifest, "format": file.FORMAT + 1})
-    assert f"has format {file.FORMAT + 1}, and this version of stretto reads" in message
+def test_another_format(content: saved_file.Content, tmp_path: Path) -> None:
+    message = refused(
+        content, tmp_path, manifest={**content.manifest, "format": saved_file.FORMAT + 1}
+    )
+    assert f"has format {saved_file.FORMAT + 1}, and this version of stretto reads" in message
 
 
-def test_another_device(content: file.Content, tmp_path: Path) -> None:
+def test_another_device(content: saved_file.Content, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("the device is here")
     manifest = copy.deepcopy(content.manifest)
@@ -195,14 +197,14 @@ def test_another_device(content: file.Content, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_hostile_texts(
-    content: file.Content, tmp_path: Path, old: str, new: str, reason: str
+    content: saved_file.Content, tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     texts = {name: text.replace(old, new, 1) for name, text in content.texts.items()}
     assert texts != content.texts
     assert reason in refused(content, tmp_path, texts=texts)
 
 
-def test_a_text_that_is_nested_without_end(content: file.Content, tmp_path: Path) -> None:
+def test_a_text_that_is_nested_without_end(content: saved_file.Content, tmp_path: Path) -> None:
     for start in (
         "func @main(%x: f32[`" + "-" * 100_000 + "n`])",
         "func @main(" + "list<" * 100_000,
@@ -213,7 +215,7 @@ def test_a_text_that_is_nested_without_end(content: file.Content, tmp_path: Path
     assert "nested too deeply" in refused(content, tmp_path, manifest=manifest)
 
 
-def test_weights_of_other_sizes(content: file.Content, tmp_path: Path) -> None:
+def test_weights_of_other_sizes(content: saved_file.Content, tmp_path: Path) -> None:
     for name in content.tensors:
         tensors = {**content.tensors, name: torch.zeros(7, 7)}
         refused(content, tmp_path, tensors=tensors)
@@ -241,7 +243,9 @@ def test_weights_of_other_sizes(content: file.Content, tmp_path: Path) -> None:
         7,
     ],
 )
-def test_conditions_are_arithmetic(content: file.Content, tmp_path: Path, condition: Any) -> None:
+def test_conditions_are_arithmetic(
+    content: saved_file.Content, tmp_path: Path, condition: Any
+) -> None:
     manifest = copy.deepcopy(content.manifest)
     (symbolic,) = (s for s in manifest["signatures"] if s["conditions"] is not None)
     symbolic["conditions"].append(condition)
@@ -249,7 +253,9 @@ def test_conditions_are_arithmetic(content: file.Content, tmp_path: Path, condit
 
 
 @pytest.mark.parametrize("name", ["math.floor", "int", "math", "lambda", "__class__", "shapes"])
-def test_sizes_have_names_of_their_own(content: file.Content, tmp_path: Path, name: str) -> None:
+def test_sizes_have_names_of_their_own(
+    content: saved_file.Content, tmp_path: Path, name: str
+) -> None:
     manifest = copy.deepcopy(content.manifest)
     (symbolic,) = (s for s in manifest["signatures"] if s["conditions"] is not None)
     text = content.texts[symbolic["text"]]
@@ -298,21 +304,21 @@ def strange(found: Any, draw: random.Random) -> Any:
     return made
 
 
-def test_manifests_of_any_form(content: file.Content, tmp_path: Path) -> None:
+def test_manifests_of_any_form(content: saved_file.Content, tmp_path: Path) -> None:
     """A changed manifest is a LoadError, or as good as the original; never another error."""
     draw = random.Random(1)
     path = tmp_path / "made"
     outcomes: list[type] = []
     for _ in range(300):
         manifest = {**content.manifest, "signatures": strange(content.manifest["signatures"], draw)}
-        file.write(path, file.Content(manifest, content.texts, content.tensors))
+        saved_file.write(path, saved_file.Content(manifest, content.texts, content.tensors))
         with pytest.raises((LoadError, _Reached)) as caught:
             load(path)
         outcomes.append(caught.type)
     assert outcomes.count(LoadError) > 150
 
 
-def test_texts_of_any_form(content: file.Content, tmp_path: Path) -> None:
+def test_texts_of_any_form(content: saved_file.Content, tmp_path: Path) -> None:
     draw = random.Random(2)
     path = tmp_path / "made"
     for _ in range(150):
@@ -322,6 +328,6 @@ def test_texts_of_any_form(content: file.Content, tmp_path: Path) -> None:
         end = start + draw.randrange(1, 12)
         piece = draw.choice(("", "%0", "0", "[", "-1", text[start:end] * 2, "f32[]", "\0", "é"))
         texts = {**content.texts, name: text[:start] + piece + text[end:]}
-        file.write(path, file.Content(content.manifest, texts, content.tensors))
+        saved_file.write(path, saved_file.Content(content.manifest, texts, content.tensors))
         with pytest.raises((LoadError, _Reached)):
             load(path)

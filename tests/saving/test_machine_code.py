@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 import stretto
 from benchmarks.models import ZOO
+from stretto.call.saved_code import compressed
+from stretto.call.saved_file import Content, read, write
 from stretto.errors import BuildError, LoadError, RunError, StrettoWarning
 from stretto.machines.cuda import device as cuda_device
 from stretto.machines.cuda import machine as cuda_machine
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import BuildStage, Machine
-from stretto.saving.code import compressed
-from stretto.saving.file import Content, read, write
 from tests.machines.cuda.cuda_fakes import FakeCuda, FakeGpu
 
 pytest.importorskip("triton")
@@ -80,8 +80,8 @@ def build_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **settings: object) -> Any:
         raise AssertionError("something is built again")
 
-    monkeypatch.setattr("stretto.saving.loaded.build", refuse)
-    monkeypatch.setattr("stretto.saving.code.PASSES", BuildStage("passes", refuse))
+    monkeypatch.setattr("stretto.call.loaded.build", refuse)
+    monkeypatch.setattr("stretto.call.saved_code.PASSES", BuildStage("passes", refuse))
     monkeypatch.setattr("stretto.machines.cuda.styles.compile_source", refuse)
     monkeypatch.setattr("stretto.machines.cuda.machine.choose_plan", refuse)
     monkeypatch.setattr("stretto.machines.cuda.toolchain.require_triton", refuse)
@@ -155,7 +155,7 @@ def compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **settings: object) -> Any:
         raise AssertionError("something is compiled again")
 
-    monkeypatch.setattr("stretto.saving.loaded.build", refuse)
+    monkeypatch.setattr("stretto.call.loaded.build", refuse)
 
 
 class Folded(nn.Module):
@@ -250,7 +250,7 @@ def test_weights_that_make_another_program_build_it(
     def build(*args: object) -> Any:
         raise BuildError("the stand-in compiles nothing")
 
-    monkeypatch.setattr("stretto.saving.loaded.build", build)
+    monkeypatch.setattr("stretto.call.loaded.build", build)
     with (
         pytest.warns(StrettoWarning, match="with these tensors, .* the program is another one"),
         pytest.raises(BuildError, match="compiles nothing"),
@@ -347,7 +347,7 @@ def test_a_file_for_another_gpu_is_built_again_and_says_so(
         asked.append(machine)
         raise BuildError("the stand-in compiles nothing")
 
-    monkeypatch.setattr("stretto.saving.loaded.build", build)
+    monkeypatch.setattr("stretto.call.loaded.build", build)
     with (
         pytest.warns(
             StrettoWarning, match=r"built again, .* for sm_80, as of the a100, and cuda:0"

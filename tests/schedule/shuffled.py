@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from stretto.device.launch_graph import LaunchGraph, ancestors
 from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Node, Seq, children
-from stretto.machines.cuda.plan import Order
+from stretto.machines.cuda.host import Order
 from stretto.schedule.launch_graph import plan_graph
 from stretto.schedule.launch_order import random_order
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.device.expr import Buffer
 from stretto.device.launch_graph import (
     COUNTERS,
@@ -32,7 +32,7 @@ from stretto.device.verifier.plans import verify_arrangement, verify_graph
 from stretto.errors import ScheduleError, VerifyError
 from stretto.frontends.python import capture
 from stretto.ir.types import DType
-from stretto.machines.cuda.plan import PlanExecutable, in_order
+from stretto.machines.cuda.host import PlanExecutable, in_order
 from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
 from stretto.options import Debug, Options

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import stretto
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
 from stretto.frontends.python import capture

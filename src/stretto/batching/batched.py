@@ -18,12 +18,11 @@ from stretto.batching.host.program import OtherInstance
 from stretto.batching.passes.pipeline import BatchPasses
 from stretto.batching.serving import Call, Failure, Outcome, Streaming, Value
 from stretto.batching.tuning import Tuning
-from stretto.eager import Trained, while_it_holds
+from stretto.call.compiler import AUTO, require_backend
+from stretto.call.eager import Notices, Trained, while_it_holds
 from stretto.errors import CaptureError
 from stretto.locks import ForkSafeLock
-from stretto.notices import Notices
 from stretto.options import Options
-from stretto.placement import AUTO, require_backend
 
 MOST_EXTENSIONS = 200
 """How often a program may learn of new kinds of data before that is an error."""

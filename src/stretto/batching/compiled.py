@@ -25,7 +25,8 @@ from stretto.batching.program import InstanceProgram
 from stretto.batching.serving import Failure, Outcome, Value
 from stretto.batching.tuning import Tuning, fastest, keep, kept, usual_rows, ways
 from stretto.batching.types import Type
-from stretto.eager import check_gradients
+from stretto.call.compiler import AUTO
+from stretto.call.eager import check_gradients
 from stretto.errors import BuildError
 from stretto.garbage import uncollected
 from stretto.machines.machine import HOST, Machine
@@ -33,7 +34,6 @@ from stretto.machines.registry import default_machine, find_machine
 from stretto.ops.infer import quiet
 from stretto.options import Options
 from stretto.passes.horizontal import Horizontal
-from stretto.placement import AUTO
 
 # ---- Instances that are flattened once and run many times.
 

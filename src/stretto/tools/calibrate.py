@@ -18,10 +18,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import stretto
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
+from stretto.call.entry import Entry
 from stretto.device.costs import count_applies, count_expensive
 from stretto.device.operator import Kernel, Loops, Operator
-from stretto.entry import Entry
 from stretto.errors import BuildError
 from stretto.machines.cpu.costs import FACTOR, CpuCosts, host_costs
 from stretto.machines.cpu.machine import CpuMachine

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.call.fallback import CallSegments
 from stretto.device.operator import Kernel
 from stretto.device.program import DeviceProgram
 from stretto.device.runs import NEVER, function_runs, recursive_functions
 from stretto.errors import SourceLocation
-from stretto.fallback import Pieces
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
@@ -32,9 +32,9 @@ from stretto.tools.control import HEADERS, decided, kernel_runs, program_rows, s
 from stretto.tools.profile import kernel_row, short_file
 
 if TYPE_CHECKING:
-    from stretto.api import Compiled
-    from stretto.entry import Entry
-    from stretto.saving.loaded import Loaded
+    from stretto.call.compiled import Compiled
+    from stretto.call.entry import Entry
+    from stretto.call.loaded import Loaded
     from stretto.tools.models import Model
 
 
@@ -119,7 +119,7 @@ def _write_fallback(out: Writer, compiled: Compiled) -> None:
             _write_pieces(out, fallback.pieces)
 
 
-def _write_pieces(out: Writer, pieces: Pieces) -> None:
+def _write_pieces(out: Writer, pieces: CallSegments) -> None:
     """What ran in Python, and what was compiled, of a function and all that it calls."""
     cuts = [*pieces.cuts.values(), *pieces.plain.values()]
     cuts = [cut for cut in cuts if cut.runs]

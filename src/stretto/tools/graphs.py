@@ -15,7 +15,7 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import NodeKind
 from stretto.device.plan import Plan

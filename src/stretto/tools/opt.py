@@ -11,7 +11,7 @@ from zlib import crc32
 
 import torch
 
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.device.expr import known_dims
 from stretto.errors import StrettoError
 from stretto.ir.core import Program

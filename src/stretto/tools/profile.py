@@ -24,7 +24,7 @@ from stretto.options import Options
 from stretto.text import seconds_text
 
 if TYPE_CHECKING:
-    from stretto.entry import Entry
+    from stretto.call.entry import Entry
 
 
 # ---- One kernel in words: what was fused into it, how it is computed, how it is cut into tasks.

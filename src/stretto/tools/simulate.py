@@ -16,13 +16,13 @@ from rich.console import Group
 from rich.table import Table
 
 import stretto
-from stretto import placement
-from stretto.build import begin, build, run_stages
+from stretto.call import compiler
+from stretto.call.compiler import begin, build, run_stages
+from stretto.call.entry import Entry
+from stretto.call.signatures import key_of_call
 from stretto.device.costs import CostModel
 from stretto.device.program import DeviceProgram
-from stretto.entry import Entry
 from stretto.frontends.python import Captured, capture
-from stretto.keys import key_of_call
 from stretto.machines.machine import HOST, Machine, Stages, TaskEvent
 from stretto.machines.registry import default_machine, known_machines
 from stretto.machines.stages import TO_SCHEDULE
@@ -53,7 +53,7 @@ def target_machine(target: str, units: int | None = None) -> Machine:
     """The machine that compiles for a target. Raises UsageError for one that none knows, and
     BuildError where its compiler is missing."""
     try:
-        return placement.target_machine(target, units)
+        return compiler.target_machine(target, units)
     except ValueError as error:
         known = [name for machine in known_machines().values() for name in machine.targets]
         raise UsageError(f"unknown target {target!r}{suggestion(target, known)}") from error

@@ -22,7 +22,7 @@ from stretto.text import seconds_text
 from stretto.tools.profile import Profile, ProfiledKernel, left_out, profile_entry
 
 if TYPE_CHECKING:
-    from stretto.entry import Entry
+    from stretto.call.entry import Entry
 
 
 # ---- Colours of kernels in timelines: the same in every format.

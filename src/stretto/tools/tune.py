@@ -19,10 +19,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import stretto
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
+from stretto.call.entry import Entry
 from stretto.device.operator import Kernel
 from stretto.device.tree import leaves
-from stretto.entry import Entry
 from stretto.errors import BuildError
 from stretto.machines.cpu.executable import CpuExecutable
 from stretto.machines.cpu.machine import CpuMachine

@@ -35,7 +35,7 @@ class Steps(nn.Module):
         return x, torch.stack(grown, 1)
 
 
-def functions_of(fast: stretto.api.Compiled) -> set[str]:
+def functions_of(fast: stretto.call.compiled.Compiled) -> set[str]:
     """The functions of the kernels of the program that was compiled last."""
     text = source_of(fast.signatures[-1].stages).text
     return set(re.findall(r"void (k\d+_\w+)\(", text))

@@ -25,7 +25,7 @@ def products(x: Tensor, turned: Tensor) -> tuple[Tensor, ...]:
     return x[:, :64] @ first, x[:, :72] @ second, x @ third, turned[:300].mT @ third
 
 
-def shared_of(compiled: stretto.api.Compiled) -> list[str]:
+def shared_of(compiled: stretto.call.compiled.Compiled) -> list[str]:
     return [item.declaration for item in source_of(compiled.signatures[-1].stages).shared]
 
 

@@ -20,7 +20,7 @@ def weights(rows: int, columns: int) -> Tensor:
     return torch.randn(rows, columns, generator=generator) / rows**0.5
 
 
-def text_of(compiled: stretto.api.Compiled) -> str:
+def text_of(compiled: stretto.call.compiled.Compiled) -> str:
     return source_of(compiled.signatures[-1].stages).text
 
 

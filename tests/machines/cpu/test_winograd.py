@@ -61,7 +61,7 @@ class Chain(nn.Module):
         return self.last(torch.relu(self.taps(torch.relu(self.first(x)))))
 
 
-def templates_of(compiled: stretto.api.Compiled) -> str:
+def templates_of(compiled: stretto.call.compiled.Compiled) -> str:
     device = compiled.signatures[-1].stages.device
     assert device is not None
     return print_program(device)
@@ -208,7 +208,7 @@ def test_a_thread_of_the_caller_with_a_small_stack(units: int) -> None:
     assert "stage winograd(" in templates_of(fast)
 
 
-def _no_grad(function: stretto.api.Compiled, x: Tensor) -> Tensor:
+def _no_grad(function: stretto.call.compiled.Compiled, x: Tensor) -> Tensor:
     with torch.no_grad():
         return function(x)
 

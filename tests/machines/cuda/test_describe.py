@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stretto
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.errors import BuildError
 from stretto.frontends.python import capture
 from stretto.machines.cuda import toolchain as triton_toolchain
@@ -22,8 +22,8 @@ from stretto.machines.cuda.describe import (
     launch_runs,
     why_calls_wait,
 )
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.machine import CUDA, gpu_program
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.machine import Stages
 from stretto.tools import simulate
 from stretto.tools.explain import explain_target

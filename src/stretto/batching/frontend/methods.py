@@ -39,7 +39,7 @@ from stretto.batching.types import (
     TensorType,
     union,
 )
-from stretto.eager import Trained
+from stretto.call.eager import Trained
 
 # ---- Methods of dicts.
 

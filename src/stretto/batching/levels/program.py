@@ -39,7 +39,7 @@ from stretto.batching.levels.tables import (
 )
 from stretto.batching.program import Block
 from stretto.batching.types import RowsType, Scalar, TensorType
-from stretto.build import build
+from stretto.call.compiler import build
 from stretto.errors import LibraryLayoutError
 from stretto.frontends.python import ConstantSource, Watch
 from stretto.ir import core

@@ -22,17 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar
 
-from stretto.batching.passes.concurrent_loops import concurrent_loop, parted, without_continue
-from stretto.batching.passes.effects import AllEffects, Effects, FunctionObjects, Touched
+from stretto.batching.passes.concurrent_loops import Part, concurrent_loop, parted, without_continue
+from stretto.batching.passes.effects import AllEffects, FunctionObjects
 from stretto.batching.passes.uses import (
     FunctionUses,
     all_assigned,
     count_uses,
-    ends,
-    leaves,
     with_bodies,
 )
 from stretto.batching.program import (
@@ -45,10 +42,8 @@ from stretto.batching.program import (
     Loop,
     Operate,
     Phase,
-    Raise,
     Read,
     Remark,
-    Return,
     Statement,
     place_of,
     walk,
@@ -76,37 +71,6 @@ class Concurrent:
         for function in program.functions:
             finder = _Finder(program, function, effects, self.finds, self.always)
             function.body = finder.body(function.body)
-
-
-@dataclass(eq=False)
-class Part:
-    """A statement of a body, and what is asked of it."""
-
-    statement: Statement
-    effects: Effects
-
-    @cached_property
-    def touched(self) -> Touched:
-        return Touched.of((self.statement,))
-
-    def why_before(self, other: Part) -> str | None:
-        """Why a later statement has to follow this one, or None where it has not."""
-        for variable in self.touched.assigned & other.touched.all:
-            return f"the second needs %{variable.name} of the first"
-        if other.touched.assigned & self.touched.all:
-            return "the second assigns what the first uses"
-        if self.effects.disturbs(other.effects):
-            return "one changes a list or an object that the other one uses"
-        return None
-
-    @cached_property
-    def stays(self) -> bool:
-        """Whether it cannot be a part of a fork."""
-        if isinstance(self.statement, Return | Raise) or leaves(self.statement):
-            return True
-        if ends((self.statement,)) or self.effects.phases:
-            return True
-        return any(isinstance(item, Return) for item in walk((self.statement,)))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 from stretto.batching.passes.effects import Effects, Touched, exposed, why_not_loop
 from stretto.batching.passes.uses import (
@@ -52,11 +52,38 @@ from stretto.batching.program import (
     walk,
 )
 
-if TYPE_CHECKING:
-    from stretto.batching.passes.concurrent import Part
-
-
 _HEAD, _BODY, _TAIL = range(3)
+
+
+@dataclass(eq=False)
+class Part:
+    """A statement of a body, and what is asked of it."""
+
+    statement: Statement
+    effects: Effects
+
+    @cached_property
+    def touched(self) -> Touched:
+        return Touched.of((self.statement,))
+
+    def why_before(self, other: Part) -> str | None:
+        """Why a later statement has to follow this one, or None where it has not."""
+        for variable in self.touched.assigned & other.touched.all:
+            return f"the second needs %{variable.name} of the first"
+        if other.touched.assigned & self.touched.all:
+            return "the second assigns what the first uses"
+        if self.effects.disturbs(other.effects):
+            return "one changes a list or an object that the other one uses"
+        return None
+
+    @cached_property
+    def stays(self) -> bool:
+        """Whether it cannot be a part of a fork."""
+        if isinstance(self.statement, Return | Raise) or leaves(self.statement):
+            return True
+        if ends((self.statement,)) or self.effects.phases:
+            return True
+        return any(isinstance(item, Return) for item in walk((self.statement,)))
 
 
 def concurrent_loop(

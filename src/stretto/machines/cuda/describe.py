@@ -36,7 +36,7 @@ from stretto.machines.cuda.frequencies import keep_frequencies
 from stretto.machines.cuda.graphs.builder import WAITS_IN_BODIES
 from stretto.machines.cuda.graphs.executable import GraphExecutable
 from stretto.machines.cuda.graphs.words import BranchCount
-from stretto.machines.cuda.plan import PlanExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram, kept_of
 from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table

@@ -21,10 +21,10 @@ from stretto.machines.cuda.driver import (
 )
 from stretto.machines.cuda.graphs.builder import Arrangements
 from stretto.machines.cuda.graphs.executable import GraphExecutable
+from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.interpreter import InterpretedKernel
 from stretto.machines.cuda.launch import CompiledKernel, load_kernel, require_resident
 from stretto.machines.cuda.launcher import GpuLauncher, InterpretedLauncher, Launcher, TorchMemory
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.toolchain import require_greenlet, require_triton
 from stretto.machines.machine import Diagnosis

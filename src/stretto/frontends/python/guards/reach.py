@@ -93,7 +93,7 @@ def original(value: Any) -> Any:
     other object itself."""
     while True:
         kind = type(value)
-        if kind.__module__ == "stretto.api" and "_function" in vars(value):
+        if kind.__module__ == "stretto.call.compiled" and "_function" in vars(value):
             value = vars(value)["_function"]
         elif kind is FunctionType and "_torchdynamo_orig_callable" in value.__dict__:
             value = value.__dict__["_torchdynamo_orig_callable"]

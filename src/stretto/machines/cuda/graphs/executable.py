@@ -62,10 +62,9 @@ from stretto.machines.cuda.graphs.store import (
     store_of,
 )
 from stretto.machines.cuda.graphs.words import BranchCount, CountCells
-from stretto.machines.cuda.host import Activation, Host, host_number, register_of
+from stretto.machines.cuda.host import Activation, Host, PlanExecutable, host_number, register_of
 from stretto.machines.cuda.launch import Invocation
 from stretto.machines.cuda.launcher import Launcher
-from stretto.machines.cuda.plan import PlanExecutable
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.state import State
 from stretto.options import Options

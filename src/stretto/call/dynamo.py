@@ -20,13 +20,13 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from stretto.api import Compiled
-from stretto.entry import Entry
+from stretto.call.compiled import Compiled
+from stretto.call.compiler import AUTO, choose_machine, require_backend
+from stretto.call.entry import Entry
 from stretto.errors import CaptureError, StrettoWarning
 from stretto.frontends.fx import BoundGraph, GraphFunction, shared_outputs
 from stretto.frontends.python.tracing.admission import active_transformation
 from stretto.options import Options
-from stretto.placement import AUTO, choose_machine, require_backend
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """What torch.compile calls modes. A program of stretto is one launch, whose kernels are chosen by

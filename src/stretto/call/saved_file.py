@@ -55,6 +55,33 @@ class Content:
     digests: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(slots=True)
+class Tensors:
+    """The tensors of a file by name, each once. named: those of the function itself, which who
+    loads the file may have, too."""
+
+    by_name: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    names: dict[int, str] = field(default_factory=dict[int, str])
+    named: list[str] = field(default_factory=list[str])
+
+    def of_function(self, tensor: torch.Tensor, wanted: str) -> str:
+        """The name of a tensor that the function has by that name."""
+        name = self.name(tensor, wanted)
+        if name not in self.named:
+            self.named.append(name)
+        return name
+
+    def name(self, tensor: torch.Tensor, wanted: str) -> str:
+        if id(tensor) not in self.names:
+            name, number = wanted, 0
+            while name in self.by_name:
+                number += 1
+                name = f"{wanted}_{number}"
+            self.names[id(tensor)] = name
+            self.by_name[name] = tensor
+        return self.names[id(tensor)]
+
+
 def without_weights(content: Content, names: Iterable[str], made: Collection[str]) -> Content:
     """The same without some tensors, of which the manifest has the dtype, shape and digest, and
     without those that were made of them."""

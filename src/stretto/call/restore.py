@@ -15,8 +15,17 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.call.saved_code import CodeUse, check_condition, check_program
+from stretto.call.saved_file import (
+    Json,
+    container_from_json,
+    dtype_named,
+    integers,
+    nested_tuples,
+    value_from_json,
+)
+from stretto.call.signatures import CallForm, Fits, Key, fitting
 from stretto.errors import LoadError, SourceLocation
-from stretto.families import CallForm, Fits, fitting
 from stretto.frontends.python import (
     ArgumentLeaf,
     CallSizes,
@@ -40,16 +49,6 @@ from stretto.ir.core import Program
 from stretto.ir.sizes import Symbol, symbols_in
 from stretto.ir.text import parse_program
 from stretto.ir.types import Dim, TensorType
-from stretto.keys import Key
-from stretto.saving.code import CodeUse, check_condition, check_program
-from stretto.saving.file import (
-    Json,
-    container_from_json,
-    dtype_named,
-    integers,
-    nested_tuples,
-    value_from_json,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from stretto.eager import requires_grad
+from stretto.call.eager import requires_grad
+from stretto.call.signatures import CallForm, Fits, Key
 from stretto.errors import CaptureError, OtherProgram, RaisesInPython
-from stretto.families import CallForm, Fits
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
@@ -30,7 +30,6 @@ from stretto.frontends.python.tracing.fakes import dims_by_stride
 from stretto.ir.core import Op
 from stretto.ir.failure import eager_class
 from stretto.ir.ops import CheckOp, TensorOp
-from stretto.keys import Key
 from stretto.machines.machine import Executable, Stages
 from stretto.ops.effects import States, states_drawn_from
 from stretto.ops.properties import relations_of_sizes

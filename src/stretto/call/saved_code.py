@@ -15,11 +15,12 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
-from stretto.build import begin
+from stretto.call.compiler import begin
+from stretto.call.saved_file import Content, Json, Tensors, digest_of
 from stretto.errors import BuildError, LoadError, ScheduleError
 from stretto.frontends.python import Captured
 from stretto.ir.core import Folded, Program, Value
@@ -31,11 +32,6 @@ from stretto.machines.machine import Machine, Packed, Stages
 from stretto.machines.stages import PASSES
 from stretto.ops.infer import resolve
 from stretto.options import Options
-from stretto.saving.file import Content, Json, digest_of
-
-if TYPE_CHECKING:
-    from stretto.saving.describe import Tensors
-
 
 # ---- Which programs of a file are refused. A text may name any operator that this process knows,
 # and asking torch for the type of a result already calls it, so names come first.

@@ -1,27 +1,35 @@
 """What a signature is, as JSON: its arguments, inputs, constants, results and changes."""
 
-# pyright: reportPrivateUsage=false
-# saving is a part of what a compiled function does
-
 from __future__ import annotations
 
 import inspect
 import platform
 from collections import Counter, OrderedDict
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 import torch
 from torch.utils import _pytree as pytree
 
 import stretto
+from stretto.call.entry import Entry
+from stretto.call.saved_code import names_of_code, pack
+from stretto.call.saved_file import (
+    Content,
+    Json,
+    Tensors,
+    container_to_json,
+    digest_of,
+    value_to_json,
+    without_weights,
+    write,
+)
+from stretto.call.signatures import SizeKey
 from stretto.device.user_kernels import kernel_for
-from stretto.entry import Entry
 from stretto.errors import RaisesInPython, SaveError, SourceLocation
-from stretto.families import SizeKey
 from stretto.frontends.python import (
     ArgumentLeaf,
     Captured,
@@ -39,27 +47,22 @@ from stretto.frontends.python.results.captured import ChoiceLeaf, ObjectLeaf
 from stretto.ir.core import Op, Program
 from stretto.ir.ops import CheckOp, TensorOp
 from stretto.ir.text import print_program
-from stretto.saving.code import names_of_code, pack
-from stretto.saving.file import (
-    Content,
-    Json,
-    container_to_json,
-    digest_of,
-    value_to_json,
-    without_weights,
-    write,
-)
-
-if TYPE_CHECKING:
-    from stretto.api import Compiled
+from stretto.options import Options
 
 _PATHS = ("dump_dir", "cache_dir")
 
 
-def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
+def save(
+    function: Callable[..., Any],
+    compiled: Sequence[Entry],
+    options: Options,
+    path: str | Path,
+    weights: bool = True,
+) -> None:
     """Writes all signatures of a compiled function to a file. weights: with the tensors that the
     function has by name. Raises SaveError."""
-    entries = [entry for entry in compiled.signatures if _is_of_mode(entry, compiled._module)]
+    module = function if isinstance(function, torch.nn.Module) else None
+    entries = [entry for entry in compiled if _is_of_mode(entry, module)]
     if not entries:
         raise SaveError(
             "nothing has been compiled yet that could be saved",
@@ -81,17 +84,17 @@ def save(compiled: Compiled, path: str | Path, weights: bool = True) -> None:
         texts[f"program.{number}"] = print_program(entry.captured.program)
         signature = _signature(entry, f"program.{number}", tensors)
         code = pack(entry.stages, signature, tensors)
-        signatures.append(signature | {"code": code, "read": _read(entry.captured, compiled)})
+        signatures.append(signature | {"code": code, "read": _read(entry.captured, module)})
     manifest = {
-        "function": _name(compiled),
-        "parameters": _parameters(compiled._function),
-        "built": _built(compiled),
+        "function": _name(function),
+        "parameters": _parameters(function),
+        "built": _built(compiled, options),
         "signatures": signatures,
     }
     content = Content(manifest, texts, tensors.by_name)
     if not weights:
         made = names_of_code(manifest, made=True)
-        content = without_weights(content, _given_again(compiled, tensors), made)
+        content = without_weights(content, _given_again(module, tensors), made)
     write(Path(path), content)
 
 
@@ -100,21 +103,21 @@ def _shows_values(op: Op) -> bool:
     return isinstance(op, CheckOp) and op.failure.error == RaisesInPython.__name__
 
 
-def _read(captured: Captured, compiled: Compiled) -> dict[str, str]:
+def _read(captured: Captured, module: torch.nn.Module | None) -> dict[str, str]:
     """Digests of the tensors of a module's `state_dict()` whose content the capture has read, so
     that the program is for no other content of them."""
-    own = {} if compiled._module is None else compiled._module.state_dict(keep_vars=True)
+    own = {} if module is None else module.state_dict(keep_vars=True)
     names = {id(tensor): name for name, tensor in own.items()}
     read = [source.tensor for source in captured.constants if source.key is None]
     return {names[id(tensor)]: digest_of(tensor) for tensor in read if id(tensor) in names}
 
 
-def _given_again(compiled: Compiled, tensors: Tensors) -> list[str]:
+def _given_again(module: torch.nn.Module | None, tensors: Tensors) -> list[str]:
     """The tensors that who loads a file can give: those of the module's `state_dict()`; of a
     function all that it has by name."""
-    if compiled._module is None:
+    if module is None:
         return tensors.named
-    own = compiled._module.state_dict(keep_vars=True)
+    own = module.state_dict(keep_vars=True)
     return [name for name in tensors.named if own.get(name) is tensors.by_name[name]]
 
 
@@ -130,33 +133,6 @@ def _mode_of(key: Any) -> bool | None:
     if isinstance(key, SizeKey):
         return _mode_of(key.family.first.family)
     return key[0] if isinstance(key, tuple) and key else None  # pyright: ignore[reportUnknownVariableType]
-
-
-@dataclass(slots=True)
-class Tensors:
-    """The tensors of a file by name, each once. named: those of the function itself, which who
-    loads the file may have, too."""
-
-    by_name: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-    names: dict[int, str] = field(default_factory=dict[int, str])
-    named: list[str] = field(default_factory=list[str])
-
-    def of_function(self, tensor: torch.Tensor, wanted: str) -> str:
-        """The name of a tensor that the function has by that name."""
-        name = self.name(tensor, wanted)
-        if name not in self.named:
-            self.named.append(name)
-        return name
-
-    def name(self, tensor: torch.Tensor, wanted: str) -> str:
-        if id(tensor) not in self.names:
-            name, number = wanted, 0
-            while name in self.by_name:
-                number += 1
-                name = f"{wanted}_{number}"
-            self.names[id(tensor)] = name
-            self.by_name[name] = tensor
-        return self.names[id(tensor)]
 
 
 def _signature(entry: Entry, text: str, tensors: Tensors) -> Json:
@@ -354,8 +330,8 @@ def _place(place: SourceLocation | None) -> Json:
 
 
 # ---- what a file says of itself --------------------------------------------------------------
-def _name(compiled: Compiled) -> str:
-    return getattr(compiled, "__name__", None) or type(compiled._function).__name__
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
@@ -369,17 +345,17 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return [parameter.name for parameter in found if parameter.kind in kinds]
 
 
-def _kernels(compiled: Compiled) -> dict[str, str]:
+def _kernels(entries: Sequence[Entry]) -> dict[str, str]:
     """The operators with kernels of the user, and the digests of these."""
-    ops = (op for entry in compiled.signatures for op in entry.captured.program.walk())
+    ops = (op for entry in entries for op in entry.captured.program.walk())
     found = (kernel_for(op.target) for op in ops if isinstance(op, TensorOp))
     return {kernel.target: kernel.digest for kernel in found if kernel is not None}
 
 
-def _built(compiled: Compiled) -> Json:
+def _built(entries: Sequence[Entry], options: Options) -> Json:
     """What the programs were built with, for people."""
-    entry = compiled.signatures[0]
-    found = compiled._options.settings()
+    entry = entries[0]
+    found = options.settings()
     settings = {name: value for name, value in found.items() if name not in _PATHS}
     return {
         "stretto": stretto.__version__,
@@ -387,6 +363,6 @@ def _built(compiled: Compiled) -> Json:
         "machine": entry.stages.machine.name,
         "device": entry.stages.machine.runs_on,
         "processor": platform.machine(),
-        "kernels": _kernels(compiled),
+        "kernels": _kernels(entries),
         "options": settings,
     }

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.compiler import Compiler
-from stretto.eager import RunsEager, Trained
-from stretto.entry import Entry
+from stretto.call.compiler import AUTO, Compiler, require_backend, target_machine
+from stretto.call.eager import Notices, RunsEager, Trained
+from stretto.call.entry import Entry
+from stretto.call.fallback import CallSegments, Fallback, NotNative
+from stretto.call.programs import Programs
 from stretto.errors import BuildError, CaptureError, RunError, StrettoError
 from stretto.failures import is_of_compile
-from stretto.fallback import Fallback, NotNative, Pieces
 from stretto.frontends.python import Surroundings
 from stretto.frontends.python.control.settled import is_settled
 from stretto.frontends.python.tracing.admission import active_transformation, check_inputs
-from stretto.notices import Notices
 from stretto.options import Options
-from stretto.placement import AUTO, require_backend, target_machine
-from stretto.programs import Programs
 from stretto.progress import print_log
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
 """Methods that, if the original has them, would make a copy that is not compiled."""
@@ -57,7 +56,7 @@ class Compiled:
         options: Options,
         dynamic: bool | None = None,
         fallback: bool = False,
-        pieces: Pieces | None = None,
+        pieces: CallSegments | None = None,
         target: str | None = None,
     ) -> None:
         """pieces: those that the function is one of; else those of its own calls. target: as for
@@ -67,7 +66,7 @@ class Compiled:
         self._backend = backend
         self._options = options
         self._dynamic = dynamic
-        self._fallback = Fallback(pieces or Pieces(self._piece)) if fallback else None
+        self._fallback = Fallback(pieces or CallSegments(self._piece)) if fallback else None
         self._surroundings = Surroundings.CUT if fallback else Surroundings.COMPILED
         if pieces is not None:
             self._surroundings = Surroundings.PYTHON
@@ -248,9 +247,9 @@ class Compiled:
 
         Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
         depends on objects that a file cannot hold."""
-        from stretto.saving.describe import save
+        from stretto.call.save import save
 
-        save(self, path, weights)
+        save(self._function, self.signatures, self._options, path, weights)
 
     def explain(self) -> str:
         """What was captured, fused, scheduled and built, per signature, and what not and why."""

@@ -1,23 +1,49 @@
-"""The programs of one compiled function: which is right for a call, found by keys.
+"""The programs of one compiled function, and the way of a call to its program.
 
-A call's key says what its program depends on: dtypes, devices and sizes of tensors, values of
-everything else. A program for many sizes is found by its guards instead (`families.py`), one for
-any objects of some classes by these (`structures.py`). Where a program depends on more, on what
-objects hold, on inputs that share memory, or on conditions that choose among programs, further ones
-have longer keys: pairs of what differs and of the key before.
+`Programs.find` looks up the entry for a call, `Programs.run` runs it. The key of a call says what
+its program depends on: dtypes, devices and sizes of tensors, values of everything else.
+
+- A program for many sizes is found by its guards, so there is no entry per size (`signatures`).
+- Objects among the arguments have programs of their own at first. Once other objects of the same
+  classes were passed, or if the function changes its objects, a program serves any objects of these
+  classes, under a wide key. Where none can be captured, each object keeps its own program.
+- A program may depend on more: on what objects hold, on inputs that share memory, or on conditions
+  that select among programs. Further programs then have longer keys: pairs of what differs and of
+  the key before.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
-from stretto.compiler import Call, Compiler
-from stretto.eager import RunsEager, Trained, check_gradients, is_training, while_it_holds
-from stretto.entry import Entry
+from stretto.call.compiler import Call, Compiler
+from stretto.call.eager import (
+    Notices,
+    RunsEager,
+    Trained,
+    check_gradients,
+    is_training,
+    while_it_holds,
+)
+from stretto.call.entry import Entry
+from stretto.call.signatures import (
+    BY_STRUCTURE,
+    CallForm,
+    Family,
+    Key,
+    SizeKey,
+    check_ranks,
+    is_by_structure,
+    is_size_key,
+    key_of_call,
+    matching,
+    size_key,
+)
 from stretto.errors import (
     BuildError,
     CaptureError,
@@ -29,22 +55,17 @@ from stretto.errors import (
     VerifyError,
 )
 from stretto.failures import stage_failures
-from stretto.families import (
-    CallForm,
-    Family,
-    SizeKey,
-    check_ranks,
-    is_size_key,
-    matching,
-    size_key,
+from stretto.frontends.python import (
+    ArgumentsChange,
+    GradientsWanted,
+    Reading,
+    capturing,
+    is_structural,
 )
-from stretto.frontends.python import ArgumentsChange, GradientsWanted, Reading, capturing
-from stretto.keys import Key, is_by_structure, key_of_call
+from stretto.frontends.python.results.inputs import key_of
 from stretto.locks import ForkSafeLock
-from stretto.notices import Notices
 from stretto.ops.effects import restore
 from stretto.progress import LOG, compiling, stage
-from stretto.structures import Structures
 
 _TENSORS_ONLY = {torch.Tensor}
 
@@ -57,6 +78,13 @@ _ROUNDS = 20
 
 Found = tuple[Entry, Sequence[torch.Tensor], Reading | None]
 """The entry for a call, the tensors that it takes, and what objects hold."""
+
+
+class WideKey(NamedTuple):
+    """A key that calls with any objects of the same classes share, and its family."""
+
+    key: Key
+    family: Key
 
 
 class Programs:
@@ -73,7 +101,9 @@ class Programs:
         self._notices = notices
         self._entries: dict[Key, Entry] = {}
         self._families: dict[Key, Family] = {}
-        self._structures = Structures()
+        self._objects: dict[Key, Key | bool] = {}
+        """By the family of a wide key: the only objects passed so far, True once calls with any
+        objects of these classes share programs, False where they cannot."""
         self._trained: dict[Key, Callable[[], None]] = {}
         """By grad mode and key, functions that raise Trained where the same call ran eager before,
         for a reason that holds on."""
@@ -130,20 +160,20 @@ class Programs:
         tensors, args = call.tensors, call.args
         if tensors is not args and key not in self._entries:
             wide = self._wide_key(call)
-            if wide is not None and self._structures.shares(wide):
+            if wide is not None and self._objects[wide.family] is True:
                 try:
-                    return self._found(wide, call)
+                    return self._found(wide.key, call)
                 except CaptureError:
                     if not self._compiler.may_run_in_python:  # a segment: it is cut instead
                         raise
-                    self._structures.share(wide, can=False)
+                    self._objects[wide.family] = False
         try:
             return self._found(key, call)
         except ArgumentsChange:
             self._entries.pop(key, None)
             wide = self._wide_key(call)
             assert wide is not None
-            self._structures.share(wide, can=True)
+            self._objects[wide.family] = True
         return self._find(key, call)
 
     def run(self, found: Found, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -228,10 +258,19 @@ class Programs:
         raise Trained(wanted)
 
     # ---- objects -----------------------------------------------------------------------------
-    def _wide_key(self, call: Call) -> Key | None:
-        """The key for any objects of the classes of those among the arguments."""
+    def _wide_key(self, call: Call) -> WideKey | None:
+        """The key for any objects of the same classes; None if no argument is such an object."""
+        leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
+        objects = tuple(key_of(leaf) for leaf in leaves if is_structural(leaf))
+        if not objects:
+            return None
         mode = self._module is not None and is_training(self._module)
-        return self._structures.key(call.args, call.kwargs, mode)
+        parts = (type(x) if is_structural(x) else key_of(x) for x in leaves)
+        key = (BY_STRUCTURE, mode, spec, *parts)
+        family = CallForm.of(key).family
+        if self._objects.setdefault(family, objects) not in (True, False, objects):
+            self._objects[family] = True
+        return WideKey(key, family)
 
     def _varying(self, found: Entry | None, key: Key, call: Call, form: CallForm | None) -> Found:
         """The entry for what objects hold, and for the inputs that share memory; what they hold.
@@ -412,7 +451,8 @@ class Programs:
                 )
                 if not share:
                     wide = self._wide_key(call)
-                    share = None if wide is not None and self._structures.may_share(wide) else False
+                    can_share = wide is not None and self._objects[wide.family] is not False
+                    share = None if can_share else False
                 try:
                     captured, reading = compiler.capture(machine, call, base, share)
                 except GradientsWanted as signal:
@@ -431,7 +471,7 @@ class Programs:
         if stale is not None:
             entry.builds += stale.builds
             changed = stale.watch.changed() or "the content of a tensor"
-            self._notices.compiled_again(entry, changed)
+            self._notices.compiled_again(entry.builds, changed)
         self._notices.compiled(self._entries)
 
     def _find_quickly(self, entry: Entry, family: Family) -> None:

@@ -12,23 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import build
-from stretto.entry import Entry
-from stretto.errors import BuildError, LoadError, OtherProgram, RunError, StrettoError
-from stretto.families import CallForm
-from stretto.frontends.python import Captured
-from stretto.frontends.python.control.settled import is_settled
-from stretto.frontends.python.results.inputs import key_of
-from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
-from stretto.keys import Key
-from stretto.locks import ForkSafeLock
-from stretto.machines.machine import Machine, Stages
-from stretto.notices import warn
-from stretto.options import Options
-from stretto.placement import AUTO, choose_machine, require_backend
-from stretto.runtime.check import Checker
-from stretto.saving.code import CodeUse, check_program, names_of_code, options_of, unpack
-from stretto.saving.file import (
+from stretto.call.compiler import AUTO, build, choose_machine, require_backend
+from stretto.call.eager import warn
+from stretto.call.entry import Entry
+from stretto.call.restore import Signature, Supply, TensorForm, restore, version_of
+from stretto.call.saved_code import CodeUse, check_program, names_of_code, options_of, unpack
+from stretto.call.saved_file import (
     Content,
     class_name,
     damaged,
@@ -38,7 +27,16 @@ from stretto.saving.file import (
     read,
     write,
 )
-from stretto.saving.restore import Signature, Supply, TensorForm, restore, version_of
+from stretto.call.signatures import CallForm, Key
+from stretto.errors import BuildError, LoadError, OtherProgram, RunError, StrettoError
+from stretto.frontends.python import Captured
+from stretto.frontends.python.control.settled import is_settled
+from stretto.frontends.python.results.inputs import key_of
+from stretto.frontends.python.tracing.admission import active_transformation, foreign_input
+from stretto.locks import ForkSafeLock
+from stretto.machines.machine import Machine, Stages
+from stretto.options import Options
+from stretto.runtime.check import Checker
 
 # ---- The error for arguments that no signature of a file is for: what is different, in words.
 

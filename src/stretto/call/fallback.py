@@ -9,14 +9,16 @@ user's that is called from Python is compiled by itself, with the same fallback.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.utils import _pytree as pytree
 
+from stretto.call.eager import warn
+from stretto.call.signatures import Key
 from stretto.errors import CaptureError, SourceLocation, StrettoError
 from stretto.failures import is_defect, is_of_compile
 from stretto.frontends.python import (
@@ -28,22 +30,29 @@ from stretto.frontends.python import (
     run_in_python,
 )
 from stretto.frontends.python.tracing.admission import active_transformation
-from stretto.keys import Key
-from stretto.notices import warn
 from stretto.ops.effects import restore, states_of
 from stretto.progress import LOG
-
-if TYPE_CHECKING:
-    from stretto.api import Compiled
 
 MOST_SIGNATURES = 32
 """A segment that was compiled so often runs in Python from then on."""
 
 
-class PieceCompiler(Protocol):
+class CompiledPart(Protocol):
+    """A function, a module or a segment of one, compiled by itself."""
+
+    _fallback: Fallback | None
+
+    @property
+    def signatures(self) -> Sequence[object]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def run_segment(self, args: tuple[Any, ...]) -> Any: ...
+    def explain(self) -> str: ...
+
+
+class PartCompiler(Protocol):
     """Compiles a function or module that a function in Python calls, or a segment of one."""
 
-    def __call__(self, function: Callable[..., Any], *, segment: bool) -> Compiled: ...
+    def __call__(self, function: Callable[..., Any], *, segment: bool) -> CompiledPart: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -56,13 +65,13 @@ class Cut:
 
 
 @dataclass(eq=False, slots=True)
-class Pieces:
+class CallSegments:
     """What one compiled function and all that it calls consist of: functions and modules by
     identity, segments, and the statements that run in Python. ends: where segments end."""
 
-    compiler: PieceCompiler
-    parts: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
-    segments: dict[Hashable, Compiled] = field(default_factory=dict[Hashable, "Compiled"])
+    compiler: PartCompiler
+    parts: dict[Hashable, CompiledPart] = field(default_factory=dict[Hashable, CompiledPart])
+    segments: dict[Hashable, CompiledPart] = field(default_factory=dict[Hashable, CompiledPart])
     cuts: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
     plain: dict[ast.stmt, Cut] = field(default_factory=dict[ast.stmt, Cut])
     """Statements that ran in Python though nothing refused them."""
@@ -78,7 +87,7 @@ class Pieces:
             return run_in_python(function, args, kwargs, self)
         return function(*args, **kwargs)
 
-    def part(self, function: Any) -> Compiled:
+    def part(self, function: Any) -> CompiledPart:
         """A function or module that is called, compiled. It is kept, so that its id stays its."""
         key: Hashable = id(function)
         if isinstance(function, MethodType):
@@ -147,7 +156,7 @@ class Fallback:
     pieces.
     """
 
-    pieces: Pieces
+    pieces: CallSegments
     reasons: dict[Key, StrettoError] = field(default_factory=dict[Key, StrettoError])
     calls: int = 0
 

@@ -7,28 +7,200 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
-from stretto.build import build
-from stretto.entry import Entry, check_dense, check_written
-from stretto.errors import CaptureError, RunError, SourceLocation, StrettoError
+from stretto.call.entry import Entry, check_dense, check_written
+from stretto.call.signatures import Key, SizeKey, fitting
+from stretto.device.costs import CostModel
+from stretto.dumps import Dumper
+from stretto.errors import BuildError, CaptureError, RunError, SourceLocation, StrettoError
 from stretto.failures import is_assertion, stage_failures
-from stretto.fallback import NotNative
-from stretto.families import SizeKey, fitting
-from stretto.frontends.python import Captured, Reading, Surroundings, capture
+from stretto.frontends.python import (
+    ArgumentLeaf,
+    Captured,
+    Fetched,
+    IntLeaf,
+    NotNative,
+    Reading,
+    Surroundings,
+    capture,
+)
 from stretto.frontends.python.tracing.admission import check_inputs
 from stretto.frontends.python.tracing.history import Settling
 from stretto.frontends.python.tracing.locations import definition
-from stretto.keys import Key
-from stretto.machines.machine import Machine, Stages
+from stretto.ir.core import Program
+from stretto.lowering.targets import NO_UPDATES, Updates
+from stretto.machines.machine import HOST, BuildStage, FewerUnitsError, Form, Machine, Stages
+from stretto.machines.registry import default_machine, find_machine, known_machines
+from stretto.machines.stages import CAPTURED, SELECT
 from stretto.options import Options
-from stretto.placement import choose_machine, device_of, target_machine
+from stretto.passes.manager import Target
+from stretto.passes.pipeline import passes_by_name, pipeline
 from stretto.progress import LOG
 from stretto.runtime.check import Checker
+
+# ---- Where a call runs: the backend and the one device for its tensors.
+
+
+AUTO = "auto"
+"""The backend that goes by the devices of the inputs."""
+
+
+def require_backend(backend: str) -> None:
+    """Raises ValueError for a name that is no machine's."""
+    if backend != AUTO and backend not in known_machines():
+        known = ", ".join((AUTO, *known_machines()))
+        raise ValueError(f"backend must be one of {known}, not {backend!r}")
+
+
+def target_machine(target: str, units: int | None = None, backend: str = AUTO) -> Machine:
+    """The machine that compiles for a device that need not be here. Raises ValueError for a target
+    that none knows, or not this backend, and BuildError where its compiler is missing."""
+    machines = known_machines()
+    for machine in machines.values() if backend == AUTO else (machines[backend],):
+        if target in machine.targets:
+            return machine.for_target(target, units)
+    known = [name for machine in machines.values() for name in machine.targets]
+    raise ValueError(f"unknown target {target!r}; known are {', '.join(known)}")
+
+
+def choose_machine(backend: str, tensors: Sequence[torch.Tensor]) -> Machine:
+    """The machine for these inputs: one on an accelerator where any of them is there. Raises for
+    tensors that it cannot take."""
+    check_inputs(tensors)
+    if backend != AUTO:
+        require_backend(backend)  # it may have been unregistered meanwhile
+        return find_machine(backend)
+    served = {m.device_type for m in known_machines().values() if m.is_default}
+    found = {tensor.device.type for tensor in tensors} & served - {HOST.type}
+    return default_machine(min(found, default=HOST.type))
+
+
+def device_of(
+    machine: Machine, tensors: Sequence[torch.Tensor], captured: Captured | None = None
+) -> torch.device:
+    """The one device of the inputs, and of all else that a captured program uses. Raises BuildError
+    where they are on several, or on one that the machine does not run on."""
+    found = {f"input {number}": tensor.device for number, tensor in enumerate(tensors)}
+    if captured is not None:
+        found |= {
+            f"the tensor '{b.name}'": b.device if isinstance(b, Fetched) else b.tensor.device
+            for b in captured.inputs
+            if not isinstance(b, ArgumentLeaf | IntLeaf)
+        }
+        # A number on the host goes with tensors on any device, as in eager PyTorch; it is moved.
+        constants = captured.program.constants.items()
+        found |= {
+            f"the tensor '{name}'": tensor.device
+            for name, tensor in constants
+            if tensor.dim() or tensor.device != HOST
+        }
+    _require_type(machine, found)
+    devices = dict.fromkeys(found.values())
+    if len(devices) > 1:
+        names = ", ".join(f"{what} on {device}" for what, device in found.items())
+        raise BuildError(
+            f"tensors on several devices: {names}", remedy="move all of them to one device"
+        )
+    return next(iter(devices)) if devices else machine.device()
+
+
+def _require_type(machine: Machine, found: dict[str, torch.device]) -> None:
+    """Raises BuildError for a tensor on a device of a type that the machine does not take."""
+    kind = machine.device_type
+    wrong = {what: device for what, device in found.items() if device.type != kind}
+    if not wrong:
+        return
+    what, device = next(iter(wrong.items()))
+    if kind != HOST.type and len(wrong) < len(found):
+        target = next(device for device in found.values() if device.type == kind)
+        raise BuildError(
+            f"{what} is on {device}, others are on {target}",
+            remedy=f"move all inputs and the module to one device: .to('{target}')",
+        )
+    remedy = f"move the inputs and the module with .{kind}()"
+    others = known_machines().values()
+    if machine.is_default and any(m.is_default and m.device_type == device.type for m in others):
+        remedy += f', or compile with backend="{AUTO}"'
+    message = f"{what} is on {device}: backend {machine.name!r} runs on {kind}"
+    raise BuildError(message, remedy=remedy)
+
+
+# ---- From a Program to something that runs: the stages of a machine, one after the other.
+
+
+def build(
+    program: Program,
+    machine: Machine,
+    options: Options,
+    place: torch.device = HOST,
+    updates: Updates = NO_UPDATES,
+) -> Stages:
+    """Takes a Program through all stages of a machine: passes, lowering, selection of kernels,
+    scheduling, verification, then what the machine plans, prints, compiles and loads.
+
+    place: the device of the tensors. updates: which results lie in the memory of inputs: the
+    program changes these where they lie, without copies, and gives back the tensors themselves. A
+    run that stops has then written to them, so this is for memory that the caller of the program
+    owns. Raises the error class of the stage that fails.
+    """
+    stages = begin(program, machine, options, place)
+    stages.updates = updates
+    _dump(stages, CAPTURED)
+    run_stages(stages, machine.stages)
+    return stages
+
+
+def begin(program: Program, machine: Machine, options: Options, place: torch.device) -> Stages:
+    """A build of which no stage has run yet. Choices go by what was measured on the device. Raises
+    ValueError where `Debug.skip` has what is no pass."""
+    machine = machine.tuned(options, place)
+    units = machine.units(options, place)
+    passes = pipeline(Target(_with_recursion(machine.costs, options.debug.recursion), units))
+    known = passes_by_name(passes)
+    for name in options.debug.skip:
+        if name not in known:
+            names = ", ".join(known)
+            raise ValueError(f"Debug.skip: no pass is called {name!r}; known are {names}")
+    dumper = Dumper(options.debug.dump_dir)
+    return Stages(program, machine, options, place, dumper, program, passes, units)
+
+
+def _with_recursion(costs: CostModel, how: str) -> CostModel:
+    """The costs with which passes compute recursions as `Debug.recursion` says."""
+    least = {"auto": costs.level_bytes, "levels": 0.0, "calls": inf}[how]
+    return replace(costs, level_bytes=least)
+
+
+def run_stages(stages: Stages, steps: Sequence[BuildStage]) -> None:
+    """Runs stages in order; dumps what each has made. Where the machine turns out to hold fewer
+    units than the program was made for, kernels are selected once more, for those."""
+    try:
+        _run(stages, steps)
+    except FewerUnitsError as fewer:
+        if SELECT not in steps:
+            raise
+        stages.units = fewer.units
+        _run(stages, steps[steps.index(SELECT) :])
+
+
+def _run(stages: Stages, steps: Sequence[BuildStage]) -> None:
+    for step in steps:
+        with stages.timed(step.name), stage_failures(step.name):
+            step.run(stages)
+        if step.form is not None:
+            _dump(stages, step.form)
+
+
+def _dump(stages: Stages, form: Form) -> None:
+    if stages.dumper.folder is not None:
+        for text in form.texts(stages):
+            stages.dumper.text(form.file, text)
 
 
 class Call(NamedTuple):

@@ -1,0 +1,126 @@
+"""Calls that run eager, because no program can do what eager PyTorch does there."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
+from pathlib import Path
+
+import torch
+
+from stretto.call.signatures import Key, varying
+from stretto.errors import StrettoWarning
+from stretto.options import Options
+from stretto.text import counted
+
+_REMEDY = "Call it under torch.no_grad() to run it compiled."
+_REMEDY_OF_MADE = "Make the tensor without requires_grad to run it compiled."
+
+
+class RunsEager(Exception):
+    """A call runs eager, for a reason that the user is warned of."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+def is_training(module: torch.nn.Module) -> bool:
+    """True for a module in training mode. A frozen one of TorchScript has no mode."""
+    return getattr(module, "training", False)
+
+
+class Trained(RunsEager):
+    """A call runs eager because a tensor that it reads, `tensor`, requires grad, or one that it
+    makes (None)."""
+
+    def __init__(self, tensor: torch.Tensor | None) -> None:
+        self.tensor = tensor
+        verb, remedy = ("makes", _REMEDY_OF_MADE) if tensor is None else ("reads", _REMEDY)
+        super().__init__(
+            f"a tensor that it {verb} requires grad and training is not supported yet", remedy
+        )
+
+
+def while_it_holds(call: Trained) -> Callable[[], None]:
+    """Returns a function that raises Trained again while its reason holds: the tensor is alive and
+    requires grad."""
+    wanted = None if call.tensor is None else weakref.ref(call.tensor)
+
+    def check() -> None:
+        if wanted is None:
+            raise Trained(None)
+        tensor = wanted()
+        if tensor is not None:
+            check_gradients((tensor,))
+
+    return check
+
+
+def check_gradients(tensors: Iterable[torch.Tensor]) -> None:
+    """With grad mode on: raises Trained where one of the tensors that a call reads requires grad,
+    so that eager would build a graph that the caller means to use."""
+    for tensor in filter(requires_grad, tensors):
+        raise Trained(tensor)
+
+
+requires_grad = attrgetter("requires_grad")
+
+
+# ---- What the user of a compiled function is warned of: `StrettoWarning`s, each once.
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+class Notices:
+    """The warnings of one compiled function. The second and later ones of a kind are left out."""
+
+    def __init__(self, options: Options) -> None:
+        self._limit = options.debug.max_signatures_before_warning
+        self._eager: dict[str, int] = {}
+        """How many calls ran eager, by reason."""
+        self._warned_signatures = False
+
+    def eager(self, call: RunsEager) -> None:
+        """A call runs eager."""
+        count = self._eager.get(call.reason, 0)
+        self._eager[call.reason] = count + 1
+        if not count:
+            warn(f"{call.reason}: running eager. {call.remedy}".rstrip())
+
+    @property
+    def eager_calls(self) -> list[str]:
+        """Lines that say how many calls ran eager, and why."""
+        return [
+            f"{counted(count, 'call')} ran eager: {reason}" for reason, count in self._eager.items()
+        ]
+
+    def compiled(self, keys: Collection[Key]) -> None:
+        """There are entries for these keys now."""
+        if len(keys) > self._limit and not self._warned_signatures:
+            self._warned_signatures = True
+            warn(
+                f"{len(keys)} signatures compiled: {varying(list(keys))}. Each new one is compiled "
+                "from the start; pad or bucket what varies, or raise "
+                "Options(debug=Debug(max_signatures_before_warning=...))."
+            )
+
+    def compiled_again(self, builds: int, changed: str) -> None:
+        """Warn once if one signature was compiled `builds` times, because of `changed`."""
+        if builds == self._limit + 1:
+            warn(
+                f"compiled {builds} times for the same shapes, because what it was compiled "
+                f"with changes between calls: {changed}. Pass it as an argument, as a tensor."
+            )
+
+
+def warn(text: str) -> None:
+    """A StrettoWarning at the line that called the compiled function."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, StrettoWarning, stacklevel=level)
