@@ -25,11 +25,9 @@ from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.machine import Stages
 from stretto.options import Debug, Options
-from stretto.schedule.graph_choice import graph_seconds
-from stretto.schedule.launches import plan_seconds
+from stretto.schedule.plan_cost import plan_seconds
 from stretto.simulator.control import Asked, Assumed, Choices
 from stretto.simulator.devices import device_for
-from stretto.simulator.simulate import simulate
 from stretto.tools.models import Model
 from stretto.tools.simulate import followed_way
 
@@ -153,12 +151,8 @@ def _simulated(stages: Stages, model: Model) -> tuple[float | None, str]:
     device = device_for(costs, plan.program.units)
 
     def seconds(choices: Choices) -> float:
-        if made.as_graph:
-            return graph_seconds(plan, device, costs)
-        if not plan.is_whole:
-            return plan_seconds(plan, device, costs, choices)
-        kept = stages.machine.kept_constants(plan.program)
-        return simulate(plan.program, device, choices, costs, kept).seconds
+        kept = stages.machine.kept_constants(plan.program) if plan.is_whole else None
+        return plan_seconds(plan, device, costs, choices, captured=made.as_graph, kept=kept)
 
     asked = Asked(Assumed(costs.unknown_trips))
     try:

@@ -1,12 +1,13 @@
 """Graphs of launches of the models on a GPU that is simulated: one stream, and several.
 
-    python -m benchmarks.scheduling.graphs [MODELS] [--device h200] [--library] [--json F]
+    python -m benchmarks.scheduling.graphs [MODELS] [--device h200] [--library] [--json F] [--svg F]
     python -m benchmarks.scheduling.graphs --json F --plot PICTURE
 
 For each model: its launches one after the other on a stream; the same as a captured graph; the
 graph on the streams of Opara's algorithm 1 in several orders, its algorithm 2 among them; the
 program as one persistent kernel; and what is chosen among these for each stretch of it. --plot
-draws what the file has, and runs nothing. --library: operators are library calls. Nothing here was
+draws what the file has, and runs nothing. --library: operators are library calls. --svg draws the
+graph of the last model on its streams. Nothing here was
 measured: all times are the simulator's (docs/graphs.md).
 """
 
@@ -22,8 +23,8 @@ from rich.console import Console
 
 from benchmarks.models import ZOO
 from benchmarks.models.groups import GROUPS
+from benchmarks.scheduling.enqueuing import graph_data, graph_model, graph_table, write_picture
 from stretto.options import Options
-from stretto.tools.graphs import graph_data, graph_model, graph_table
 from stretto.tools.models import Model
 
 MODELS = (
@@ -51,6 +52,7 @@ def main(
     library: Annotated[bool, typer.Option(help="Operators are library calls.")] = False,
     small: Annotated[bool, typer.Option(help="The small presets.")] = False,
     file: Annotated[Path | None, typer.Option("--json", help="Add the results to it.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the last model's graph.")] = None,
     picture: Annotated[Path | None, typer.Option("--plot", help="Draw the results.")] = None,
 ) -> None:
     console = Console(width=110)
@@ -65,6 +67,8 @@ def main(
         kind = "library calls" if library else "own kernels"
         found.setdefault("what", "simulated, nothing was measured")
         found[f"{name}, {kind}, {device}"] = graph_data(made)
+        if svg is not None:
+            write_picture(made, svg)
         if file is not None:
             file.write_text(json.dumps(found, indent=1) + "\n")
 

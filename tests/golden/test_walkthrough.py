@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stretto.build import begin, run_stages
+from stretto.call.compiler import begin, run_stages
 from stretto.frontends.python import capture
 from stretto.machines.cpu.costs import CPU_COSTS
 from stretto.machines.cpu.machine import CpuMachine

@@ -17,7 +17,7 @@ from stretto.batching.host.tables import layout
 from stretto.batching.levels.program import level_code
 from stretto.batching.passes.pipeline import run_passes
 from stretto.batching.printer import print_program as print_instance_program
-from stretto.build import begin
+from stretto.call.compiler import begin
 from stretto.frontends.python import capture
 from stretto.ir.core import Program
 from stretto.machines.cpu.costs import CPU_COSTS

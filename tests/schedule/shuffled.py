@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+from benchmarks.scheduling.enqueuing import random_order
 from stretto.device.launch_graph import LaunchGraph, ancestors
 from stretto.device.plan import Action, Plan, stretch
 from stretto.device.tree import Node, Seq, children
 from stretto.machines.cuda.host import Order
 from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import random_order
 
 Graphs = Mapping[int, LaunchGraph]
 """The graph of each sequence of a plan, by its `id`."""

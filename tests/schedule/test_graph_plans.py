@@ -14,11 +14,12 @@ from stretto.device.plan import address_name, busy_units
 from stretto.device.tree import Leaf, Seq, walk
 from stretto.device.verifier import verify_plan
 from stretto.machines.cuda.costs import CUDA_COSTS
-from stretto.machines.cuda.machine import choose_plan, gpu_program
+from stretto.machines.cuda.machine import gpu_program
 from stretto.options import Options
-from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import plan_seconds
+from stretto.schedule.plan_search import choose_plan, search_plan
 from stretto.simulator.devices import H200
 from tests.e2e.machines import CUDA, spread
 
@@ -72,7 +73,7 @@ def test_a_whole_program_waits() -> None:
 def test_what_loops_of_the_host_use_is_read_by_address() -> None:
     program = program_of(looped).stages.runnable()[0]
     apart = with_own_memory(program)
-    cuts = choose_graph(apart, CUDA_COSTS, "per_kernel", "host").cuts
+    cuts = search_plan(apart, CUDA_COSTS, "per_kernel", "host", captured=True).cuts
     found = {
         by_address: make_plan(apart, cuts=cuts, by_address=by_address).words["main"]
         for by_address in (False, True)
@@ -87,20 +88,21 @@ def test_a_plan_for_a_graph_is_no_slower_than_either_of_its_parts() -> None:
     program = with_own_memory(program_of(two_ways).stages.runnable()[0])
     seconds = {}
     for launches in ("one", "per_kernel", "auto"):
-        chosen = choose_graph(program, CUDA_COSTS, launches, "units", H200)
+        chosen = search_plan(program, CUDA_COSTS, launches, "units", device=H200, captured=True)
         plan = make_plan(program, cuts=chosen.cuts, by_address=True)
-        seconds[launches] = graph_seconds(plan, H200, CUDA_COSTS)
+        seconds[launches] = plan_seconds(plan, H200, CUDA_COSTS, captured=True)
     assert seconds["auto"] <= min(seconds["one"], seconds["per_kernel"])
 
 
 @pytest.mark.parametrize("function", [two_ways, looped])
 def test_auto_takes_the_faster_one(function: Callable[..., Any]) -> None:
     program = program_of(function).stages.runnable()[0]
-    plan, as_graph, _ = choose_plan(program, CUDA_COSTS, Options(enqueue="auto"))
+    chosen = choose_plan(program, CUDA_COSTS, Options(enqueue="auto"))
+    plan = chosen.plan
     verify_plan(plan)
-    assert as_graph == (not plan.is_whole and plan.program.frames != program.frames)
+    assert chosen.captured == (not plan.is_whole and plan.program.frames != program.frames)
     stream, graph = (
-        choose_plan(program, CUDA_COSTS, Options(enqueue=way))[0] for way in ("stream", "graph")
+        choose_plan(program, CUDA_COSTS, Options(enqueue=way)).plan for way in ("stream", "graph")
     )
     assert plan in (stream, graph)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stretto
+from benchmarks.scheduling.enqueuing import implied
 from stretto.call.compiler import begin, run_stages
 from stretto.device.expr import Buffer
 from stretto.device.launch_graph import (
@@ -37,7 +38,7 @@ from stretto.machines.machine import HOST
 from stretto.machines.registry import known_machines
 from stretto.options import Debug, Options
 from stretto.schedule.launch_graph import plan_graph, shared_bytes, with_own_memory
-from stretto.schedule.launch_order import arranged, implied, opara_streams
+from stretto.schedule.launch_order import arranged, opara_streams
 from stretto.schedule.plan import make_plan
 from stretto.schedule.scheduler import schedule
 from tests.schedule.random_trees import random_tree

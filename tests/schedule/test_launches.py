@@ -12,8 +12,9 @@ from stretto.device.tree import For, If, Leaf, Seq, While, walk
 from stretto.device.verifier import verify_plan
 from stretto.errors import StrettoError, VerifyError
 from stretto.options import Debug, Options
-from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import plan_seconds
+from stretto.schedule.plan_search import search_plan
 from stretto.schedule.scheduler import schedule
 from stretto.simulator.devices import H200
 from tests.schedule.programs import chain, loop
@@ -101,14 +102,14 @@ def test_outputs_with_each_option(function, kinds, units) -> None:  # pyright: i
 def test_random_programs_stay_correct(seed: int, control: str) -> None:
     source = random_tree(seed)
     program = schedule(source, 3, EAGER)
-    chosen = choose_launches(program, EAGER, "per_kernel", control)
+    chosen = search_plan(program, EAGER, "per_kernel", control)
     verify_plan(make_plan(program, cuts=chosen.cuts), source)
 
 
 def test_waits_that_cost_more_than_launches_cut() -> None:
     program = chain()
     late = replace(H200, units=program.units, wait_seconds=5e-5, next_launch_seconds=1e-7)
-    chosen = choose_launches(program, EAGER, device=late)
+    chosen = search_plan(program, EAGER, device=late)
     assert chosen.cuts
     plan = make_plan(program, cuts=chosen.cuts)
     verify_plan(plan)
@@ -119,8 +120,8 @@ def test_waits_that_cost_more_than_launches_cut() -> None:
 def test_launches_that_cost_more_than_waits_do_not() -> None:
     program = chain()
     slow = replace(H200, wait_seconds=1e-7, next_launch_seconds=5e-5)
-    assert not choose_launches(program, EAGER, device=slow).cuts
-    assert not choose_launches(program, EAGER, "one", "units").cuts
+    assert not search_plan(program, EAGER, device=slow).cuts
+    assert not search_plan(program, EAGER, "one", "units").cuts
     assert isinstance(make_plan(program).tree.main.body, Leaf)
 
 
@@ -132,7 +133,7 @@ def test_the_cpu_has_one_launch(given: dict[str, str]) -> None:
 
 def test_a_plan_that_leaves_out_a_launch_is_refused() -> None:
     program = chain()
-    chosen = choose_launches(program, EAGER, "per_kernel", "units")
+    chosen = search_plan(program, EAGER, "per_kernel", "units")
     plan = make_plan(program, cuts=chosen.cuts)
     body = plan.tree.main.body
     assert isinstance(body, Seq) and len(body.children) > 1
@@ -146,7 +147,7 @@ def test_a_plan_that_leaves_out_a_launch_is_refused() -> None:
 def test_a_plan_without_one_of_its_launches_is_another_program(seed: int) -> None:
     source = random_tree(seed)
     program = schedule(source, 3, EAGER)
-    plan = make_plan(program, cuts=choose_launches(program, EAGER, "per_kernel", "host").cuts)
+    plan = make_plan(program, cuts=search_plan(program, EAGER, "per_kernel", "host").cuts)
     body = plan.tree.main.body
     if not isinstance(body, Seq):
         pytest.skip("one launch")
@@ -169,18 +170,18 @@ def test_explain_says_where_control_is_executed() -> None:
 def test_control_is_the_hosts_where_that_is_faster() -> None:
     program = loop()
     late = replace(H200, units=program.units, wait_seconds=5e-5, next_launch_seconds=1e-7)
-    chosen = choose_launches(program, EAGER, device=late)
+    chosen = search_plan(program, EAGER, device=late)
     plan = make_plan(program, cuts=chosen.cuts)
     verify_plan(plan)
     assert any(isinstance(node, For) for node in walk(plan.tree.main.body))
     assert chosen.seconds == pytest.approx(plan_seconds(plan, late, EAGER))
-    assert not choose_launches(program, EAGER, "one", "auto", late).cuts
-    assert not choose_launches(program, EAGER).cuts
+    assert not search_plan(program, EAGER, "one", "auto", device=late).cuts
+    assert not search_plan(program, EAGER).cuts
 
 
 def test_a_launch_in_each_iteration_is_counted() -> None:
     program = loop()
-    chosen = choose_launches(program, EAGER, "per_kernel", "host")
+    chosen = search_plan(program, EAGER, "per_kernel", "host")
     plan = make_plan(program, cuts=chosen.cuts)
     one, late = (replace(H200, next_launch_seconds=seconds) for seconds in (2e-6, 5e-6))
     more = plan_seconds(plan, late, EAGER) - plan_seconds(plan, one, EAGER)

@@ -7,20 +7,17 @@ from itertools import product
 
 import pytest
 
+from benchmarks.scheduling.enqueuing import all_orders, breadth_first, depth_first, random_order
 from stretto.device.launch_graph import Arrangement, ancestors
 from stretto.schedule.launch_order import (
     Before,
     Opara,
-    all_events,
-    all_orders,
     arranged,
-    breadth_first,
-    depth_first,
+    events_between,
     fewest_events,
     one_stream,
     opara_streams,
     program_order,
-    random_order,
 )
 from stretto.simulator.devices import H200
 from stretto.simulator.graph_run import Profile
@@ -61,7 +58,7 @@ def test_one_stream_needs_no_events() -> None:
 def test_an_event_that_another_one_implies_is_left_out() -> None:
     before: Before = ((), (), (0,), (0, 2))
     streams = (0, 1, 1, 1)
-    assert all_events(before, range(4), streams) == ((0, 2), (0, 3))
+    assert events_between(before, range(4), streams) == ((0, 2), (0, 3))
     assert fewest_events(before, range(4), streams) == ((0, 2),)
 
 

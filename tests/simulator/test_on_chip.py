@@ -12,9 +12,8 @@ from stretto.device.program import DeviceProgram
 from stretto.device.tree import is_loop, walk
 from stretto.machines.cuda.styles import kept_constants
 from stretto.options import Debug, Options
-from stretto.schedule.graph_choice import graph_seconds
-from stretto.schedule.launches import plan_seconds
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import plan_seconds
 from stretto.simulator.devices import H200, cpu_device
 from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.work import Kept
@@ -99,7 +98,7 @@ def test_plans_are_compared_with_what_their_launches_keep() -> None:
     slow = replace(H200, cache_bandwidth=1e11), replace(bare, cache_bandwidth=1e11)
     kept, read = (plan_seconds(whole, device, costs) for device in slow)
     assert kept < read
-    kept, read = (graph_seconds(whole, device, costs) for device in slow)
+    kept, read = (plan_seconds(whole, device, costs, captured=True) for device in slow)
     assert kept < read
     loops = frozenset(id(node) for node in walk(program.tree.main.body) if is_loop(node))
     apart = make_plan(program, cuts=loops)

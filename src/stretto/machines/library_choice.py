@@ -27,7 +27,7 @@ from stretto.machines.machine import BuildStage, LibraryChoice, Product, Stages
 from stretto.machines.stages import LOWER, SCHEDULE, SELECT, VERIFY
 from stretto.ops.properties import properties
 from stretto.remarks import Remarks
-from stretto.schedule.alternatives import alone_seconds
+from stretto.schedule.plan_cost import alone_seconds
 from stretto.simulator.devices import Device, device_for
 from stretto.simulator.graph_run import Profiler
 from stretto.simulator.launches import LEAST_GAIN

@@ -8,12 +8,11 @@ the paper's own implementation looks at shared memory only. Each part can be swi
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from stretto.device.launch_graph import Arrangement, ancestors, needed
+from stretto.device.launch_graph import Arrangement, needed
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import Profile
 from stretto.simulator.occupancy import limits_of
@@ -23,7 +22,7 @@ from stretto.simulator.occupancy import limits_of
 # `opara_streams` is algorithm 1 of Opara (Chen et al., "Opara: Exploiting Operator Parallelism
 # for Expediting DNN Inference on GPUs", section 3.1): a node goes behind the first of the nodes
 # before it that no other node has gone behind, or else on a new stream. `fewest_events` leaves
-# out what streams and other events imply; `all_events` does not.
+# out what streams and other events imply; `events_between` does not.
 
 
 Before = Sequence[Sequence[int]]
@@ -63,15 +62,11 @@ def fewest_events(before: Before, order: Sequence[int], streams: Sequence[int]) 
     for number, earlier in enumerate(Arrangement(tuple(order), tuple(streams)).waits):
         both[number] += earlier
     kept = needed(both, order)
-    return _across(kept, order, streams)
+    return events_between(kept, order, streams)
 
 
-def all_events(before: Before, order: Sequence[int], streams: Sequence[int]) -> Events:
+def events_between(before: Before, order: Sequence[int], streams: Sequence[int]) -> Events:
     """An event for each edge between two streams."""
-    return _across(before, order, streams)
-
-
-def _across(before: Before, order: Sequence[int], streams: Sequence[int]) -> Events:
     return tuple(
         (earlier, number)
         for number in order
@@ -80,25 +75,12 @@ def _across(before: Before, order: Sequence[int], streams: Sequence[int]) -> Eve
     )
 
 
-def implied(before: Before, edge: tuple[int, int]) -> bool:
-    """Whether other edges say what an edge says."""
-    earlier, later = edge
-    known = ancestors(before, range(len(before)))
-    return any(known[other] >> earlier & 1 for other in before[later] if other != earlier)
-
-
-def arranged(
-    before: Before, order: Sequence[int], streams: Sequence[int], fewest: bool = True
-) -> Arrangement:
-    """An order with its streams, and the events that these take."""
-    find = fewest_events if fewest else all_events
-    return Arrangement(tuple(order), tuple(streams), find(before, order, streams))
+def arranged(before: Before, order: Sequence[int], streams: Sequence[int]) -> Arrangement:
+    """An order with its streams, and the fewest events that keep the order."""
+    return Arrangement(tuple(order), tuple(streams), fewest_events(before, order, streams))
 
 
 Order = tuple[int, ...]
-
-MOST_NODES = 9
-"""Of a graph all of whose orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,52 +111,18 @@ class Opara:
             queue = queues[turn % 2] or queues[1 - turn % 2]
             return heappop(queue)[2]
 
-        return _taken(before, enter, take)
+        return taken_one_by_one(before, enter, take)
 
 
 def program_order(before: Before) -> Order:
     return tuple(range(len(before)))
 
 
-def breadth_first(before: Before) -> Order:
-    """What was ready first comes first."""
-    ready: list[int] = []
-    return _taken(before, ready.append, lambda turn: ready.pop(0))
-
-
-def depth_first(before: Before) -> Order:
-    """What became ready last comes first."""
-    ready: list[int] = []
-    return _taken(before, ready.append, lambda turn: ready.pop())
-
-
-def random_order(before: Before, seed: int) -> Order:
-    """Any order that the edges allow."""
-    draw = random.Random(seed)
-    ready: list[int] = []
-    return _taken(before, ready.append, lambda turn: ready.pop(draw.randrange(len(ready))))
-
-
-def all_orders(before: Before) -> Iterator[Order]:
-    """Every order that the edges allow."""
-    taken: list[int] = []
-
-    def further() -> Iterator[Order]:
-        if len(taken) == len(before):
-            yield tuple(taken)
-            return
-        for number, earlier in enumerate(before):
-            if number not in taken and all(other in taken for other in earlier):
-                taken.append(number)
-                yield from further()
-                taken.pop()
-
-    return further()
-
-
-def _taken(before: Before, enter: Callable[[int], None], take: Callable[[int], int]) -> Order:
-    """Takes nodes one by one. enter: told of a node that nothing is before any more. take: gives
-    the next one, for the number of nodes that were taken already."""
+def taken_one_by_one(
+    before: Before, enter: Callable[[int], None], take: Callable[[int], int]
+) -> Order:
+    """The order in which nodes are taken. enter: is called with each node that waits for nothing
+    any more. take: returns the next node, given the number of nodes that were taken before."""
     left = [len(set(earlier)) for earlier in before]
     followers: list[list[int]] = [[] for _ in before]
     for number, earlier in enumerate(before):

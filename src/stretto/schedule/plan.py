@@ -9,7 +9,7 @@ earlier launch did is left out. The same cut bounds the size of one launch.
 `cuts` names further nodes of main, by identity: a leaf among them becomes a launch per kernel,
 whose tasks are dealt over all units; a control node among them, or around one, is executed by the
 host.
-`schedule/launches.py` chooses them.
+`schedule/plan_search.py` chooses them.
 """
 
 from __future__ import annotations

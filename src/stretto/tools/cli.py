@@ -302,22 +302,12 @@ def simulate_command(
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw the run: .html, .json or .png.")
     ] = None,
-    graph: Annotated[
-        bool, typer.Option("--graph", help="Of a GPU: a launch per kernel, on several streams.")
-    ] = False,
-    library: Annotated[
-        bool, typer.Option("--library", help="Of --graph: operators are library calls.")
-    ] = False,
-    picture: Annotated[Path | None, typer.Option(help="Of --graph: draw it, as .svg.")] = None,
 ) -> None:
     """Predict the time of a model on a device that need not be there."""
     from stretto.tools.models import find_model
     from stretto.tools.simulate import report, simulate_model, write_simulated_timeline
 
     with told():
-        if graph or library or picture is not None:
-            _simulate_graph(model, device, units, policy, small, library, picture)
-            return
         if timeline is not None:
             require_known("kind of timeline", [timeline.suffix], TIMELINES)
         require_known("policy", [policy], POLICIES)
@@ -337,36 +327,6 @@ def simulate_command(
         if timeline is not None:
             write_simulated_timeline(simulated, timeline)
             console.print(f"wrote {timeline}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _simulate_graph(
-    name: str,
-    device: str,
-    units: int | None,
-    policy: str,
-    small: bool,
-    library: bool,
-    picture: Path | None,
-) -> None:
-    """Prints the table of `--graph`, and draws the graph."""
-    from stretto.tools.graphs import graph_model, graph_table, write_picture
-    from stretto.tools.models import find_model
-
-    if picture is not None:
-        require_known("kind of picture", [picture.suffix], (".svg",))
-    require_known("policy", [policy], POLICIES)
-    found = find_model(name, small=small)
-    with errors.status(f"simulating {found.name} on {device}"):
-        made = graph_model(
-            found,
-            device,
-            units,
-            Options(debug=Debug(policy=policy), library=("*",) if library else ()),
-        )
-    console.print(graph_table(made))
-    if picture is not None:
-        write_picture(made, picture)
-        console.print(f"wrote {picture}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -27,8 +27,9 @@ from stretto.machines.machine import HOST, Machine, Stages, TaskEvent
 from stretto.machines.registry import default_machine, known_machines
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.schedule.launches import choose_launches, plan_seconds
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import plan_seconds
+from stretto.schedule.plan_search import search_plan
 from stretto.simulator.control import Asked, Assumed, Choices, Recorded
 from stretto.simulator.devices import GPUS, NAMES, Device, costs_on, cpu_device, find_device
 from stretto.simulator.launches import Launches, launch_per_kernel
@@ -128,8 +129,8 @@ def simulate_model(
         choices = followed_way(model, here, machine.costs if device.target else None)
     planned = None
     if device.target and (options.debug.launches, options.debug.control) != ("auto", "auto"):
-        chosen = choose_launches(
-            program, machine.costs, options.debug.launches, options.debug.control, device
+        chosen = search_plan(
+            program, machine.costs, options.debug.launches, options.debug.control, device=device
         )
         plan = make_plan(program, cuts=chosen.cuts)
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))

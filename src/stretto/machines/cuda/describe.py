@@ -40,9 +40,9 @@ from stretto.machines.cuda.host import PlanExecutable
 from stretto.machines.cuda.printer.source import ENTRY, TritonSource
 from stretto.machines.cuda.styles import GpuProgram, kept_of
 from stretto.machines.machine import PRODUCT_HEADERS, Description, Stages, Table
-from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
-from stretto.schedule.launches import ChosenBranch, choose_launches, placements
 from stretto.schedule.plan import MOST_KERNELS
+from stretto.schedule.plan_cost import Enqueued, Profiled, profiled
+from stretto.schedule.plan_search import ChosenBranch, placements, search_plan
 from stretto.simulator.devices import device_for
 from stretto.simulator.launches import launch_per_kernel
 from stretto.simulator.occupancy import BlockNeeds
@@ -57,7 +57,6 @@ MOST_ROWS = 40
 MOST_NODES = 400
 """A graph of more nodes is not simulated for `explain()`."""
 NODE_HEADERS = ("node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends")
-WAY_HEADERS = ("way", "simulated", "streams", "events")
 _WARP = 32
 
 
@@ -78,16 +77,12 @@ def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
         return []
     if not 1 < len(given.graph.nodes) <= MOST_NODES:
         return []
-    ways = alternatives(given)
-    opara = next(way for way in ways if way.name == "Opara")
+    opara = given.enqueued_by_opara()
     title = f"main as a graph, on {device.name} simulated (not measured), as Opara enqueues it"
-    return [
-        Table(title, node_rows(given, opara), NODE_HEADERS),
-        Table("ways to enqueue the graph, simulated (not measured)", way_rows(ways), WAY_HEADERS),
-    ]
+    return [Table(title, node_rows(given, opara), NODE_HEADERS)]
 
 
-def node_rows(given: Profiled, way: Alternative) -> list[tuple[str, ...]]:
+def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
     """The nodes in the order in which they are enqueued."""
     graph, rows = given.graph, list[tuple[str, ...]]()
     after = waits_text(graph)
@@ -115,18 +110,6 @@ def waits_text(graph: LaunchGraph) -> list[str]:
     """For each node those it has to come after, without what they imply."""
     found = needed(graph.before, range(len(graph.nodes)))
     return [", ".join(map(str, earlier)) or "-" for earlier in found]
-
-
-def way_rows(ways: list[Alternative]) -> list[tuple[str, ...]]:
-    return [
-        (
-            way.name,
-            seconds_text(way.run.seconds),
-            str(way.arrangement.stream_count),
-            str(len(way.arrangement.events)),
-        )
-        for way in ways
-    ]
 
 
 _OWN = re.compile(rf"^def (k_|e_|loop_|{ENTRY}\b)", re.MULTILINE)
@@ -279,7 +262,7 @@ def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
     """Where the outer loops and branches of main are executed, and what each way would take. Those
     that units execute are walked by all units, each in its registers."""
     costs, options = stages.machine.costs, stages.options
-    chosen = choose_launches(program, costs, options.debug.launches, options.debug.control)
+    chosen = search_plan(program, costs, options.debug.launches, options.debug.control)
     try:
         found = placements(program, costs, chosen.cuts)
     except ScheduleError:

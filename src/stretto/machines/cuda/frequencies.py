@@ -14,7 +14,7 @@ from stretto.machines.cuda.graphs.words import BranchCount
 from stretto.machines.machine import Stages
 from stretto.options import Options
 from stretto.runtime.cache import content_key
-from stretto.schedule.alternatives import Frequencies
+from stretto.schedule.plan_cost import Frequencies
 from stretto.tuning.database import Database, KernelTime, MeasuredDevice
 
 PROGRAMS = MeasuredDevice("branches of programs", "branches", 0)

@@ -8,14 +8,12 @@ from typing import ClassVar
 
 import torch
 
-from stretto.device.costs import CostModel
 from stretto.device.forms import Lowered, Planned, Scheduled, Selected
 from stretto.device.operator import Template
-from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import If, walk
 from stretto.device.verifier import verify_plan
-from stretto.errors import BuildError, RunError, ScheduleError
+from stretto.errors import BuildError, RunError
 from stretto.machines.cuda.costs import CUDA_COSTS, CudaCosts
 from stretto.machines.cuda.describe import describe
 from stretto.machines.cuda.device import (
@@ -57,16 +55,11 @@ from stretto.options import Options
 from stretto.remarks import Remarks
 from stretto.runtime.results import Result
 from stretto.runtime.sizes import Values
-from stretto.schedule.alternatives import Frequencies
 from stretto.schedule.choice import chooser
-from stretto.schedule.graph_choice import choose_graph, graph_seconds
-from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import ChosenBranch, choose_launches, plan_seconds
-from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import plan_seconds
+from stretto.schedule.plan_search import choose_plan
 from stretto.schedule.policies import POLICIES
-from stretto.simulator.control import Assumed
 from stretto.simulator.devices import GPUS, costs_on, device_for, gpu_like
-from stretto.simulator.simulate import simulate
 from stretto.simulator.work import Kept
 
 NAMED = {name: gpu for name, gpu in GPUS.items() if name != "v100"}
@@ -85,69 +78,20 @@ def _plan(stages: Stages) -> None:
     conditions = [n.condition.name for n in walk(program.tree.main.body) if isinstance(n, If)]
     counted = options.debug.branches == "auto" and options.enqueue != "stream"
     frequencies = known_frequencies(stages, conditions) if counted else {}
-    plan, as_graph, branches = choose_plan(program, costs, options, frequencies)
-    if options.debug.verify or not plan.is_whole:
-        verify_plan(plan, stages.source)
-    stages.product = GpuProgram(plan, as_graph=as_graph, branches=branches)
-
-
-def choose_plan(
-    program: DeviceProgram,
-    costs: CostModel,
-    options: Options,
-    frequencies: Frequencies | None = None,
-) -> tuple[Plan, bool, tuple[ChosenBranch, ...]]:
-    """The plan of a verified program; whether it is enqueued as captured graphs, as
-    `Options.enqueue` says: "auto" takes the faster one in simulation; and how its branches are
-    executed, where that was chosen. frequencies: as for `choose_graph`."""
-    plan: Plan | None = None
-    if options.enqueue in ("auto", "stream"):
-        chosen = choose_launches(program, costs, options.debug.launches, options.debug.control)
-        everything = frozenset(map(id, walk(program.tree.main.body)))
-        predicated = everything if options.debug.branches == "predicated" else frozenset[int]()
-        plan = make_plan(program, cuts=chosen.cuts, predicated=predicated)
-        if options.enqueue == "stream":
-            return plan, False, ()
-    apart = with_own_memory(program)
-    chosen = choose_graph(
-        apart,
-        costs,
-        options.debug.launches,
-        options.debug.control,
-        branches=options.debug.branches,
-        frequencies=frequencies,
-    )
-    graph = make_plan(
-        apart,
-        cuts=chosen.cuts,
-        by_address=True,
-        predicated=chosen.predicated,
-        unlikely=chosen.unlikely,
-    )
-    if plan is None:
-        return graph, not graph.is_whole, chosen.branches
-    device = device_for(costs, program.units)
-    try:
-        seconds = graph_seconds(graph, device, costs, frequencies)
-        faster = seconds < plan_seconds(plan, device, costs)
-    except ScheduleError:  # a run too long to be simulated
-        faster = False
-    taken = faster and not graph.is_whole
-    return (graph, True, chosen.branches) if taken else (plan, False, ())
+    chosen = choose_plan(program, costs, options, frequencies)
+    if options.debug.verify or not chosen.plan.is_whole:
+        verify_plan(chosen.plan, stages.source)
+    stages.product = GpuProgram(chosen.plan, as_graph=chosen.captured, branches=chosen.branches)
 
 
 def _seconds_as_planned(stages: Stages, program: DeviceProgram) -> float:
     """Simulated seconds of a program in the plan that it would be run as. Raises ScheduleError for
     a run that is too long."""
     costs = stages.machine.costs
-    plan, as_graph, _ = choose_plan(program, costs, stages.options)
+    chosen = choose_plan(program, costs, stages.options)
+    kept = stages.machine.kept_constants(program) if chosen.plan.is_whole else None
     device = device_for(costs, program.units)
-    if as_graph:
-        return graph_seconds(plan, device, costs)
-    if plan.is_whole:
-        kept = stages.machine.kept_constants(program)
-        return simulate(program, device, Assumed(costs.unknown_trips), costs, kept).seconds
-    return plan_seconds(plan, device, costs)
+    return plan_seconds(chosen.plan, device, costs, captured=chosen.captured, kept=kept)
 
 
 LIBRARY = choice_stage(_seconds_as_planned)

@@ -24,7 +24,7 @@ from stretto.machines.cuda.printer.source import Parameter, TritonSource
 from stretto.machines.cuda.styles import GpuProgram
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.machines.machine import Packed
-from stretto.schedule.launches import ChosenBranch
+from stretto.schedule.plan_search import ChosenBranch
 
 _PLAN = "plan"
 _LISTS = ("tables", "kernels")

@@ -16,8 +16,8 @@ from stretto.machines.cuda.printer.source import TritonSource
 from stretto.machines.cuda.templates.dot import Dot
 from stretto.machines.cuda.toolchain import Target
 from stretto.options import Options
-from stretto.schedule.launches import ChosenBranch
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_search import ChosenBranch
 from stretto.simulator.work import Kept, KeptPart
 
 USUAL_KEPT = 136

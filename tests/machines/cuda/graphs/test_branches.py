@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import stretto
+from benchmarks.scheduling.enqueuing import implied
 from stretto.device.forms import Planned
 from stretto.device.plan import Plan
 from stretto.device.text import parse_form, print_form
@@ -25,10 +26,8 @@ from stretto.machines.cuda.machine import gpu_program
 from stretto.machines.cuda.styles import compile_plan
 from stretto.machines.cuda.templates import TEMPLATES
 from stretto.options import BRANCHES, Options
-from stretto.schedule import graph_choice
+from stretto.schedule import plan_search
 from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import implied
-from stretto.schedule.launches import Chosen
 from tests.e2e.machines import CUDA, spread
 from tests.machines.cuda.cuda_fakes import FakeCuda
 from tests.machines.cuda.graphs.programs import (
@@ -98,15 +97,17 @@ def test_all_ways_in_one_program(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     """Each branch in a way of its own, drawn; of unlikely ones either arm."""
     draw = random.Random(seed)
 
-    def drawn(program: Any, *arguments: Any, **options: Any) -> Chosen:
-        chosen = graph_choice.choose_graph(program, *arguments, **options)
+    search = plan_search.search_plan
+
+    def drawn(program: Any, *arguments: Any, **options: Any) -> plan_search.PlanChoice:
+        chosen = search(program, *arguments, **options)
         branches = [node for node in walk(program.tree.main.body) if isinstance(node, If)]
         ways = {id(branch): draw.choice(list(Branching)) for branch in branches}
         predicated = {key for key, way in ways.items() if way is Branching.PREDICATED}
         unlikely = {key: way for key, way in ways.items() if way.startswith("unlikely")}
         return replace(chosen, predicated=frozenset(predicated), unlikely=unlikely)
 
-    monkeypatch.setattr("stretto.machines.cuda.machine.choose_graph", drawn)
+    monkeypatch.setattr("stretto.schedule.plan_search.search_plan", drawn)
     program = random_branches(seed)
     fast = compiled(program, arguments(0, rows=5), replace(APART, units=1 + seed % 3))
     for given in range(6):
@@ -326,8 +327,8 @@ def test_ways_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost:
         best, other, _ = compare(self, best, more, gain)
         return best, other, cost > 0
 
-    compare = graph_choice._Costing.better  # pyright: ignore
-    monkeypatch.setattr(graph_choice._Costing, "better", better)  # pyright: ignore
+    compare = plan_search._Search.better  # pyright: ignore
+    monkeypatch.setattr(plan_search._Search, "better", better)  # pyright: ignore
     options = replace(APART, debug=replace(APART.debug, branches="auto"), cache_dir=tmp_path)
     fast = compiled(with_counts, arguments(0), options)
     wanted = dict.fromkeys(("x first", "x", "w first", "w", "last"), 0)

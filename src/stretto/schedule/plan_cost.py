@@ -1,10 +1,12 @@
-"""Ways to enqueue a graph of launches, compared in simulation: streams, events, orders as data."""
+"""Simulated seconds of a plan: its launches one after the other, or one captured graph.
+
+Nothing is measured here; every time comes from the simulator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from stretto.device.costs import CostModel
 from stretto.device.launch_graph import Arrangement, LaunchGraph
@@ -22,20 +24,10 @@ from stretto.device.tree import (
     iterations,
     reads,
 )
-from stretto.device.verifier.plans import verify_arrangement, verify_graph
+from stretto.device.verifier.plans import Marks, as_program, verify_arrangement, verify_graph
 from stretto.schedule.launch_graph import plan_graph
-from stretto.schedule.launch_order import (
-    MOST_NODES,
-    Opara,
-    all_orders,
-    arranged,
-    breadth_first,
-    depth_first,
-    one_stream,
-    opara_streams,
-    program_order,
-    random_order,
-)
+from stretto.schedule.launch_order import Opara, arranged, opara_streams
+from stretto.simulator.control import Assumed, Choices, leaf_numbers
 from stretto.simulator.devices import Device
 from stretto.simulator.graph_run import (
     GraphCosts,
@@ -49,17 +41,52 @@ from stretto.simulator.graph_run import (
 )
 from stretto.simulator.launches import read_seconds
 from stretto.simulator.occupancy import BlockNeeds
-
-MOST_ORDERS = 20_000
-"""Orders of a small graph that are tried; a graph of more has no best one here."""
-
+from stretto.simulator.on_chip import kept_in_loops
+from stretto.simulator.simulate import simulate
+from stretto.simulator.work import Kept
 
 Frequencies = Mapping[str, float]
 """How often branches take their first arm, from 0 to 1, by the name of the condition."""
 
 
+def plan_seconds(
+    plan: Plan,
+    device: Device,
+    costs: CostModel,
+    choices: Choices | None = None,
+    *,
+    captured: bool = False,
+    frequencies: Frequencies | None = None,
+    kept: Kept | None = None,
+) -> float:
+    """Simulate a run of a plan.
+
+    captured: main is a captured graph, enqueued by Opara's algorithms, with branches taken as
+    `profiled` has it; else launches follow each other, with what the host reads between them.
+    choices: of loops and branches; by default the assumptions of `costs`. kept: constants that
+    stay on chip, by kernel; by default an estimate for the loops inside of launches. Raises
+    ScheduleError for a run that is too long.
+    """
+    if captured and not plan.is_whole:
+        given = profiled(plan, device, costs, captured=True, frequencies=frequencies)
+        return given.enqueued_by_opara().run.seconds
+    marks = Marks()
+    program = as_program(plan, marks)
+    if kept is None:
+        loops = (kept_in_loops(launch.program, device, costs) for _, launch in plan.launches)
+        kept = {kernel: part for found in loops for kernel, part in found.items()}
+    run = simulate(program, device, choices or Assumed(costs.unknown_trips), costs, kept)
+    numbers, _ = leaf_numbers(program)
+    begun = sum(run.runs[numbers[id(mark)]] for mark in marks.begins)
+    read = sum(run.runs[numbers[id(mark)]] for mark in marks.reads)
+    # A launch waits for all units of the one before, which the barrier in its place does too.
+    waited = device.wait_seconds if program.units > 1 else 0.0
+    between = (begun - 1) * (device.next_launch_seconds - waited)
+    return run.seconds + between + read * read_seconds(device)
+
+
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class Enqueued:
     """A way to enqueue a graph, and a simulated run of it. captured: as one graph, else as launches
     on streams."""
 
@@ -79,13 +106,19 @@ class Profiled:
 
     def simulated(
         self, name: str, arrangement: Arrangement, costs: GraphCosts | None = None
-    ) -> Alternative:
+    ) -> Enqueued:
         """Verifies an arrangement and simulates it; as a captured graph unless costs are given."""
         verify_arrangement(self.graph, arrangement)
         made = run_graph(
             self.profiles, arrangement, self.device, costs or captured_costs(self.device)
         )
-        return Alternative(name, arrangement, made, costs is None)
+        return Enqueued(name, arrangement, made, costs is None)
+
+    def enqueued_by_opara(self) -> Enqueued:
+        """On the streams and in the order of Opara's algorithms (section 3)."""
+        before = self.graph.before
+        order = Opara().order(before, self.profiles, self.device)
+        return self.simulated("Opara", arranged(before, order, opara_streams(before)))
 
 
 def profiled(
@@ -121,57 +154,6 @@ def profiles_of(
     Raises ScheduleError for a run that is too long to be simulated."""
     found = _Profiles(plan, device, costs, needs, captured, frequencies)
     return tuple(found.stretch(body))
-
-
-def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Alternative]:
-    """The ways that are compared, the plan's own order on one stream first; then Opara's streams
-    with several orders, and with parts of Opara's algorithms left out. Of random orders the median.
-    """
-    before, profiles, device = given.graph.before, given.profiles, given.device
-    planned = arranged(before, program_order(before), one_stream(before))
-    streams = opara_streams(before)
-    opara = Opara().order(before, profiles, device)
-    orders = {
-        "Opara": opara,
-        "depth first": depth_first(before),
-        "breadth first": breadth_first(before),
-        "Opara, not in turns": Opara(in_turns=False).order(before, profiles, device),
-        "Opara, not by needs": Opara(by_needs=False).order(before, profiles, device),
-        "Opara, shared memory only": Opara(only_shared=True).order(before, profiles, device),
-    }
-    found = [
-        given.simulated("launches, one stream", planned, launched_costs(device)),
-        given.simulated("graph, one stream", planned),
-        *(given.simulated(name, arranged(before, o, streams)) for name, o in orders.items()),
-        given.simulated("Opara, all events", arranged(before, opara, streams, fewest=False)),
-    ]
-    drawn = [
-        given.simulated("random", arranged(before, random_order(before, seed), streams))
-        for seed in seeds
-    ]
-    found.append(sorted(drawn, key=lambda one: one.run.seconds)[len(drawn) // 2])
-    best = best_order(given)
-    return found if best is None else [*found, best]
-
-
-def best_order(given: Profiled) -> Alternative | None:
-    """The fastest of all orders, of a graph that is small enough; the streams are Opara's."""
-    before = given.graph.before
-    if len(before) > MOST_NODES:
-        return None
-    orders = list(islice(all_orders(before), MOST_ORDERS + 1))
-    if len(orders) > MOST_ORDERS:
-        return None
-    streams, costs = opara_streams(before), captured_costs(given.device)
-
-    def seconds(order: tuple[int, ...]) -> float:
-        return run_graph(
-            given.profiles, arranged(before, order, streams), given.device, costs
-        ).seconds
-
-    return given.simulated(
-        "best of all orders", arranged(before, min(orders, key=seconds), streams)
-    )
 
 
 def alone_seconds(profile: Profile, device: Device) -> float:

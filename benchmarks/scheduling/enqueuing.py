@@ -1,13 +1,15 @@
-"""`stretto simulate MODEL --graph`: a model as a graph of launches, enqueued in several ways.
+"""Ways to enqueue a graph of launches, compared in simulation: streams, events, orders as data.
 
-Each kernel is a launch. Nothing is measured: every time comes from the simulator.
+Each kernel of a model is a launch. Nothing is measured: every time comes from the simulator.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from rich.table import Table
 
 from stretto.call.compiler import begin, run_stages
 from stretto.device.costs import CostModel
-from stretto.device.launch_graph import NodeKind
+from stretto.device.launch_graph import Arrangement, NodeKind, ancestors
 from stretto.device.plan import Plan
 from stretto.device.program import DeviceProgram
 from stretto.device.tree import If, Leaf, Seq, walk
@@ -27,19 +29,140 @@ from stretto.machines.cuda.machine import LIBRARY
 from stretto.machines.machine import HOST, LibraryChoice
 from stretto.machines.stages import TO_SCHEDULE
 from stretto.options import Options
-from stretto.schedule.alternatives import Alternative, Profiled, alternatives, profiled
-from stretto.schedule.graph_choice import choose_graph, graph_seconds
 from stretto.schedule.launch_graph import with_own_memory
-from stretto.schedule.launches import choose_launches
+from stretto.schedule.launch_order import (
+    Before,
+    Opara,
+    Order,
+    arranged,
+    events_between,
+    one_stream,
+    opara_streams,
+    program_order,
+    taken_one_by_one,
+)
 from stretto.schedule.plan import make_plan
+from stretto.schedule.plan_cost import Enqueued, Profiled, plan_seconds, profiled
+from stretto.schedule.plan_search import search_plan
 from stretto.simulator.control import Assumed
 from stretto.simulator.devices import Device
+from stretto.simulator.graph_run import captured_costs, launched_costs, run_graph
 from stretto.simulator.on_chip import kept_in_loops
 from stretto.simulator.simulate import simulate
 from stretto.text import counted, seconds_text
 from stretto.tools.models import Model
 from stretto.tools.names import UsageError
 from stretto.tools.simulate import device_machine
+
+MOST_NODES = 9
+"""Nodes of a graph all of whose orders are tried."""
+
+MOST_ORDERS = 20_000
+"""Orders of such a graph that are tried; a graph with more of them has no best order here."""
+
+
+# ---- orders ----------------------------------------------------------------------------------
+def breadth_first(before: Before) -> Order:
+    """What was ready first comes first."""
+    ready: list[int] = []
+    return taken_one_by_one(before, ready.append, lambda turn: ready.pop(0))
+
+
+def depth_first(before: Before) -> Order:
+    """What became ready last comes first."""
+    ready: list[int] = []
+    return taken_one_by_one(before, ready.append, lambda turn: ready.pop())
+
+
+def random_order(before: Before, seed: int) -> Order:
+    """Any order that the edges allow."""
+    draw = random.Random(seed)
+    ready: list[int] = []
+    return taken_one_by_one(
+        before, ready.append, lambda turn: ready.pop(draw.randrange(len(ready)))
+    )
+
+
+def all_orders(before: Before) -> Iterator[Order]:
+    """Every order that the edges allow."""
+    taken: list[int] = []
+
+    def further() -> Iterator[Order]:
+        if len(taken) == len(before):
+            yield tuple(taken)
+            return
+        for number, earlier in enumerate(before):
+            if number not in taken and all(other in taken for other in earlier):
+                taken.append(number)
+                yield from further()
+                taken.pop()
+
+    return further()
+
+
+def with_all_events(before: Before, order: Sequence[int], streams: Sequence[int]) -> Arrangement:
+    """An order with an event for each edge between two streams."""
+    return Arrangement(tuple(order), tuple(streams), events_between(before, order, streams))
+
+
+def implied(before: Before, edge: tuple[int, int]) -> bool:
+    """Whether other edges say what an edge says."""
+    earlier, later = edge
+    known = ancestors(before, range(len(before)))
+    return any(known[other] >> earlier & 1 for other in before[later] if other != earlier)
+
+
+# ---- comparison ------------------------------------------------------------------------------
+def alternatives(given: Profiled, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Enqueued]:
+    """The ways that are compared, the plan's own order on one stream first; then Opara's streams
+    with several orders, and with parts of Opara's algorithms left out. Of random orders the median.
+    """
+    before, profiles, device = given.graph.before, given.profiles, given.device
+    planned = arranged(before, program_order(before), one_stream(before))
+    streams = opara_streams(before)
+    opara = Opara().order(before, profiles, device)
+    orders = {
+        "Opara": opara,
+        "depth first": depth_first(before),
+        "breadth first": breadth_first(before),
+        "Opara, not in turns": Opara(in_turns=False).order(before, profiles, device),
+        "Opara, not by needs": Opara(by_needs=False).order(before, profiles, device),
+        "Opara, shared memory only": Opara(only_shared=True).order(before, profiles, device),
+    }
+    found = [
+        given.simulated("launches, one stream", planned, launched_costs(device)),
+        given.simulated("graph, one stream", planned),
+        *(given.simulated(name, arranged(before, o, streams)) for name, o in orders.items()),
+        given.simulated("Opara, all events", with_all_events(before, opara, streams)),
+    ]
+    drawn = [
+        given.simulated("random", arranged(before, random_order(before, seed), streams))
+        for seed in seeds
+    ]
+    found.append(sorted(drawn, key=lambda one: one.run.seconds)[len(drawn) // 2])
+    best = best_order(given)
+    return found if best is None else [*found, best]
+
+
+def best_order(given: Profiled) -> Enqueued | None:
+    """The fastest of all orders, of a graph that is small enough; the streams are Opara's."""
+    before = given.graph.before
+    if len(before) > MOST_NODES:
+        return None
+    orders = list(islice(all_orders(before), MOST_ORDERS + 1))
+    if len(orders) > MOST_ORDERS:
+        return None
+    streams, costs = opara_streams(before), captured_costs(given.device)
+
+    def seconds(order: tuple[int, ...]) -> float:
+        return run_graph(
+            given.profiles, arranged(before, order, streams), given.device, costs
+        ).seconds
+
+    return given.simulated(
+        "best of all orders", arranged(before, min(orders, key=seconds), streams)
+    )
+
 
 PERSISTENT = "one persistent kernel"
 CONDITIONAL = "a launch per kernel, conditional nodes"
@@ -61,7 +184,7 @@ class Graphed:
     model: str
     plan: Plan
     given: Profiled
-    ways: tuple[Alternative, ...]
+    ways: tuple[Enqueued, ...]
     persistent: float | None
     mixed: float
     conditional: float | None
@@ -86,7 +209,7 @@ def graph_model(
     """
     machine, device, options = device_machine(name, units, options or Options())
     if not device.target:
-        raise UsageError(f"--graph is about launches: {name} is no GPU")
+        raise UsageError(f"graphs are of launches: {name} is no GPU")
     stages = begin(_captured(model, options), machine, options, HOST)
     run_stages(stages, TO_SCHEDULE)
     program, _ = stages.runnable()
@@ -127,7 +250,7 @@ def per_kernel_plan(program: DeviceProgram, costs: CostModel, own_memory: bool) 
     """A launch for each kernel outside of control flow."""
     if own_memory:
         program = with_own_memory(program)
-    chosen = choose_launches(program, costs, "per_kernel", "units")
+    chosen = search_plan(program, costs, "per_kernel", "units")
     return make_plan(program, cuts=chosen.cuts)
 
 
@@ -150,15 +273,9 @@ def captured_seconds(
 ) -> float:
     """Of the captured graph that options make; "auto": by cost."""
     apart = with_own_memory(program)
-    chosen = choose_graph(apart, costs, launches, control, device, branches)
-    plan = make_plan(
-        apart,
-        cuts=chosen.cuts,
-        by_address=True,
-        predicated=chosen.predicated,
-        unlikely=chosen.unlikely,
-    )
-    return graph_seconds(plan, device, costs)
+    chosen = search_plan(apart, costs, launches, control, branches, device, captured=True)
+    plan = chosen.plan(apart, captured=True)
+    return plan_seconds(plan, device, costs, captured=True)
 
 
 def graph_table(found: Graphed) -> Table:
@@ -194,7 +311,7 @@ def _choice_data(seconds: float, choice: LibraryChoice) -> dict[str, Any]:
     }
 
 
-def ways_cells(ways: Sequence[Alternative]) -> list[tuple[str, str, str, str]]:
+def ways_cells(ways: Sequence[Enqueued]) -> list[tuple[str, str, str, str]]:
     """Name, time, streams and events of each way."""
     return [
         (
@@ -249,7 +366,7 @@ def write_picture(found: Graphed, path: Path, way: str = "Opara") -> None:
     path.write_text(picture(found.model, found.given, chosen))
 
 
-def picture(model: str, given: Profiled, way: Alternative) -> str:
+def picture(model: str, given: Profiled, way: Enqueued) -> str:
     """The SVG. A title on each box says what it is."""
     streams = way.arrangement.stream_count
     height = TOP + ROW * streams + 30
@@ -271,11 +388,11 @@ def picture(model: str, given: Profiled, way: Alternative) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _x(way: Alternative, time: float) -> float:
+def _x(way: Enqueued, time: float) -> float:
     return LEFT + WIDTH * time / (way.run.seconds or 1.0)
 
 
-def _middle(way: Alternative, number: int) -> float:
+def _middle(way: Enqueued, number: int) -> float:
     return TOP + ROW * way.arrangement.streams[number] + ROW / 2
 
 
@@ -286,7 +403,7 @@ def _rows(streams: int) -> Iterator[str]:
         yield f'<line x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y}" y2="{y}" stroke="#ddd"/>'
 
 
-def _boxes(given: Profiled, way: Alternative) -> Iterator[str]:
+def _boxes(given: Profiled, way: Enqueued) -> Iterator[str]:
     for number, node in enumerate(given.graph.nodes):
         start, end = way.run.starts[number], way.run.ends[number]
         x, y = _x(way, start), _middle(way, number) - BOX / 2
@@ -298,7 +415,7 @@ def _boxes(given: Profiled, way: Alternative) -> Iterator[str]:
         )
 
 
-def _events(way: Alternative) -> Iterator[str]:
+def _events(way: Enqueued) -> Iterator[str]:
     for before, after in way.arrangement.events:
         x1, x2 = _x(way, way.run.ends[before]), _x(way, way.run.starts[after])
         y1, y2 = _middle(way, before), _middle(way, after)
