@@ -355,7 +355,7 @@ def test_the_cost_model_decides() -> None:
     assert "2 calls take" in reasons(Target(slow, 2), *inputs)
     few = replace(CPU_COSTS, unknown_activations=2)
     assert "2 calls take" in reasons(Target(few, 2), *inputs)
-    gpu = "the machine has no calls on units of their own"
+    gpu = "the machine has no calls that run on one unit each"
     assert reasons(Target(CUDA_COSTS, 5), *inputs) == gpu
 
 

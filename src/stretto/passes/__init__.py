@@ -1,6 +1,7 @@
-"""Passes over Programs, one file each: a Program goes in, one with the same results comes out.
+"""Passes over Programs, one file each: every pass returns a Program with the same results.
 
-`pipeline` has their order, `manager` runs them and verifies what each leaves. What several passes
-find out about a Program is in `analyses/`, the rules of `simplify` in `simplifications/`, and what
-`batch_loops` does to the body of a loop in `batching/`.
+`pipeline` lists their order; `manager` runs them and verifies the Program after each. Facts
+that several passes derive about a Program are in `analyses/`, the rules of `simplify` in
+`simplifications/`, and the transformation that `batch_loops` applies to a loop body in
+`batching/`.
 """

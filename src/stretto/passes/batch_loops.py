@@ -1,14 +1,14 @@
-"""Loop batching: what no iteration needs of the one before is done for all iterations at once.
+"""Loop batching: computations that do not depend on the previous iteration run once for all.
 
-An op of a `for` body that depends on the loop index but on no carried value becomes one batched op
-before the loop, when that makes a contraction larger: the input projections of an RNN become one
-matrix product.
+An op of a `for` body that depends on the loop index but on no carried value becomes one
+batched op before the loop, when that makes a contraction larger: the input projections of
+an RNN become one matrix product.
 
-Changes: `for` loops anywhere in the program, inner ones first; a loop it batches runs from 0 in
-steps of 1 afterwards. Needs: invariant ops hoisted, for what it finds to be complete. Guarantees:
-the same results up to the order of floating-point additions inside one product; one batched tensor
-takes at most `limit_bytes`. Loops whose trip count is a number or a size, and loops over all items
-of a list (these get an `if` that asks for a first item).
+Changes: `for` loops anywhere in the program, inner ones first; a loop that is batched runs
+from 0 in steps of 1 afterwards. It handles loops whose trip count is a number or a size,
+and loops over all items of a list (these get an `if` that tests for a first item). Needs:
+invariant ops hoisted, or some are missed. Guarantees: the same results up to the order of
+floating-point additions inside one product; one batched tensor takes at most `limit_bytes`.
 
     for %t in range(0, 64) carry (%h = %h0) {     %w = linear(%x, %W)                  # [64, 256]
       %x_t = select(%x, 0, %t)                    for %t in range(0, 64) carry (%h = %h0) {
@@ -40,7 +40,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchLoops:
-    """`limit_bytes` bounds each tensor that holds a value of all iterations."""
+    """The pass; `limit_bytes` bounds each tensor that holds a value of all iterations."""
 
     limit_bytes: int = 64 * MEBIBYTE
     name: ClassVar[str] = "batch_loops"
@@ -68,7 +68,8 @@ class BatchLoops:
 
 
 def batch_length(loop: ForOp, program: Program) -> Dim | str:
-    """The size of the leading dim, one element per iteration, or why there can be none."""
+    """Return the size of the leading dim, one element per iteration, or the reason why there is
+    none."""
     trips = loop.trips()
     if trips is not None:
         return "it runs less than twice" if at_most(trips, 1) else trips
@@ -78,7 +79,7 @@ def batch_length(loop: ForOp, program: Program) -> Dim | str:
 
 
 def fresh_symbol(program: Program, stem: str) -> Size:
-    """A dim name that the program does not use."""
+    """Return a symbol whose name the program does not use: `stem` and a number."""
     bodies = (function.body for function in program.functions.values())
     types = {str(value.type) for body in bodies for value in defined_values(body)}
     numbers = (number for number in count() if not any(f"{stem}{number}" in item for item in types))
@@ -86,10 +87,10 @@ def fresh_symbol(program: Program, stem: str) -> Size:
 
 
 def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:
-    """The ops whose results should come from before the loop, or why batching would not pay.
+    """Return the ops to compute before the loop, or the reason why batching would not pay.
 
-    These are contractions, what is computed from them without growing, and everything where the
-    loop has nothing else to do. Views cost nothing inside the loop and stay there.
+    These are contractions, the ops computed from them whose results are not larger, and, if the
+    loop does nothing else, all ops. Views cost nothing inside the loop and stay there.
     """
     work = [op for op in loop.body.ops if op in twins.of_op and not (is_view(op) or is_source(op))]
     staying = [op for op in loop.body.ops if op not in twins.of_op and op not in twins.index_ops]
@@ -108,7 +109,7 @@ def profitable(loop: ForOp, twins: Twins) -> frozenset[Op] | str:
 
 
 def _grows(op: Op, twins: Twins) -> bool:
-    """True when the results of all iterations take more bytes than what they are computed from."""
+    """True if the results of all iterations take more bytes than their operands."""
     read = sum(
         type_bytes(twins.batch.twins[v].tensor) for v in op.operands if v in twins.batch.twins
     )
@@ -127,7 +128,8 @@ def _live_ops(twins: Twins, kept: frozenset[Op]) -> list[Op]:
 
 
 def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) -> None:
-    """Read what was computed before the loop instead of computing it; drop what is then unread."""
+    """Read the values that are computed before the loop instead of computing them; drop ops that
+    are then unread."""
     made = {value for op in before for value in op.results}
     needed = set(loop.body.yields)
     ops: list[Op] = []
@@ -146,14 +148,15 @@ def _replace(loop: ForOp, twins: Twins, kept: frozenset[Op], before: set[Op]) ->
 
 
 def _read(loop: ForOp, value: Value, twin: Value) -> Op:
-    """The value of this iteration."""
+    """Return an op that reads the value of the current iteration from its twin."""
     read = tensor_op("aten.select.int", twin, 0, loop.index)
     read.results = (value,)
     return read
 
 
 def _guarded(loop: ForOp, before: list[Op]) -> list[Op]:
-    """Enter the loop only when it runs at all: a list without items cannot be stacked."""
+    """Return a branch that enters the loop, with the ops before it, only if it runs at all: a list
+    without items cannot be stacked."""
     runs = tensor_op("aten.gt.Scalar", loop.stop, 0)
     results = loop.results
     loop.results = tuple(Value(value.type, value.hint) for value in results)

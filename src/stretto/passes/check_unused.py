@@ -1,14 +1,16 @@
-"""Checks what ops would check whose results are not used.
+"""Checks of the errors that ops would raise whose results are not used.
 
-Eager PyTorch raises for `x[i]` out of range and for `n // 0`, also where the result is not used.
-Capture emits a check of each position that is known at run time only. This pass drops the checks of
-positions that are checked anyway, by a live op of the same block or of one around it, and of
-positions that are the index of a loop with known bounds. Dead ops with positions, and dead pops
-from lists, get a check, and dead ops that may refuse the values or the sizes of their operands are
-evaluated, because `dce` would drop all of them. Needs a Program in which what is used has been
-simplified, since an op that becomes dead later gets no check, and in which `dce` has kept all ops
-that may stop the run. It runs before the passes that replace ops by others, which leave the first
-ones dead. Guarantees that each check that is left is needed.
+Eager PyTorch raises for `x[i]` out of range and for `n // 0` even if the result is not
+used. Capture emits a check of each position that is known only at run time. This pass drops
+the checks of positions that are checked anyway, by a live op of the same or an enclosing
+block, and of positions that are the index of a loop with known bounds. Since `dce` would
+drop dead ops with their errors, dead ops with positions and dead pops from lists get a
+check, and dead ops that may refuse the values or the sizes of their operands are evaluated.
+
+Needs a Program whose live ops have been simplified, since an op that becomes dead later
+gets no check, and in which `dce` has kept all ops that may stop the run. It runs before the
+passes that replace ops, which leave the original ops dead. Guarantees that every check that
+remains is needed.
 
     stretto.check_positions(%i, 8)                %a = aten.select.int(%x, 0, %i)
     %a = aten.select.int(%x, 0, %i)               stretto.check_positions(%k, 5)
@@ -48,7 +50,7 @@ from stretto.passes.dce import live_values
 
 Key = tuple[Value, Dim, Dim, bool]
 Bounds = dict[Value, tuple[int, int]]
-"""The first and the last index of loops around a block."""
+"""The least and the greatest index of each enclosing loop with known bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,14 @@ class CheckUnused:
 
 
 def _compared(program: Program) -> frozenset[Symbol]:
-    """The symbols between which guards have compared what eager compares."""
+    """The symbols between which guards have already made the comparisons that eager makes."""
     params = program.main.params if program.is_guarded else ()
     return frozenset(symbols_of_types(value.type for value in params))
 
 
 def _live_by_function(program: Program) -> dict[str, set[Value]]:
-    """The live values of each function; where a dead call is to one, its results are dead."""
+    """Return the live values of each function; if every result of some call of it is dead, its
+    results count as dead."""
     checking = checking_functions(program)
     unused: set[str] = set()
     while True:
@@ -88,13 +91,15 @@ def _live_by_function(program: Program) -> dict[str, set[Value]]:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The walk over one function. `live`: the values that are used."""
+    """The walk over one function. `live`: the values that are used; `compared`: symbols that
+    guards have compared."""
 
     live: set[Value]
     compared: frozenset[Symbol]
 
     def block(self, block: Block, around: frozenset[Key], bounds: Bounds) -> bool:
-        """`around`: positions that are checked before control comes to the block."""
+        """Rewrite the checks of a block; `around` holds the positions that are checked before
+        control reaches it. Return True if something changed."""
         known = {*around}
         for op in block.ops:
             if isinstance(op, TensorOp) and not self.live.isdisjoint(op.results):
@@ -116,8 +121,8 @@ class _Visit:
         return changed
 
     def evaluations(self, op: Op) -> list[Op]:
-        """The ops that raise what a dead op would raise: checks of the sizes of its operands where
-        it does nothing but broadcast them, else one that evaluates it."""
+        """Return the ops that raise the errors of a dead op: checks of its operands' sizes if it
+        can only fail in broadcasting them, else one op that evaluates it."""
         if not isinstance(op, TensorOp) or not op.results or is_effect(op):
             return []
         unknown = [
@@ -135,7 +140,8 @@ class _Visit:
 
 
 def _check_of_sizes(relation: Relation) -> list[Op]:
-    """Ops that check that both sizes are equal, or that one of them is 1 and so is broadcast."""
+    """Return ops that check that both sizes are equal, or that one of them is 1 and therefore
+    broadcast."""
     left, right = size_op(relation.left), size_op(relation.right)
     equal = _result(FLAG, "aten.eq.Tensor", left.result, right.result)
     tests = [equal]
@@ -147,7 +153,8 @@ def _check_of_sizes(relation: Relation) -> list[Op]:
 
 
 def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
-    """The checks that are needed of a check, or of a dead op."""
+    """Return the checks that are still needed for a check or a dead op, and add their positions to
+    `known`."""
     if isinstance(op, ListGetOp | ListSetOp | ListPopOp):
         return _check_of_list(op)
     if not isinstance(op, TensorOp):
@@ -158,7 +165,7 @@ def _checks_for(op: Op, known: set[Key], bounds: Bounds) -> list[Op]:
 
 
 def _check_of_list(op: ListGetOp | ListSetOp | ListPopOp) -> list[Op]:
-    """-length <= index < length, and of a pop length > 0."""
+    """Check -length <= index < length, and for a pop length > 0."""
     length = ListLengthOp(op.list, results=(Value(INDEX),))
     if isinstance(op, ListPopOp):
         message = "pop from empty list"
@@ -194,6 +201,6 @@ def _bounds_inside(op: Op, bounds: Bounds) -> Bounds:
 
 
 def _placed(new: Op, op: Op) -> Op:
-    """`new` at the user's line of `op`."""
+    """Return `new`, with the source location of `op`."""
     new.location = op.location
     return new

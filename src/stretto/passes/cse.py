@@ -1,10 +1,11 @@
-"""Common subexpression elimination (CSE): what was computed already is not computed again.
+"""Common subexpression elimination (CSE): an expression that is available is not computed
+again.
 
-An op is dropped when an op of the same class, with the same operands and attributes, comes before
-it in the same block or in an enclosing one, so that its results are there whenever the second would
-run. Everything is by value, so the results are equal. A check of what has been checked already is
-dropped too. Random operators, ops with blocks and new lists are kept. Needs nothing; leaves types
-and the order of ops as they are.
+An op is dropped if an op of the same class, with the same operands and attributes, precedes
+it in the same block or in an enclosing one, so that the results are available whenever the
+second would run. Everything is by value, so the results are equal. A repeated check is
+dropped too. Random operators, ops with blocks and new lists are never dropped. Needs
+nothing; leaves types and the order of ops as they are.
 
     %a = aten.exp.default(%x)                 %a = aten.exp.default(%x)
     %r = if %c {                              %r = if %c {
@@ -52,7 +53,7 @@ class EliminateCommonSubexpressions:
 
 
 def keep_reason(op: Op) -> str | None:
-    """Why an op is computed again although an equal one comes before it, or None."""
+    """Return why an op is computed even if an equal one precedes it, or None."""
     if op.blocks:
         return "its blocks are not compared"
     if isinstance(op, ListNewOp):
@@ -64,8 +65,8 @@ def keep_reason(op: Op) -> str | None:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The symbols that size ops bind, by their results; and those of dropped ops, with the symbols
-    that stand for them."""
+    """The symbols that size ops bind, by their results, and the renaming of the symbols of dropped
+    size ops."""
 
     bound: dict[Value, Size] = field(default_factory=dict[Value, Size])
     renaming: Renaming = field(default_factory=dict[Size, Dim])
@@ -77,7 +78,8 @@ def _merge(
     renamed: dict[Value, Value],
     sizes: _Sizes,
 ) -> None:
-    """`seen` holds the results of ops before this block, `renamed` those that were dropped."""
+    """Drop repeated ops of a block. `seen`: results of the ops that precede it; `renamed`:
+    replacement of each dropped result."""
     seen = dict(seen)
     ops: list[Op] = []
     for op in block.ops:
@@ -101,7 +103,8 @@ def _merge(
 
 
 def op_key(op: Op) -> Key:
-    """Equal for ops that compute the same; with result types, which may name other symbols."""
+    """Return a key that is equal for ops that compute the same. It has the result types, which may
+    name different symbols."""
     types: tuple[Type, ...] = tuple(value.type for value in op.results)
     attributes: Hashable = None
     match op:
@@ -125,7 +128,8 @@ def op_key(op: Op) -> Key:
 
 
 def _argument_key(argument: Argument) -> Hashable:
-    """1, 1.0 and True are equal in Python, and so are 0.0 and -0.0, but not to an operator."""
+    """Return a key that tells numbers apart that are equal in Python but not for an operator: 1,
+    1.0 and True; 0.0 and -0.0."""
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, tuple):

@@ -1,13 +1,15 @@
-"""Dead code elimination (DCE): what no result of `main` depends on is dropped.
+"""Dead code elimination (DCE): everything that no result of `main` depends on is dropped.
 
-A value is live when main returns it or a live op reads it; what binds a symbol is live when a live
-op has it in a type or in an argument. Checks are live, and `while` loops, as they may not end; so
-are the calls, loops and branches that these run in, with what decides whether they run. Results of
-an `if` and carried values of a loop are judged one by one: a carried value that only feeds itself
-goes, and all that computes it too, and so does a list that is pushed to but never read. Functions
-that are not called and constants that are not named go too; parameters of functions stay. Any other
-dead op is dropped, even a call whose recursion does not end. With `keep_stopping` an op that may
-stop the run counts as a check: so it is until `check_unused` has put a check in its place.
+A value is live if main returns it or a live op reads it; an op that binds a symbol is live
+if a live op has the symbol in a type or in an argument. Checks are live, and `while` loops
+too, as they may not end; so are the calls, loops and branches that contain these, with the
+values that decide whether they run. Results of an `if` and carried values of a loop are
+judged one by one: a carried value that only feeds itself is dropped with everything that
+computes it, and so is a list that is pushed to but never read. Functions that are not
+called and constants that are not named are dropped too; parameters of functions stay. Any
+other dead op is dropped, even a call whose recursion does not end. With `keep_stopping`,
+every op that may stop the run counts as a check; this is needed until `check_unused` has
+put a check in its place.
 
     %r, %s = for %i in (0, 8, 1)              %r = for %i in (0, 8, 1)
         carry (%a = %x, %b = %l) {                carry (%a = %x) {
@@ -50,9 +52,10 @@ class EliminateDeadCode:
 def live_values(
     function: Function, effects: Iterable[Op] = (), *, results: bool = True
 ) -> set[Value]:
-    """The values that the function's results and effects depend on, inside loops and arms too.
+    """Return the values that the function's results and effects depend on, those in loops and arms
+    included.
 
-    results: whether anything reads the function's results.
+    results: True if the function's results are read.
     """
     sources = _sources(function.body)
     given = symbols_of_types(value.type for value in function.params)
@@ -70,7 +73,7 @@ def live_values(
 
 
 Binders = dict[Symbol, tuple[Value, ...]]
-"""The results of the ops that bind a symbol. Symbols of parameters have none."""
+"""The results of the ops that bind each symbol. Symbols of parameters are left out."""
 
 
 def _binders(body: Block) -> Binders:
@@ -86,9 +89,9 @@ def _binders(body: Block) -> Binders:
 
 
 def _add_binders(body: Block, binders: Binders, sources: dict[Value, tuple[Value, ...]]) -> None:
-    """What an op makes depends on the sizes in its types and arguments, too."""
+    """Make the results of each op depend on the sizes in its types and arguments, too."""
     for op in body.walk() if binders else ():
-        # What stands in the blocks of a control op depends on the sizes that it names itself.
+        # Ops in the blocks of a control op depend on the sizes that they name themselves.
         named = symbols_of_types(v.type for v in op.results) if op.blocks else symbols_of_op(op)
         if isinstance(op, ForOp):
             named |= set(_bound_symbols(op))
@@ -102,7 +105,8 @@ def _bound_symbols(op: ForOp) -> tuple[Symbol, ...]:
 
 
 def _decides(op: Op, binders: Binders) -> tuple[Value, ...]:
-    """What an op with an effect reads for it: a control op decides whether its blocks run."""
+    """Values that decide the effect of an op: its operands, and for a control op those that decide
+    whether its blocks run."""
     match op:
         case IfOp():
             return (op.condition,)
@@ -117,7 +121,7 @@ def _decides(op: Op, binders: Binders) -> tuple[Value, ...]:
 
 
 def _sources(body: Block) -> dict[Value, tuple[Value, ...]]:
-    """For each value, the values that it is made of."""
+    """Map each value to the values that it is computed from."""
     sources: dict[Value, tuple[Value, ...]] = {}
     for op in body.walk():
         match op:
@@ -144,7 +148,8 @@ def _loop_sources(
     yields: tuple[Value, ...],
     control: tuple[Value, ...],
 ) -> None:
-    """A carried value is made of its start and its next; a result needs the loop to end too."""
+    """Add the sources of a loop: a carried value depends on its initial and its yielded value; a
+    result also on what ends the loop."""
     for place, result in enumerate(op.results):
         carried = (inits[place], yields[place], *(block[place] for block in params))
         sources[result] = (*carried, *control)
@@ -153,14 +158,14 @@ def _loop_sources(
 
 
 def _all_read(op: Op) -> tuple[Value, ...]:
-    """What an op of any other class reads, in its blocks as well."""
+    """The operands of an op of any other class, and the values that its blocks yield."""
     nested = (item for block in op.blocks for item in all_blocks(block))
     inside = [value for item in nested for value in item.yields]
     return (*op.operands, *inside)
 
 
 def _prune(block: Block, live: set[Value], effects: set[Op]) -> bool:
-    """Drops dead ops, and dead results of the others."""
+    """Drop dead ops, and dead results of the others. Return True if something changed."""
     kept = [op for op in block.ops if op in effects or any(value in live for value in op.results)]
     changed = len(kept) != len(block.ops)
     block.ops = kept
@@ -172,7 +177,8 @@ def _prune(block: Block, live: set[Value], effects: set[Op]) -> bool:
 
 
 def _prune_results(op: Op, live: set[Value]) -> bool:
-    """Narrows an if or a loop to its live results; a carried value is live as a whole."""
+    """Narrow an if or a loop to its live results; a carried value is live in all blocks or in
+    none. Return True if the op changed."""
     if not isinstance(op, IfOp | ForOp | WhileOp):
         return False
     keep = [_is_live(op, place, live) for place in range(len(op.results))]

@@ -1,17 +1,18 @@
-"""Loop distribution: a loop over several recurrences becomes consecutive loops, one for each.
+"""Loop distribution: a loop over several recurrences becomes consecutive loops, one per
+recurrence.
 
-A recurrence is a cycle of dependences through carried values (`loop_dependence`). Where one feeds
-a contraction whose result another one needs, that contraction has to wait for nothing but the
-first: with a loop of its own for each recurrence, `batch_loops` can run it for all iterations at
-once, and each loop reads only the weights of its own recurrence again and again (Kennedy and
-Allen, "Automatic Translation of FORTRAN Programs to Vector Form", 1987, with lists in the place of
+A recurrence is a cycle of dependences through carried values (`loop_dependence`). If one
+feeds a contraction whose result another one needs, the contraction has to wait only for the
+first: with a separate loop for each recurrence, `batch_loops` can run it for all iterations
+at once, and each loop rereads only the weights of its own recurrence (Kennedy and Allen,
+"Automatic Translation of FORTRAN Programs to Vector Form", 1987, with lists instead of
 expanded scalars).
 
-Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; small loops inside
-the body unrolled and invariant ops hoisted, for more to be found. Guarantees: every op runs as
-often and on the same values as before, except that index arithmetic and views are repeated in each
-loop; values that flow from one loop to the next take at most `limit_bytes`, if the trip count is
-known.
+Changes: `for` loops anywhere in the program, inner ones first. Needs: nothing; finds more
+if small loops inside the body are unrolled and invariant ops hoisted. Guarantees: every op
+runs as often and on the same values as before, except that index arithmetic and views are
+repeated in each loop; values that flow from one loop to the next take at most
+`limit_bytes`, if the trip count is known.
 
     for %t in range(0, 64) carry (%h, %g) {   for %t in range(0, 64) carry (%h, %l = list.new()) {
       %y = cell(%x_t, %h)                       %y = cell(%x_t, %h); yield %y, list.push(%l, %y) }
@@ -43,18 +44,18 @@ from stretto.passes.analyses.loops import (
 from stretto.passes.batching.twins import type_bytes
 from stretto.remarks import Remarks
 
-# ---- How a loop would be distributed: which part of the body goes to which loop, and whether it
-# pays.
+# ---- The plan: which part of the body is in which loop, and whether distribution pays.
 #
-# Recurrences are taken in the order of their dependences. One starts a new loop when a
-# contraction on the way to it then depends on earlier loops alone; otherwise it joins the last
-# loop that it depends on. Ops on no cycle go with the first recurrence that needs them. What
-# depends on the index alone and costs nothing is repeated wherever it is read.
+# Recurrences are placed in the order of their dependences. One starts a new loop if a contraction
+# that it depends on then depends only on earlier loops; otherwise it joins the last loop that it
+# depends on. Ops on no cycle join the first recurrence that needs them. Ops that depend only on the
+# index and cost nothing are repeated wherever they are read.
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the loops: its ops, the places of its carried values, what it takes and hands over."""
+    """One of the new loops: its ops, the numbers of its carried values in the old loop, and the
+    values that it receives from earlier loops and sends to later ones."""
 
     ops: frozenset[Op]
     carried: tuple[int, ...]
@@ -63,7 +64,7 @@ class Part:
 
 
 def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
-    """The loops in order, or why the loop should stay as it is."""
+    """Return the loops in order, or the reason why the loop should stay as it is."""
     trips = loop.trips()
     if trips is not None and at_most(trips, 1):
         return "it runs less than twice"
@@ -92,7 +93,7 @@ def plan_distribution(loop: ForOp, limit_bytes: int) -> tuple[Part, ...] | str:
 
 @dataclass(slots=True)
 class Planner:
-    """Gives each node the number of its loop. Ops that are repeated or dead have none."""
+    """Assigns each node the number of its loop. Ops that are repeated or dead have none."""
 
     loop: ForOp
     dependence: LoopDependence
@@ -107,14 +108,15 @@ class Planner:
                 self.place(nodes)
 
     def find_repeated(self) -> None:
-        """Ops that are repeated in each loop: they cost nothing and read no recurrence."""
+        """Find the ops that are repeated in each loop: they cost nothing and depend on no
+        recurrence."""
         for op in self.loop.body.ops:
             makers = [self.dependence.maker[value] for value in self.dependence.reads[op]]
             if _is_free(op) and all(maker in self.repeated for maker in makers):
                 self.repeated[op] = None
 
     def place(self, recurrence: tuple[Node, ...]) -> None:
-        """Put a recurrence, and the ops that only it needs so far, into a loop."""
+        """Put a recurrence, and the ops that so far only it needs, into a loop."""
         feeding, sources = self.feeding(recurrence)
         if self.count == 0:
             number = 0
@@ -127,7 +129,8 @@ class Planner:
             self.loop_of[node] = number
 
     def feeding(self, recurrence: tuple[Node, ...]) -> tuple[list[Op], list[Node]]:
-        """Ops without a loop that the recurrence needs, in body order, and what feeds them."""
+        """Return the ops without a loop that the recurrence needs, in body order, and the nodes
+        with a loop that these depend on."""
         found: set[Node] = set()
         sources: dict[Node, None] = {}
         stack = list(recurrence)
@@ -142,9 +145,9 @@ class Planner:
         return [op for op in self.loop.body.ops if op in found], list(sources)
 
     def gains(self, feeding: list[Op]) -> bool:
-        """True when a contraction among the ops could be batched over the results of earlier loops.
+        """True if a contraction among the ops could be batched over the results of earlier loops.
 
-        That is when it depends on those through operators that can be batched themselves.
+        It can if it depends on those only through operators that can be batched themselves.
         """
         batched: dict[Op, bool] = {}
         for op in feeding:
@@ -160,7 +163,7 @@ class Planner:
         return False
 
     def join_lists(self) -> None:
-        """Join loops between which a value would flow that cannot be an item of a list."""
+        """Join loops if a value would flow between them that cannot be an item of a list."""
         joined = set(range(1, self.count))
         for node, number in self.loop_of.items():
             for value in self.dependence.reads[node]:
@@ -191,7 +194,8 @@ class Planner:
         return tuple(place for place, value in values if self.loop_of[value] == number)
 
     def ops(self, number: int) -> list[Op]:
-        """The loop's own ops and the repeated ones that they or its yields read, in body order."""
+        """Return the loop's own ops and the repeated ones that they or its yields read, in body
+        order."""
         needed = {self.loop.body.yields[place] for place in self.carried(number)}
         found: list[Op] = []
         for op in reversed(self.loop.body.ops):
@@ -202,7 +206,7 @@ class Planner:
         return found[::-1]
 
     def received(self, number: int, ops: list[Op]) -> tuple[Value, ...]:
-        """Values that the loop reads and earlier loops make."""
+        """Values that the loop reads and earlier loops compute."""
         read = [value for op in ops for value in self.dependence.reads[op]]
         read.extend(
             value
@@ -214,7 +218,7 @@ class Planner:
 
 
 def _is_free(op: Op) -> bool:
-    """Constants, views, and arithmetic on single numbers."""
+    """True for constants, views, and arithmetic on single integers."""
     if isinstance(op, (ConstantOp, LiteralOp, ListGetOp)):
         return True
     return (
@@ -225,7 +229,8 @@ def _is_free(op: Op) -> bool:
 
 
 def _binds_size(node: Node) -> bool:
-    """Whether types name a size that the node binds: they have to be in the same loop."""
+    """True if the node binds a size, which types may name: its readers have to be in the same
+    loop."""
     return isinstance(node, Op) and bool(symbols_bound_by(node))
 
 
@@ -238,7 +243,8 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Distribute:
-    """`limit_bytes` bounds what the loops made from one loop hand over to each other."""
+    """The pass; `limit_bytes` bounds the values that the loops made from one loop pass to each
+    other."""
 
     limit_bytes: int = 64 * MEBIBYTE
     name: ClassVar[str] = "distribute"
@@ -258,7 +264,7 @@ class Distribute:
 
 
 def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
-    """The loops that take the place of a loop in canonical form; its results become theirs."""
+    """Return the loops that replace a loop in canonical form; they define its results."""
     ops: list[Op] = []
     lists: dict[Value, Value] = {}
     for part in parts:
@@ -267,7 +273,8 @@ def distribute(loop: ForOp, parts: tuple[Part, ...]) -> list[Op]:
 
 
 def _part_loop(loop: ForOp, part: Part, lists: dict[Value, Value]) -> list[Op]:
-    """One loop after the empty lists for what it hands over. `lists` gains their final values."""
+    """Return one loop, preceded by the empty lists for the values that it sends. Adds their final
+    values to `lists`."""
     mapping: dict[Value, Value] = {}
     body = Block()
     index = mapping[loop.index] = _fresh(loop.index)

@@ -1,8 +1,8 @@
-"""Products of groups of rows become a product for each group.
+"""Expansion of grouped products: one product per group of rows.
 
-A mixture of experts sorts its rows by expert and multiplies each group with a matrix of its own.
-How many rows a group has is known in the run only; each is a product of that many rows, so the
-matrices are packed and nothing is copied:
+A mixture of experts sorts its rows by expert and multiplies each group with its own matrix.
+The number of rows of a group is known only in the run; each product has that many rows, so
+the matrices are packed and nothing is copied:
 
     %y = grouped_mm(%x, %w, %ends)         %n0 = size n0 = %end0
                                            %y0 = mm(narrow(%x, 0, 0, n0), select(%w, 0, 0))
@@ -10,10 +10,10 @@ matrices are packed and nothing is copied:
                                            %n1 = size n1 = %end1 - %end0
                                            ...
 
-Changes: `stretto.grouped_mm`, and the operator of transformers that means the same, of at most
-`MOST_GROUPS` groups. Needs: nothing. Guarantees: the same results for ends that do not fall and are
-in range, as the operators ask for; others read nothing outside of their operands. Rows behind the
-last group are 0.
+Changes: `stretto.grouped_mm`, and the equivalent operator of transformers, of at most
+`MOST_GROUPS` groups. Needs: nothing. Guarantees: the same results for ends that are in
+range and never decrease, as the operators require; with other ends, nothing outside the
+operands is read. Rows after the last group are 0.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from stretto.ir.types import INDEX
 from stretto.ops.infer import tensor_op
 
 GROUPED = ("stretto.grouped_mm.default", "transformers.grouped_mm_fallback.default")
-"""Products of groups of rows: rows [S, K], matrices [G, K, N], where each group ends [G]."""
+"""Grouped products; the operands are rows [S, K], matrices [G, K, N] and the end of each group
+[G]."""
 
 MOST_GROUPS = 64
-"""More groups stay one call of torch: the program has a product for each."""
+"""Largest number of groups to expand, since the program gets a product for each; with more, the op
+stays one call of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ class _Ops:
 
 
 def why_not(op: TensorOp) -> str | None:
-    """Why an operator stays as it is, or None."""
+    """Return why an operator stays as it is, or None."""
     if op.target not in GROUPED:
-        return "it is no product of groups"
+        return "it is no grouped product"
     matrices = op.args[1]
     assert isinstance(matrices, Value)
     groups = matrices.tensor.shape[0]

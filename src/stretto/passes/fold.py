@@ -1,10 +1,11 @@
-"""Constant folding: what depends on constants only is computed now.
+"""Constant folding: ops that depend only on constants are computed at compile time.
 
-A tensor op whose operands are constants and literals is run by the interpreter; the result becomes
-a literal when it has no dims, or else a new constant, unless it would be larger than its operands
-together and than `max_bytes`. A run-time number that is known becomes an attribute, a known bound
-of a loop an int. An `if` with a known condition becomes that arm, a loop of no or one iteration
-its starting values or its body. What would stop the run is left for the run to stop at.
+The interpreter runs a tensor op whose operands are constants and literals; the result
+becomes a literal if it has no dims, or else a new constant, unless it would be larger than
+its operands together and than `max_bytes`. A run-time number that is known becomes an
+attribute, a known bound of a loop an int. An `if` with a known condition becomes the arm
+that is taken; a loop of no or one iteration becomes its initial values or its body. An op
+that would stop the run is left in place, to stop it.
 
     %a = constant "w" : f32[8, 64]            %t = constant "folded_0" : f32[64, 8]
     %t = aten.t.default(%a)                   %y = aten.mm.default(%x, %t)
@@ -41,7 +42,8 @@ from stretto.passes.simplifications.algebra import number
 
 @dataclass(frozen=True, slots=True)
 class FoldConstants:
-    """`max_bytes` is the size up to which a result may be larger than its operands together."""
+    """The pass. A result is not folded if it takes more than `max_bytes` and more than its
+    operands together."""
 
     max_bytes: int = 64 * 1024
     name: ClassVar[str] = "fold"
@@ -55,10 +57,10 @@ class FoldConstants:
 
 
 def keep_reason(op: TensorOp, definitions: Definitions, max_bytes: int) -> str | None:
-    """Why the op is left for the run, or None."""
+    """Return why the op is left for the run, or None."""
     operands = [definitions.get(value) for value in op.operands]
     if not all(isinstance(item, ConstantOp | LiteralOp) for item in operands):
-        return "it reads what is not constant"
+        return "an operand is not constant"
     if is_random(op):
         return "it is random"
     types = [value.tensor for value in (*op.results, *op.operands)]
@@ -113,7 +115,8 @@ class _Folder:
     def known(
         self, op: Op, tensors: tuple[Any, ...], sources: Sequence[torch.Tensor]
     ) -> Replacement:
-        """Literals and constants, computed from `sources`, that replace the results of an op."""
+        """Return literals and new constants with the values `tensors`, computed from `sources`, to
+        replace the results of an op."""
         ops: list[Op] = []
         for old, tensor in zip(op.results, tensors, strict=True):
             result = Value(old.type, old.hint)
@@ -132,11 +135,11 @@ class _Folder:
             return None
         arm = op.then if condition else op.orelse
         if any(one.type != other.type for one, other in zip(arm.yields, op.results, strict=True)):
-            return None  # the arm has other names for its symbols
+            return None  # the arm names its symbols differently
         return inline_block(arm, ())
 
     def check(self, op: CheckOp, definitions: Definitions) -> Replacement | None:
-        """A check that holds is dropped; one that does not is left for the run to stop at."""
+        """Drop a check that holds; one that does not is left, to stop the run."""
         return ([], ()) if number(op.condition, definitions) else None
 
     def while_loop(self, op: WhileOp, definitions: Definitions) -> Replacement | None:
@@ -160,8 +163,8 @@ class _Folder:
 
 
 def with_numbers(op: TensorOp, definitions: Definitions) -> Replacement | None:
-    """The op with known run-time numbers as attributes. A position that is out of range stays: it
-    stops the run, but as an attribute it is wrong."""
+    """Return the op with known run-time numbers as attributes, or None. A position out of range is
+    left as it is: at run time it raises the error, as an attribute it is invalid."""
     known = {
         value: found for value in op.operands if (found := number(value, definitions)) is not None
     }
@@ -195,7 +198,7 @@ def _bound(bound: int | Size | Value, definitions: Definitions) -> int | Size | 
     return bound
 
 
-# Each takes its own op class, which a dict cannot say.
+# Each method takes its own op class, which the type of a dict cannot express.
 _FOLDS: dict[type[Op], Callable[[_Folder, Any, Definitions], Replacement | None]] = {
     ConstantOp: _Folder.constant,
     TensorOp: _Folder.tensor,

@@ -1,11 +1,12 @@
-"""Table folding: a product with rows of a constant table becomes rows of the product's table.
+"""Table folding: a product with rows of a constant table becomes a lookup in the table of
+products.
 
-A decoder looks its last token up in an embedding and multiplies the row with a weight. Both are
-constant, so all products are computed once at compile time, and a step reads one row of them: a
-few kilobytes in the place of the whole weight.
+A decoder looks up its last token in an embedding and multiplies the row with a weight. Both
+are constant, so all products are computed once at compile time, and a step reads one row of
+them: a few kilobytes instead of the whole weight.
 
-Changes: products with a constant matrix (`contractions.Linear`) of an `embedding` in a constant
-table, in any block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a
+Changes: products with a constant matrix (`Linear`) of an `embedding` in a constant table,
+in any block. Needs: constants folded. Guarantees: sums as exact as before, rounded once; a
 new table takes at most `limit_bytes`, and its computation at most `limit_flops` operations.
 
     %t = constant "table" : f32[3797, 256]    %p = constant "product_table.0" : f32[3797, 1024]
@@ -33,7 +34,7 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FoldTables:
-    """`limit_bytes` bounds one new table, `limit_flops` the work that makes it."""
+    """The pass; `limit_bytes` bounds one new table, `limit_flops` the work to compute it."""
 
     limit_bytes: int = 32 * MEBIBYTE
     limit_flops: float = 1e10
@@ -62,7 +63,7 @@ class FoldTables:
         return len(ops) > len(before)
 
     def stay_reason(self, found: Lookup) -> str | None:
-        """Why the product is not worth a table, or None."""
+        """Return why the product is not worth a table, or None."""
         rows, depth = found.table.shape
         size = rows * found.linear.outputs * found.table.itemsize
         if size > self.limit_bytes:
@@ -82,7 +83,7 @@ class Lookup:
 
 
 def looked_up(op: Op, constants: Constants) -> Lookup | str:
-    """The op as a product with rows of a constant table, or why it is none."""
+    """Return the op as a product with rows of a constant table, or the reason why it is none."""
     linear = as_linear(op, constants)
     if isinstance(linear, str):
         return linear

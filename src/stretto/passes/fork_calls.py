@@ -1,10 +1,11 @@
-"""Fork and join: recursive calls that need nothing of each other run on different units.
+"""Fork and join: independent recursive calls run on different units.
 
-All units go through a recursion together, so the two calls of `sum(left) + sum(right)` follow one
-another. Here they become the iterations of a parallel loop, which a unit each computes by itself,
-with all that they call (Cilk's spawn and sync; Frigo et al., "The implementation of the Cilk-5
-multithreaded language", 1998). A call that stands alone is replaced by a copy of the function's
-body where that one has calls to fork, so that the first level of a recursion forks.
+All units walk a recursion together, so the two calls of `sum(left) + sum(right)` run one
+after the other. This pass turns them into the iterations of a parallel loop: each is
+computed by one unit alone, with everything that it calls (Cilk's spawn and sync; Frigo et
+al., "The implementation of the Cilk-5 multithreaded language", 1998). A single call is
+replaced by a copy of the function's body if that has calls to fork, so that the first level
+of a recursion forks.
 
     %a = call @f(%l)                      %z = aten.zeros.default((2, 4), ...)
     %i = aten.select.int(%right, 0, %n)   %p = for %t in (0, 2, 1) parallel carry (%c = %z) {
@@ -25,13 +26,14 @@ body where that one has calls to fork, so that the first level of a recursion fo
                                           %b = aten.select.int(%p, 0, 1)
                                           %s = aten.add.Tensor(%a, %b)
 
-What may stop the run between two calls runs in the iteration of the second one; of several
-iterations that stop it, the machine finds the first (`Context.in_turn`). Other ops between them
-move before the loop, or behind it where they read a result.
+Ops between two calls that may stop the run are part of the iteration of the second call; if
+several iterations stop the run, the machine finds the first one (`Context.in_turn`). Other
+ops between the calls move before the loop, or after it if they read a result.
 
-Changes: calls outside of parallel loops; functions that others call too get a copy of their own.
-Needs: parallel loops taken apart, since whole trees on different units are better than the halves
-of one. Guarantees: the same ops on the same values; where none stops the run, as often.
+Changes: calls outside of parallel loops; functions that other code calls too are copied.
+Needs: parallel loops taken apart first, since whole trees on different units are better
+than the halves of one. Guarantees: the same ops on the same values, and as often unless one
+stops the run.
 """
 
 from __future__ import annotations
@@ -63,15 +65,17 @@ from stretto.passes.parallel_loops import (
 from stretto.text import seconds_text
 
 LARGER_PART = 1.5
-"""The largest of several sub-trees takes so many times their mean: of a random binary tree the
-larger half has three quarters of the nodes."""
+"""Assumed work of the largest of several sub-trees, relative to their mean: the larger half of a
+random binary tree has three quarters of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Calls in a block from place `first` to `last` that may run at the same time. branches: each
-    call with the ops that run before it, in the same iteration. early, behind: the other ops in
-    between, which move before the loop or behind it."""
+    """Calls in a block, from op number `first` to `last`, that may run at the same time.
+
+    branches: each call with the ops that run before it, in the same iteration. early, behind:
+    the other ops in between, which move before the loop or after it.
+    """
 
     first: int
     last: int
@@ -82,7 +86,8 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class ForkCalls:
-    """target: decides whether it pays; it does not where none is known. always: it does."""
+    """The pass. target: the machine, whose costs decide whether forking pays; without one no call
+    forks, unless `always` is set."""
 
     target: Target | None = None
     always: bool = False
@@ -101,7 +106,8 @@ class ForkCalls:
     def _in_block(
         self, block: Block, program: Program, functions: frozenset[str], *, deep: bool
     ) -> bool:
-        """deep: a call that has no other one beside it may become a copy of the function's body."""
+        """Fork calls in a block and its nested blocks. deep: a single call may become a copy of
+        the function's body. Return True if something changed."""
         changed = False
         for fork in reversed(forks_of(block, functions)):
             if self._pays(fork.branches[0][1], fork, program):
@@ -131,7 +137,7 @@ class ForkCalls:
         return True
 
     def _pays(self, call: CallOp, fork: Fork, program: Program) -> bool:
-        """Notes the reason where it does not."""
+        """True if forking pays; records a remark if not."""
         reason = self._why_not(fork, program)
         if reason is not None:
             program.remarks.decline(self.name, f"call @{call.function}", reason, call.location)
@@ -146,7 +152,7 @@ class ForkCalls:
         if units == 1:
             return "one unit runs all calls"
         if not costs.in_turn:
-            return "the machine has no calls on units of their own"
+            return "the machine has no calls that run on one unit each"
         bodies = called_bodies(program, [call for _, call in fork.branches])
         ops = [op for body in bodies for op in body.ops]
         calls = len(bodies) * (costs.activation_seconds + costs.start_seconds)
@@ -157,12 +163,12 @@ class ForkCalls:
         after += 2 * costs.wait_seconds
         if GAIN * after < before:
             return None
-        times = f"{seconds_text(before)}, on units of their own {seconds_text(after)}"
+        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
         return f"{count} calls take {times}, as estimated"
 
 
 def _come_to_recursion(program: Program) -> frozenset[str]:
-    """The functions that are recursive, or call some that are. Others are short."""
+    """The functions that are recursive, or call one that is. Others are too short to fork."""
     recursive = recursive_functions(program)
     return frozenset(
         name
@@ -174,7 +180,7 @@ def _come_to_recursion(program: Program) -> frozenset[str]:
 
 # ---- what can fork -----------------------------------------------------------------------------
 def forks_of(block: Block, functions: frozenset[str]) -> list[Fork]:
-    """The groups of calls of some functions in a block that need no results of each other."""
+    """Return the groups of calls to `functions` in a block that are independent of each other."""
     found: list[Fork] = []
     for place, op in enumerate(block.ops):
         if (found and place <= found[-1].last) or not _is_call(op, functions):
@@ -190,7 +196,8 @@ def _is_call(op: Op, functions: frozenset[str]) -> bool:
 
 
 def _fork_from(block: Block, first: int, functions: frozenset[str]) -> Fork | None:
-    """The longest group of calls from a place on."""
+    """Return the longest group of independent calls that starts at op number `first`; None if it
+    has only one call."""
     start = block.ops[first]
     assert isinstance(start, CallOp)
     types = [value.type for value in start.results]
@@ -227,7 +234,7 @@ def _fork_from(block: Block, first: int, functions: frozenset[str]) -> Fork | No
 
 
 def _are_read_elsewhere(block: Block, ops: Sequence[Op], call: CallOp) -> bool:
-    """Whether others than a call and the ops themselves read what some ops make."""
+    """True if ops of the block other than the call and `ops` themselves read results of `ops`."""
     made = {value for op in ops for value in op.results}
     others = (op for op in block.ops if op is not call and op not in ops)
     return not made.isdisjoint(block.yields) or any(not made.isdisjoint(reads(op)) for op in others)
@@ -235,7 +242,7 @@ def _are_read_elsewhere(block: Block, ops: Sequence[Op], call: CallOp) -> bool:
 
 # ---- the loop ----------------------------------------------------------------------------------
 def forked(fork: Fork) -> list[Op]:
-    """The ops that take the place of those from the first call to the last one."""
+    """Return the ops that replace those from the first call to the last one."""
     calls = [call for _, call in fork.branches]
     location = calls[0].location
     zeros = zero_rows(len(calls), calls[0].results)
@@ -252,7 +259,7 @@ def forked(fork: Fork) -> list[Op]:
 
 
 def _row(of: Value, number: int, value: Value, call: CallOp) -> Op:
-    """Gives a result of a call its value."""
+    """Return an op that defines a result of a call as row `number` of the loop's result."""
     row = tensor_op("aten.select.int", of, 0, number)
     row.results, row.location = (value,), call.location
     return row
@@ -261,8 +268,8 @@ def _row(of: Value, number: int, value: Value, call: CallOp) -> Op:
 def _one_of(
     branches: Sequence[tuple[Sequence[Op], CallOp]], index: Value, number: int
 ) -> tuple[list[Op], tuple[Value, ...]]:
-    """Ops that run the branch whose number is the index, of those from `number` on, and what its
-    call gives."""
+    """Return ops that run the branch whose number is `index`, among those from `number` on, and
+    the results of its call."""
     (before, call), *others = branches
     own = clone_op(call, {})
     assert isinstance(own, CallOp)

@@ -1,13 +1,13 @@
 """List forwarding: readers of a list that a loop copied out of a tensor read the tensor.
 
-Once all work of a loop is batched, the loop only pushes item after item of the batched result.
-Stacking that list gives the batched result again; its length is the trip count; an item at a
-position that is known to be in range is the tensor's item.
+Once all work of a loop is batched, the loop only pushes item after item of the batched
+result. Stacking that list gives the batched result again; its length is the trip count; an
+item at a position that is known to be in range is the tensor's item.
 
-Changes: readers of lists that a loop fills from empty, with `select(%tensor, 0, %index)` in each
-iteration, where the tensor has as many items as the loop has iterations. Needs: loops in canonical
-form, as `batch_loops` leaves them. Guarantees: the same results; `dce` then drops the list, and
-the loop when nothing else is left of it.
+Changes: readers of lists that a loop fills from empty, with `select(%tensor, 0, %index)` in
+each iteration, if the tensor has as many items as the loop has iterations. Needs: loops in
+canonical form, as `batch_loops` leaves them. Guarantees: the same results; `dce` then drops
+the list, and the loop if nothing else is left in it.
 
     %l = list.new()                                     %s = relu(%ys)
     %m = for %t in (0, 64, 1) carry (%c = %l) {
@@ -41,7 +41,7 @@ from stretto.ir.types import INDEX, Dim
 from stretto.ops.infer import size_op, tensor_op
 
 Range = tuple[Dim, Dim]
-"""The smallest and the largest value, as far as is known."""
+"""Lower and upper bound of an integer, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class ForwardLists:
 
 
 def copied_tensor(loop: ForOp, place: int, makers: Mapping[Value, Op]) -> Value | str:
-    """The tensor whose items the loop's carried list number `place` gets, or why there is none."""
+    """Return the tensor whose items the loop pushes to its carried list number `place`, or the
+    reason why there is none."""
     start = makers.get(loop.inits[place])
     if not isinstance(start, ListNewOp) or start.items:
         return "the list is not empty before the loop"
@@ -98,7 +99,7 @@ def _forward_function(body: Block) -> bool:
 
 
 def _ranges(body: Block) -> Iterator[tuple[Value, Range]]:
-    """Integers of known range: indices of loops, and literals."""
+    """Yield the integers of known range, with it: indices of loops, and literals."""
     for op in body.walk():
         if isinstance(op, LiteralOp) and op.result.type == INDEX:
             yield op.result, (int(op.value), int(op.value))
@@ -110,7 +111,8 @@ def _ranges(body: Block) -> Iterator[tuple[Value, Range]]:
 
 
 def _reader(op: Op, sources: dict[Value, Value], ranges: dict[Value, Range]) -> Replacement | None:
-    """What an op that reads a forwarded list becomes: a tensor that is there, or another op."""
+    """Return the replacement of an op that reads a forwarded list: the tensor itself or a new op;
+    None if there is none."""
     if not isinstance(op, ListStackOp | ListLengthOp | ListGetOp) or op.list not in sources:
         return None
     source = sources[op.list]

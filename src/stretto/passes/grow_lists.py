@@ -1,13 +1,15 @@
-"""Growing in place: what a cat puts behind a list of rows is put to the end of that list.
+"""Growing in place: rows that a cat appends to the stack of a list are appended to the list
+itself.
 
-A tensor that grows by a `cat` in each iteration of a loop (a cache of keys and values) is carried
-as a list of what it has along the dim that grows. The iteration stacks the list, makes a new tensor
-with a few rows more, and makes a new list of that. Instead, the list gets the new rows, and the new
-tensor is its stack: nothing is copied.
+A tensor that grows by a `cat` in each iteration of a loop (a cache of keys and values) is
+carried as a list of its slices along the dim that grows. The iteration stacks the list,
+makes a new tensor with a few more rows, and makes a new list of that. Instead, the list is
+extended by the new rows, and the new tensor is its stack: nothing is copied.
 
-Changes: an empty list that is extended by a cat, turned or not, whose first part is a stack of a
-list, turned back. Needs: repeated views simplified. Guarantees: the same results; the stack's
-leading dim is the same formula as the cat's, so its length is checked and no new symbol is bound.
+Changes: an empty list that is extended by a cat, permuted or not, whose first part is a
+stack of a list, permuted back. Needs: repeated views simplified. Guarantees: the same
+results; the stack's leading dim is the same formula as the cat's, so its length is checked
+and no new symbol is bound.
 
     %c = list.stack(%k) : f32[m, 4]               %c = list.stack(%k) : f32[m, 4]
     %d = cat([%c, %x]) : f32[m + 1, 4]     =>     %n = list.extend(%k, %x)
@@ -59,13 +61,13 @@ class Growing:
 
 
 def growing(op: ListExtendOp, block: Block, makers: Definitions) -> Growing | str:
-    """What the op puts into an empty list, if that is another list and some rows."""
+    """Return the cat that the op copies into an empty list, or the reason why it copies none."""
     start = makers.get(op.list)
     if not isinstance(start, ListNewOp) or start.items:
         return "the list has other items already"
     cat, order = _turned(op.rows, makers)
     if not isinstance(cat, TensorOp) or cat.target != "aten.cat.default" or cat not in block.ops:
-        return "the rows are no concatenation that the block makes"
+        return "the rows are not a concatenation in the same block"
     first, *parts = argument_values(argument(cat, "tensors"))
     dim, result = int_argument(cat, "dim"), cat.result.tensor
     if dim is None or dim % result.rank != order[0]:
@@ -80,7 +82,8 @@ def growing(op: ListExtendOp, block: Block, makers: Definitions) -> Growing | st
 
 
 def _turned(value: Value, makers: Definitions) -> tuple[Op | None, tuple[int, ...]]:
-    """The op that makes what a value is a permutation of, and which of its dims each dim is."""
+    """Return the op that defines the source of a chain of permutations, or None, and the source
+    dim that each dim of the value is."""
     maker, order = makers.get(value), tuple(range(value.tensor.rank))
     while isinstance(maker, TensorOp) and maker.target == "aten.permute.default":
         source, inner = value_argument(maker, "self"), permutation(maker)

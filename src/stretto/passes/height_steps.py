@@ -1,11 +1,13 @@
-"""What follows the calls of a recursion, each step of one height in one kernel.
+"""Computation of the rest of a recursion by levels: some activations of one height per step.
 
-As `height_blocks`, for machines where a wait is what costs: a step reads the results of calls where
-they lie, and writes its own behind them into the same tensor, by `stretto.rows_before`, which says
-that both are apart. Results of activations without calls that are rows of what all calls pass on
-are read there (`stretto.rows_of`). Where the rows of a height end stands in the table, so that no
-unit counts them. Rows that a height does not fill read what is there, and are computed again by the
-step they belong to.
+`HeightBlocks` makes the function that calls the walk and then computes the rest (see
+`recursion_levels`). `HeightSteps` is its variant for machines where waits dominate the
+cost, with one kernel per step: a step reads the results of calls in place and writes its
+own after them into the same tensor, by `stretto.rows_before`, which declares that the two
+are disjoint. If the results of activations without calls are rows of a tensor that all
+calls pass on, they are read there (`stretto.rows_of`). The table records where the rows of
+each height end, so that no unit counts them. Rows of a step that its height does not fill
+compute on whatever is in memory, and are computed again by the step that they belong to.
 """
 
 from __future__ import annotations
@@ -33,19 +35,18 @@ from stretto.passes.batch_loops import fresh_symbol
 from stretto.passes.batching.rules import Batch, Stays, rule_for
 from stretto.passes.recursion_walk import BaseRow, Lists, Recursion, base_row, length_of, walk_of
 
-# ---- Sorting small whole numbers of a length that the run decides, by ops that every machine
-# has.
+# ---- Sorting of small integers, as many as the run decides, by ops that every machine has.
 
 
 MOST_COMPARED = 512
-"""Items of which each is compared with each."""
+"""Largest number of items that are sorted by comparing all pairs."""
 
 
 def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
-    """The place of each item in sorted order, equal ones in theirs. number: of items, which none of
-    them exceeds.
+    """Return the place of each item in sorted order, in which equal items keep their order.
+    number: count of the items, which none of them exceeds.
 
-    Few items are compared each with each, many are counted.
+    Up to MOST_COMPARED items are compared pairwise, more are sorted by counting.
     """
     few = Batch(0)
     rank = compared_places(few, numbers)
@@ -58,7 +59,7 @@ def sorted_places(out: Batch, numbers: Value, number: Value) -> Value:
 
 
 def compared_places(out: Batch, numbers: Value) -> Value:
-    """The same, each item compared with each."""
+    """Return the same as `sorted_places`, by comparing all pairs."""
     place = out.emit("aten.arange.default", numbers.tensor.shape[0])
     earlier = compared(out, "aten.lt.Tensor", place, place)
     same = compared(out, "aten.eq.Tensor", numbers, numbers)
@@ -69,13 +70,14 @@ def compared_places(out: Batch, numbers: Value) -> Value:
 
 
 def not_above(out: Batch, numbers: Value) -> Value:
-    """For each item how many are not above it."""
+    """Return, for each item, the number of items that are not greater."""
     found = compared(out, "aten.le.Tensor", numbers, numbers)
     return out.emit("aten.sum.dim_IntList", found, (1,))
 
 
 def _counted(numbers: Value, number: Value) -> tuple[Batch, Value]:
-    """The same, by the numbers of items below each one. No one is above the number."""
+    """Return the same as `sorted_places`, with the ops, by counting the items below each number.
+    No item exceeds `number`."""
     out = Batch(0)
     size = (Size.of(numbers.tensor.shape[0]) + 2).dim
     below = out.emit("aten.zeros.default", (size,), dtype=torch.int64)
@@ -109,7 +111,7 @@ def _loop(
     inits: list[Value],
     step: Callable[[Batch, Value, list[Value]], list[Value]],
 ) -> tuple[Value, ...]:
-    """The results of a loop from 0 whose body `step` emits."""
+    """Emit a loop from 0 to `stop` whose body `step` emits, and return its results."""
     body, index = Batch(0), Value(INDEX, "i")
     carried = [Value(value.type) for value in inits]
     yields = tuple(step(body, index, carried))
@@ -123,26 +125,22 @@ def _item(out: Batch, table: Value, index: Value) -> Value:
 
 
 def _replaced(out: Batch, table: Value, index: Value, item: Value) -> Value:
-    """The table with another item at the index."""
+    """Return the table with the item at `index` replaced."""
     return out.emit("aten.select_scatter.default", table, item, 0, index)
 
 
 def compared(out: Batch, target: str, columns: Value, rows: Value) -> Value:
-    """At [i, j] the comparison of columns[j] with rows[i]."""
+    """Return a matrix whose element [i, j] compares columns[j] with rows[i]."""
     wide = out.emit("aten.unsqueeze.default", columns, 0)
     return out.emit(target, wide, out.emit("aten.unsqueeze.default", rows, 1))
 
 
-# ---- What follows the calls of a recursion, computed for some activations of one height at a
-# time.
-#
-# See `recursion_levels`.
+# ---- Computation of the rest for some activations of one height at a time, see `recursion_levels`.
 
 
 @dataclass(slots=True)
 class HeightBlocks:
-    """Makes the function that calls the walk and computes the rest. rows: how many activations at
-    a time."""
+    """Makes the function that calls the walk and computes the rest. rows: activations per step."""
 
     program: Program
     parts: Recursion
@@ -151,14 +149,14 @@ class HeightBlocks:
 
     @property
     def row(self) -> BaseRow | None:
-        """What activations without calls give, where the walk need not keep it."""
+        """The row that activations without calls return, if the walk does not store it."""
         return None
 
     def lists(self) -> Lists:
         return Lists.of(self.parts)
 
     def walk_block(self) -> Block:
-        """The block of the walk, made of that of the function."""
+        """Return the block of the walk, made by changing that of the function."""
         return walk_of(self.parts, self.walk, self.lists(), self.row)
 
     def function(self) -> Function:
@@ -178,14 +176,15 @@ class HeightBlocks:
         return Function(own.name, Block(params, out.ops, found))
 
     def alone(self, lists: Lists, at: Value, params: dict[Value, Value]) -> Block:
-        """The results of the only activation."""
+        """Return the results if there is only one activation."""
         out = Batch(0)
         for list in lists.bases:
             out.add(ListGetOp(list, at, results=(Value(list.list.element),)))
         return Block((), out.ops, tuple(op.results[0] for op in out.ops))
 
     def levels(self, lists: Lists, params: dict[Value, Value]) -> Block:
-        """Computes all activations with calls, lowest first, and gives the results of the last."""
+        """Compute all activations with calls, lowest height first, and yield the results of the
+        last one."""
         out = Batch(0)
         calls, leaves = fresh_symbol(self.program, "calls"), fresh_symbol(self.program, "leaves")
         table = self.table(out, lists, calls)
@@ -207,15 +206,17 @@ class HeightBlocks:
         return Block((), out.ops, yields)
 
     def counters(self, out: Batch, table: Table) -> tuple[Value, ...]:
-        """What the first iteration gets beside the results: where it begins comes first."""
+        """Emit the initial values that the loop carries beside the results; the first is the row
+        at which the step starts."""
         return out.add(LiteralOp(0, results=(Value(INDEX, "start"),))).results
 
     def pools(self, out: Batch, lists: Lists, more: Dim, leaves: Dim) -> list[Value]:
-        """The results of activations without calls, with `more` rows behind them."""
+        """Return the results of activations without calls, with `more` rows of zeros appended."""
         return [self.padded(out, self.stack(out, list, leaves), more) for list in lists.bases]
 
     def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
-        """What the walk kept, sorted by heights. `calls`: the symbol of their number."""
+        """Return the records of the walk, sorted by height. calls: the symbol for the number of
+        activations with calls."""
         emit = out.emit
         leaves = length_of(out, lists.bases[0])
         kept_heights, *kept_children = lists.numbers
@@ -243,13 +244,13 @@ class HeightBlocks:
         return Table(number, leaves, heights, tuple(children), tuple(records))
 
     def padded(self, out: Batch, value: Value, rows: Dim) -> Value:
-        """The tensor with so many rows of zeros behind it."""
+        """Return the tensor with `rows` rows of zeros appended."""
         dtype, shape = value.tensor.dtype.torch, value.tensor.shape[1:]
         zeros = out.emit("aten.zeros.default", (rows, *shape), dtype=dtype)
         return out.emit("aten.cat.default", (value, zeros), 0)
 
     def loop(self, table: Table, inits: tuple[Value, ...], known: dict[Value, Value]) -> WhileOp:
-        """Each iteration computes up to `rows` activations of one height."""
+        """Return the loop; each iteration computes up to `rows` activations of one height."""
 
         def carried() -> tuple[Value, ...]:
             return tuple(Value(value.type, value.hint) for value in inits)
@@ -265,7 +266,8 @@ class HeightBlocks:
     def iteration(
         self, table: Table, carried: tuple[Value, ...], known: dict[Value, Value]
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """Counts the rows of the height, and computes as many as it must."""
+        """Count the rows of the height that are left, and compute them with code for at least as
+        many."""
         start, *pools = carried
         out = Batch(self.rows)
         height = out.emit("stretto.narrow.default", table.heights, 0, start, self.rows)
@@ -279,14 +281,16 @@ class HeightBlocks:
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """The numbers of rows that there is code for, ascending. From about two rows on a product
-        takes time for each row, so that rows that are computed in vain cost as much as others."""
+        """The numbers of rows to emit code for, ascending. From about two rows on, the time of a
+        product grows with each row, so a row that is computed in vain costs as much as any
+        other."""
         return tuple(sorted({-(-self.rows * part // 4) for part in (2, 3, 4)}))
 
     def computed(
         self, at: Place, known: dict[Value, Value], count: Value, heights: tuple[int, ...]
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """The least of `heights` rows that has all of `count`; gives the pools behind it."""
+        """Compute `count` rows with the smallest of `heights` that is large enough; return the ops
+        and the updated pools."""
         if len(heights) == 1:
             return self.some_rows(at, known, heights[0])
         out = Batch(self.rows)
@@ -300,7 +304,8 @@ class HeightBlocks:
     def some_rows(
         self, at: Place, known: dict[Value, Value], count: int
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """Rows behind those of the height are computed again by the iterations they belong to."""
+        """Compute `count` rows. Rows that are not of this height are computed again by the
+        iteration they belong to."""
         out = Batch(count, invariants=dict(known))
 
         def rows(value: Value) -> Value:
@@ -322,12 +327,12 @@ class HeightBlocks:
     def read_rows(
         self, out: Batch, number: int, rows: Value, at: Place, known: dict[Value, Value]
     ) -> Value:
-        """Result `number` of calls."""
+        """Return result `number` of one call of each activation."""
         return out.emit("aten.index_select.default", at.pools[number], 0, rows)
 
     def rest(self, out: Batch, count: int) -> None:
-        """What activations compute from the results of their calls, for so many rows. Raises
-        Stays."""
+        """Emit the rest of the activations for `count` rows. Raises Stays if an op cannot be
+        batched."""
         for op in self.parts.rest:
             rule = rule_for(op.target)
             if rule is None:
@@ -348,10 +353,12 @@ class HeightBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What the walk found. calls, leaves: the numbers of activations with and without calls.
+    """The records of the walk. calls, leaves: the numbers of activations with and without calls.
 
-    A row per activation with calls, sorted by `heights`. children: for each call, the row that has
-    its results. records: what was kept. Rows of zeros follow.
+    The tensors have a row per activation with calls, sorted by height, then rows of zeros.
+    heights: the height, or in HeightSteps the row where its height ends. children: for each
+    call, the row of its results in the pools. records: the values that the walk stored for the
+    rest.
     """
 
     calls: Value
@@ -363,7 +370,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an iteration is: it reads rows of the table from `start` on, and writes rows of the
+    """Position of an iteration: it reads rows of the table from `start` on, and writes rows of the
     pools from `target` on."""
 
     table: Table
@@ -374,8 +381,9 @@ class Place:
 
 @dataclass(slots=True)
 class HeightSteps(HeightBlocks):
-    """Makes the function that calls the walk and computes the rest, `rows` activations at most in a
-    step. Where the walk keeps no results, row 0 of the tensor of results is not used."""
+    """Makes the function that calls the walk and computes the rest, at most `rows` activations per
+    step, with one kernel each. If the walk stores no results, row 0 of the tensor of results is
+    unused."""
 
     @property
     def row(self) -> BaseRow | None:
@@ -403,8 +411,8 @@ class HeightSteps(HeightBlocks):
         ]
 
     def table(self, out: Batch, lists: Lists, calls: Dim) -> Table:
-        """What the walk kept, sorted by heights, each with each compared. In place of the height of
-        an activation: where those of its height end."""
+        """Return the records of the walk, sorted by height, with pairwise ranking. Instead of the
+        height of each activation, it has the row where its height ends."""
         number = length_of(out, lists.numbers[0])
         if self.row is None:
             first = length_of(out, lists.bases[0])
@@ -426,7 +434,7 @@ class HeightSteps(HeightBlocks):
     def iteration(
         self, table: Table, carried: tuple[Value, ...], known: dict[Value, Value]
     ) -> tuple[list[Op], tuple[Value, ...]]:
-        """Computes the rows of a height, or as many as a step has, and looks up where the height of
+        """Compute the rows of a height, or as many as a step has, and look up where the height of
         the next step ends."""
         start, end, *pools = carried
         out = Batch(self.rows)

@@ -1,9 +1,11 @@
-"""Loop-invariant code motion: what a loop computes alike in every iteration moves before it.
+"""Loop-invariant code motion: an op with the same result in every iteration moves before the
+loop.
 
-An op is invariant when all it reads is made outside the loop. It moves out of the body of a `for`
-or `while`, out of a while's condition, and out of branches inside them, from the innermost loop on.
-Since it may then run although the loop or the branch would not have, only ops that cannot stop the
-run move: no list access, no index that may be out of range, no call, nothing random.
+An op is invariant if all its operands are defined outside the loop. It moves out of the
+body of a `for` or `while`, out of a while's condition, and out of branches inside them,
+innermost loop first. Since it may then run although the loop or the branch would not have,
+only ops that cannot stop the run move: no list access, no index that may be out of range,
+no call, nothing random.
 
     for %i in (0, 8, 1) carry (%a = %x) {     %w = aten.mm.default(%u, %v)
       %w = aten.mm.default(%u, %v)            for %i in (0, 8, 1) carry (%a = %x) {
@@ -36,7 +38,7 @@ class HoistInvariants:
 
 
 def stay_reason(op: Op) -> str | None:
-    """Why an op must not run earlier or more often than the Program says, or None."""
+    """Return why an op must not run earlier or more often than the Program states, or None."""
     match op:
         case ConstantOp() | LiteralOp():
             return None
@@ -65,7 +67,7 @@ def _hoist_in(block: Block, remarks: Remarks) -> bool:
 
 
 def _take_invariants(loop: ForOp | WhileOp, remarks: Remarks) -> list[Op]:
-    """Removes the invariant ops from the loop; they are in an order in which they can run."""
+    """Remove the invariant ops from the loop and return them, in an order in which they can run."""
     inside = {value for block in loop.blocks for value in defined_values(block)}
     names = {symbol for block in loop.blocks for symbol in bound_symbols(block)}
     moved: list[Op] = []
@@ -77,7 +79,8 @@ def _take_invariants(loop: ForOp | WhileOp, remarks: Remarks) -> list[Op]:
 def _take(
     block: Block, inside: set[Value], names: set[Symbol], moved: list[Op], remarks: Remarks
 ) -> None:
-    """`inside` are the values that the loop makes, `names` the symbols that it binds."""
+    """Move the invariant ops of a block to `moved`. inside: values that the loop defines; names:
+    symbols that it binds."""
     ops: list[Op] = []
     for op in block.ops:
         reason = stay_reason(op)

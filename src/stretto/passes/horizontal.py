@@ -1,13 +1,14 @@
 """Horizontal fusion: contractions of one input with several constant weights become one.
 
-The weights are concatenated at compile time and the results are slices of one tensor, so the input
-is read once and one large kernel replaces several small ones: the gates of an LSTM written as
-separate layers, the projections of attention, the 1 x 1 convolutions of an Inception block.
+The weights are concatenated at compile time and the results are slices of one tensor, so
+the input is read once and one large kernel replaces several small ones: the gates of an
+LSTM written as separate layers, the projections of attention, the 1 x 1 convolutions of an
+Inception block.
 
-Changes: any block. The one contraction takes the place of the first of them, which is legal because
-all read the same value and constants. Needs: common subexpressions merged, so that inputs
-shared are one value. Guarantees: the same sums in the same order, up to how a library blocks a
-larger product.
+Changes: any block. The fused contraction replaces the first of them, which is legal because
+all read the same value and constants. Needs: common subexpressions merged, so that a shared
+input is one value. Guarantees: the same sums in the same order, up to how a library blocks
+a larger product.
 
     %q = linear(%x, %Q)                     %qk = linear(%x, %QK)       # constants, [Q; K]
     %u = relu(%q)                    =>     %q = slice(%qk, -1, 0, 64)
@@ -36,10 +37,10 @@ from stretto.passes.analyses.ops import Constants, Linear, as_linear
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A contraction that can be one of several. Members with the same `key` belong together.
+    """A contraction that can be fused with others of the same `key`.
 
-    `weight` has the outputs along `weight_dim`, the results have them along `result_dim`. `join`
-    makes the one contraction from the concatenated weight and bias.
+    `weight` has the outputs along `weight_dim`, the results have them along `result_dim`.
+    `join` returns the fused contraction, given the concatenated weight and bias.
     """
 
     op: TensorOp
@@ -76,13 +77,13 @@ _OTHERS = {
         ("input", "weight", "bias", 0, -1),
     ),
 }
-"""Contractions that are not `Linear`, among them `mm` with a constant matrix from the left: the
-names of input, weight and bias, and the dims of the outputs. Images may lack a batch dim, so their
-channels are counted from the image."""
+"""Contractions that are not `Linear`, among them `mm` with a constant matrix on the left: the
+names of input, weight and bias, and the dims of the outputs in the weight and in the result.
+Images may lack a batch dim, so their channels are counted from the end."""
 
 
 def member(op: Op, constants: Constants) -> Member | str:
-    """The op as one that may be fused with others, or why it may not."""
+    """Return the op as one that may be fused with others, or the reason why it may not."""
     if not isinstance(op, TensorOp) or len(op.results) != 1:
         return "it is not a tensor operator"
     linear = as_linear(op, constants)
@@ -128,7 +129,7 @@ def _other(op: TensorOp, constants: Constants) -> Member | str:
 
 
 def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
-    """For each op that lies on a cycle of a loop body: the loop, and the number of the cycle."""
+    """Map each op on a cycle of a loop body to the loop and the number of the cycle."""
     found: dict[Op, tuple[Op, int]] = {}
     for loop in body.walk():
         if isinstance(loop, (ForOp, WhileOp)):
@@ -140,10 +141,10 @@ def _recurrences(body: Block) -> dict[Op, tuple[Op, int]]:
 
 
 def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[Op, int]]) -> int:
-    """How many contractions took the place of several.
+    """Fuse the contractions of a block and return the number of fused ones.
 
-    One that has to wait for a recurrence would make all wait that it is fused with, so only members
-    of the same recurrence are.
+    A contraction that has to wait for a recurrence would delay all that it is fused with, so
+    only members of the same recurrence are fused.
     """
     groups: dict[Hashable, list[Member]] = {}
     for op in block.ops:
@@ -163,7 +164,7 @@ def _fuse_block(block: Block, constants: Constants, recurrences: dict[Op, tuple[
 
 
 def _fused(constants: Constants, members: list[Member]) -> list[Op]:
-    """The one contraction and the slices that take over the members' results."""
+    """Return the fused contraction and the slices that define the members' results."""
     first = members[0]
     weights = [item.weight.detach() for item in members]
     weight = constants.derived(
@@ -190,7 +191,8 @@ def _fused(constants: Constants, members: list[Member]) -> list[Op]:
 
 
 def _joined_bias(constants: Constants, members: list[Member]) -> ConstantOp | None:
-    """All biases in one; zeros where a member has none."""
+    """Return all biases in one constant, zeros for a member without one; None if no member has
+    one."""
     if all(item.bias is None for item in members):
         return None
     parts = [

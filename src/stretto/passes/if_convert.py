@@ -1,18 +1,20 @@
 """If-conversion: both arms of a branch are computed, and the condition selects.
 
-A branch costs all units a wait for what decides it, and another one for what its arms leave, where
-they share the work around it. A unit that works alone foresees most branches, and loses time on the
-others. But in a loop, a branch that nothing passed on decides keeps what follows from being
-computed for all iterations at once. Where both arms take less than that, by the machine's cost
-model for the largest sizes, and have only ops that cannot stop the run and draw nothing, they stand
-in the block itself. A NaN of the arm that is not taken is not selected.
+If units share the work around a branch, it costs all of them a wait for its condition and
+another one for the results of its arms. A unit that works alone predicts most branches, and
+loses time on the others. Besides, a branch in a loop that depends on no carried value
+prevents the ops after it from being batched over the iterations. If both arms take less
+time than that, by the machine's cost model for the largest sizes, and have only ops that
+cannot stop the run and draw no random numbers, they move into the enclosing block. A NaN of
+the arm that is not taken is not selected.
 
     %y = if %c {                          %a = aten.sin.default(%x)
       %a = aten.sin.default(%x)     ->    %y = aten.where.self(%c, %a, %x)
       yield %a
     } else { yield %x }
 
-Needs inner branches first, which the walk sees to. Lists are not selected from.
+Needs inner branches converted first, as the order of the walk ensures. Lists are not
+selected from.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ from stretto.remarks import Remarks
 from stretto.text import seconds_text
 
 _WAITS = 2
-"""Waits of a branch: for its condition, and for what its arms leave."""
+"""Waits of a branch: for its condition, and for the results of its arms."""
 
 
 @dataclass(frozen=True, slots=True)
 class IfConvert:
-    """target: the machine that it is for; without one, branches stay."""
+    """The pass. target: the machine to compile for; without one, branches stay."""
 
     target: Target | None = None
     name: ClassVar[str] = "if_convert"
@@ -68,8 +70,8 @@ class IfConvert:
 
 
 def _batched(program: Program) -> set[Op]:
-    """The branches that keep what follows them from being computed for all iterations of a loop at
-    once: nothing that an iteration passes to the next is read by them."""
+    """The branches of loop bodies that read nothing from the previous iteration, and so prevent
+    the ops after them from being batched over the iterations."""
     found: set[Op] = set()
     for loop in program.walk():
         if isinstance(loop, ForOp):
@@ -79,7 +81,8 @@ def _batched(program: Program) -> set[Op]:
 
 
 def _shared(program: Program, costs: PassCosts) -> set[Op]:
-    """The branches beside which, or in which, an op takes so long that units share it."""
+    """The branches that have, beside or inside them, an op that takes long enough for units to
+    share it."""
     least = 0.0 if costs.uniform else costs.small_waits * costs.wait_seconds
     found: set[Op] = set()
     for function in program.functions.values():
@@ -108,8 +111,8 @@ def _converted(op: IfOp, is_dear: bool, costs: PassCosts, remarks: Remarks) -> R
 
 
 def keep_reason(op: IfOp, is_dear: bool, costs: PassCosts) -> str | None:
-    """Why a branch stays one, or None. is_dear: whether units share the work around it, or it keeps
-    a loop from being batched."""
+    """Return why a branch stays a branch, or None. is_dear: True if units share the work around
+    it, or it prevents batching."""
     ops = [*op.then.ops, *op.orelse.ops]
     if not all(isinstance(value.type, TensorType) for value in op.results):
         return "it yields lists"
@@ -118,11 +121,11 @@ def keep_reason(op: IfOp, is_dear: bool, costs: PassCosts) -> str | None:
     if any_may_stop(ops):
         return "an arm may stop the run or draws random numbers"
     if not keeps_types(op):
-        return "its arms yield other sizes"
+        return "its arms name the sizes of its results differently"
     selecting = sum(elements(value) for value in op.results) * costs.element_seconds
     arms = seconds_of_all(ops, costs)
     if not isfinite(arms + selecting):
-        return "an arm takes as long as sizes say"
+        return "the cost of an arm has no bound, as its sizes have none"
     branch = arms / 2 + (_WAITS * costs.wait_seconds if is_dear else costs.branch_miss_seconds)
     if arms + selecting > branch:
         both = seconds_text(arms + selecting)

@@ -1,9 +1,8 @@
 """Inlining: a call becomes a copy of the function's body.
 
-Functions that call themselves, directly or through others, stay functions. The others are copied
-into each place that calls them, callees first, until a function holds more than `limit` ops.
-Symbols that a copy binds get names of their own. The functions themselves stay, for `dce` to
-drop.
+Functions that call themselves, directly or through others, stay functions. The others are
+copied to each call, callees first, until a function holds more than `limit` ops. Symbols
+that a copy binds get new names. The functions themselves stay, for `dce` to drop.
 
     func @main(%x: f32[4]) -> (f32[4]) {      func @main(%x: f32[4]) -> (f32[4]) {
       %y = call @f(%x) : f32[4]        ->       %y = aten.sin.default(%x) : f32[4]
@@ -35,7 +34,8 @@ from stretto.ir.types import Dim, Type
 
 @dataclass(frozen=True, slots=True)
 class InlineFunctions:
-    """`limit` is the number of ops, with nested ones, that inlining may fill a function up to."""
+    """The pass; it inlines a call only if the caller then has at most `limit` ops, nested ones
+    included."""
 
     limit: int = 20_000
     name: ClassVar[str] = "inline"
@@ -49,7 +49,7 @@ class InlineFunctions:
 
 
 def keep_reason(program: Program, op: CallOp, recursive: frozenset[str]) -> str | None:
-    """Why a call stays a call, or None."""
+    """Return why a call stays a call, or None."""
     if op.function in recursive:
         return f"@{op.function} is recursive"
     body = program.functions[op.function].body
@@ -71,7 +71,7 @@ def recursive_functions(program: Program) -> frozenset[str]:
 
 
 def _callees(program: Program) -> dict[str, dict[str, None]]:
-    """The functions that each function calls, in the order of its text."""
+    """Map each function to the functions that it calls, in the order of its text."""
     return {
         name: {op.function: None for op in function.body.walk() if isinstance(op, CallOp)}
         for name, function in program.functions.items()
@@ -113,7 +113,7 @@ class _Inliner:
 
 
 class Copies:
-    """Copies of functions' bodies for calls, with names of their own for the symbols they bind."""
+    """Copies functions' bodies for calls, with new names for the symbols that they bind."""
 
     def __init__(self, program: Program) -> None:
         self.taken: set[str] = set()
@@ -121,14 +121,14 @@ class Copies:
             self.taken |= {symbol.name for symbol in symbols_of_block(item.body)}
 
     def inlined(self, callee: Block, op: CallOp) -> Replacement:
-        """What replaces the call of a function with the body `callee`."""
+        """Return the replacement of a call to a function with the body `callee`."""
         copy = clone_block(callee, {})
         rename_symbols(copy, self._renaming(callee, op))
         substitute(copy, dict(zip(copy.params, op.arguments, strict=True)))
         return copy.ops, copy.yields
 
     def _renaming(self, callee: Block, op: CallOp) -> Renaming:
-        """What the callee's symbols are called in a copy: as at the call, or else by a new name."""
+        """Return the names of the callee's symbols in a copy: those of the call, else new ones."""
         known: Renaming = {}
         match_types(_types(callee.params), _types(op.arguments), known)
         match_types(_types(callee.yields), _types(op.results), known)
@@ -136,7 +136,7 @@ class Copies:
         return known | {Size.of(item): self._fresh(item) for item in sorted(unknown, key=str)}
 
     def _fresh(self, known: Symbol) -> Dim:
-        """A symbol of the same range that the program does not use."""
+        """Return a symbol of the same range that the program does not use."""
         name = next(text for i in count(1) if (text := f"{known}_{i}") not in self.taken)
         self.taken.add(name)
         return Size.of(replace(known, name=name))

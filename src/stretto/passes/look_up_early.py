@@ -1,14 +1,15 @@
-"""Numbers that an arm reads from memory are read before its branch, together with the condition.
+"""Early lookups: numbers that an arm reads from memory are read before its branch.
 
-On a GPU each unit decides a branch by a number that it loads, and the arm it takes often loads
-the next one from the same place of another table: `if is_leaf[node]: ... else: f(left[node])`. One
-load after the other takes the latency of each. Loads that need nothing of each other are under way
-at once, so it pays to load what the other arm would not have needed.
+On a GPU each unit decides a branch by a number that it loads, and the arm that it takes
+often loads the next one from the same place of another table: `if is_leaf[node]: ... else:
+f(left[node])`. Dependent loads take the latency of each; independent loads are in flight
+together, so it pays to load a number that the other arm would not have needed.
 
-Changes: single numbers (integers and flags) of an `aten.select.int` in an arm, whose operands are
-known before the branch, and whose position has been checked there by another op. So nothing stops
-the run that would not have. Needs: checks of unused positions; equal ops joined. Guarantees the
-same results. `Lowering.settle` puts such a number into a register where it is looked up.
+Changes: single numbers (integers and flags) of an `aten.select.int` in an arm, whose
+operands are known before the branch, and whose position is checked there by another op, so
+that nothing stops the run that would not have. Needs: checks of unused positions; equal ops
+merged. Guarantees the same results. `Lowering.settle` puts such a number into a register at
+its lookup.
 
     %c = aten.select.int(%leaf, 0, %n)        %c = aten.select.int(%leaf, 0, %n)
     %y = if %c { yield %x } else {            %l = aten.select.int(%left, 0, %n)
@@ -31,15 +32,16 @@ from stretto.ops.positions import positions_of
 from stretto.passes.manager import Target
 
 MOST = 8
-"""Numbers for which an arm gets registers before its branch."""
+"""Largest number of lookups that are moved out of one arm; each needs a register before the
+branch."""
 
 Checked = frozenset[object]
-"""Keys of positions."""
+"""Keys of positions that have been checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookUpEarly:
-    """target: the machine that it is for; without one, nothing moves."""
+    """The pass. target: the machine to compile for; without one, nothing moves."""
 
     target: Target | None = None
     name: ClassVar[str] = "look_up_early"
@@ -54,7 +56,8 @@ class LookUpEarly:
 
 
 def _in_block(block: Block, around: Checked) -> bool:
-    """`around`: positions that are checked before control comes to the block."""
+    """Move lookups out of the arms in a block. around: positions that are checked before control
+    reaches it. Return True if something changed."""
     checked, changed = set(around), False
     ops: list[Op] = []
     for op in block.ops:
@@ -76,7 +79,7 @@ def _in_block(block: Block, around: Checked) -> bool:
 
 
 def _lookups(arm: Block, checked: set[object]) -> list[Op]:
-    """The ops of an arm that may run before its branch."""
+    """Return the ops of an arm that may run before its branch, at most MOST."""
     inside = set(defined_values(arm))
     found = (op for op in arm.ops if _is_lookup(op, checked) and inside.isdisjoint(op.operands))
     return list(islice(found, MOST))

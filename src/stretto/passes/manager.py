@@ -1,4 +1,5 @@
-"""Runs passes in the order given, verifies after each, and shows each result to whoever asks."""
+"""Runner of passes: applies them in order, verifies the Program after each, and dumps it on
+request."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from stretto.ir.types import Dim
 from stretto.ir.verifier import verify as verify_program
 
 Dump = Callable[[str, Program], None]
-"""Takes the name of a pass and the Program after it, once for each pass that changed something."""
+"""Called with the name of a pass and the Program after it, once for each pass that changed
+something."""
 
 
 class Pass(Protocol):
@@ -23,7 +25,7 @@ class Pass(Protocol):
     name: ClassVar[str]
 
     def apply(self, program: Program) -> bool:
-        """Changes the Program in place; True when it did change."""
+        """Change the Program in place; return True if it did change."""
         ...
 
 
@@ -47,9 +49,11 @@ def run_passes(
     verify: bool = True,
     skip: Collection[str] = (),
 ) -> Program:
-    """The Program after all passes but those named in `skip`; the given one is left as it is.
+    """Return the Program after all passes but those named in `skip`; the given Program is not
+    modified.
 
-    Raises PassError, naming the pass, when a pass leaves a Program that breaks a rule.
+    dump: called after each pass that changed something. verify: check the Program after each of
+    these, and raise PassError, which names the pass, if it is not valid.
     """
     result = clone_program(program)
 
@@ -73,7 +77,7 @@ def run_passes(
 
 def _repeat(repeat: Repeat, run: Callable[[Pass], bool]) -> bool:
     for rounds in range(repeat.limit):
-        changed = [run(step) for step in repeat.passes]  # all of them, whatever the first says
+        changed = [run(step) for step in repeat.passes]  # no `any(...)`, which would stop early
         if not any(changed):
             return rounds > 0
     return repeat.limit > 0
@@ -84,17 +88,17 @@ def _verify_after(step: Pass, program: Program) -> None:
         verify_program(program)
     except VerifyError as error:
         raise PassError(
-            f"the pass `{step.name}` left a wrong Program: {error.message}",
+            f"the pass `{step.name}` left an invalid Program: {error.message}",
             op=error.op,
             location=error.location,
         ) from error
 
 
-# ---- What passes may ask of the machine that a Program is for.
+# ---- Costs of the machine that a Program is compiled for, as passes see them.
 
 
 class PassCosts(Protocol):
-    """The figures of `device.costs.CostModel` that choices of passes come from; seconds."""
+    """The figures of `device.costs.CostModel` that passes use; times are in seconds."""
 
     @property
     def uniform(self) -> bool: ...
@@ -159,12 +163,12 @@ class PassCosts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The machine's costs, and how many of its units the program gets."""
+    """The machine's costs, and the number of its units that run the program."""
 
     costs: PassCosts
     units: int
 
     @property
     def is_alone(self) -> bool:
-        """Whether one unit runs the program, and so waits for nobody."""
+        """True if one unit runs the program, and therefore never waits."""
         return self.units == 1 and not self.costs.uniform

@@ -1,10 +1,11 @@
-"""Neighbouring branches on one condition become one, with what stands between them.
+"""Branch merging: neighbouring branches on one condition become one.
 
-Of the ops between two branches, those that the second one needs and that do not need the first one
-move before both; those that it needs and that need the first one are copied into both arms; all
-others move behind. What may stop the run, and a draw of random numbers, stays in its order among
-everything else of that kind. A branch on the negation of a condition has its arms exchanged, and
-within an arm its condition is known, so that branches on it there fall to `fold`.
+Of the ops between two branches, those that the second one needs and that do not need the
+first one move before both; those that it needs and that need the first one are copied into
+both arms; all others move after both. Ops that may stop the run or draw random numbers keep
+their order among each other. A branch on the negation of a condition has its arms
+exchanged, and within an arm its condition becomes a literal, so that `fold` resolves
+branches on it there.
 
     %a = if %c { ... yield %p }                %u = aten.sin.default(%x)
       else { ... yield %q }                    %b = if %c { ...
@@ -15,8 +16,8 @@ within an arm its condition is known, so that branches on it there fall to `fold
       yield %d                                   yield %x
     } else { yield %x }                        }
 
-Needs equal conditions merged into one value. Guarantees that every op runs as often as before, and
-that what is checked first still is.
+Needs equal conditions merged into one value. Guarantees that every op runs as often as
+before, and that checks keep their order.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from stretto.passes.analyses.ops import (
 from stretto.remarks import Remarks
 
 _MOST_COPIED = 16
-"""Ops between two branches that may be copied into both arms."""
+"""Largest number of ops between two branches that may be copied into both arms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class MergeBranches:
 
 
 def _plain(op: Op, definitions: Definitions) -> Replacement | None:
-    """A branch on no negation, in whose arms the condition is a number."""
+    """Replace a negated condition of a branch by the condition itself, and the condition in the
+    arms by a literal."""
     if not isinstance(op, IfOp):
         return None
     maker = definitions.get(op.condition)
@@ -89,7 +91,8 @@ def _plain(op: Op, definitions: Definitions) -> Replacement | None:
 
 
 def _merge_first(block: Block, remarks: Remarks) -> bool:
-    """Merges the first two branches of the block that can be; False where there are none."""
+    """Merge the first two branches of the block that can be merged; return False if there are
+    none."""
     last: dict[Value, int] = {}
     for place, op in enumerate(block.ops):
         if not isinstance(op, IfOp):
@@ -106,29 +109,30 @@ def _merge_first(block: Block, remarks: Remarks) -> bool:
 
 
 def _merged(block: Block, first: int, second: int) -> list[Op] | str:
-    """What stands in the place of two branches and of all between them, or why nothing does."""
+    """Return the ops that replace two branches and everything between them, or the reason why they
+    cannot be merged."""
     one, other = block.ops[first], block.ops[second]
     assert isinstance(one, IfOp) and isinstance(other, IfOp)
     between = block.ops[first + 1 : second]
     if not all(keeps_types(op) for op in (one, *between, other) if isinstance(op, IfOp)):
-        return "its results have sizes of their own"
+        return "an arm names the sizes of the results of a branch differently"
     if any(symbols_bound_by(op) for op in between if not isinstance(op, IfOp)):
-        return "what stands before it, behind the branch on the same condition, binds a size"
+        return "an op between it and the previous branch on the same condition binds a size"
     wanted = needed_for(between, (value for arm in other.blocks for value in free_values(arm)))
     after_one = made_from(between, one.results)
     copied = [op for op in between if op in wanted and op in after_one]
     before = [op for op in between if op in wanted and op not in after_one]
     behind = [op for op in between if op not in wanted]
     if not _keeps_order(one, other, before, behind):
-        return "it would change its order with what may stop the run or draws random numbers"
+        return "merging would reorder ops that may stop the run or draw random numbers"
     if not _may_be_copied(copied, one):
-        return "what it needs of the branch on the same condition may not stand in both arms"
+        return "ops between it and the previous branch on the same condition cannot be copied"
     read = _read_elsewhere(block, (one, other), copied)
     return [*before, _joined(one, other, copied, read), *behind]
 
 
 def _keeps_order(one: IfOp, other: IfOp, before: list[Op], behind: list[Op]) -> bool:
-    """Whether no two ops that may stop the run change their order."""
+    """True if no two ops that may stop the run change their order."""
     if any_may_stop(before) and (may_stop(one) or any_may_stop(behind)):
         return False
     return not (any_may_stop(behind) and may_stop(other))
@@ -142,7 +146,8 @@ def _may_be_copied(ops: Sequence[Op], one: IfOp) -> bool:
 
 
 def _read_elsewhere(block: Block, branches: tuple[IfOp, IfOp], copied: list[Op]) -> list[Value]:
-    """The results of copied ops that not only the second branch and copied ops read."""
+    """Return the results of copied ops that are also read outside the second branch and the copied
+    ops."""
     made = dict.fromkeys(value for op in copied for value in op.results)
     outside = [op for op in block.ops if op not in copied and op is not branches[1]]
     rest = Block((), outside, block.yields)

@@ -1,11 +1,12 @@
-"""Parallel loops: what iterations compute without each other runs on different units.
+"""Parallel loops: independent parts of the iterations run on different units.
 
-An iteration may have control flow of its own, so that nothing can be batched; what depends on no
-other iteration still need not wait for one. It moves to a loop of its own, which hands over a row
-per iteration: unit u of n runs iterations u, u + n, u + 2n, ... by itself, with no waits inside,
-and goes its own way through their branches and loops. What depends on other iterations, as a
-running sum, stays in a loop behind it, in its order (loop distribution, then a DOALL loop; Allen
-and Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6.2).
+An iteration may have its own control flow, so that nothing can be batched; the ops that
+depend on no other iteration still need not wait for one. They move to a separate loop,
+which stores one row per iteration: unit u of n runs iterations u, u + n, u + 2n, ... by
+itself, with no waits inside, and takes its own path through their branches and loops. Ops
+that depend on other iterations, such as a running sum, stay in a loop after it, in order
+(loop distribution, then a DOALL loop; Allen and Kennedy, "Optimizing Compilers for Modern
+Architectures", sections 2.3 and 6.2).
 
     for %t in (0, 8, 1) carry (%s = %z) {     %r = for %t in (0, 8, 1) parallel carry (%a = %o) {
       %x = while ... (reads row %t)             %x = while ... (reads row %t)
@@ -18,12 +19,13 @@ and Kennedy, "Optimizing Compilers for Modern Architectures", sections 2.3 and 6
                                                 yield %n
                                               }
 
-Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies; functions
-that their iterations call get a copy of their own, which each unit runs by itself. Needs:
-loops batched, so that what is left cannot be. Guarantees: every op runs as often and on the same
-values as before. What draws random numbers stays where it is, and so does a loop that is no faster
-apart by the machine's cost model. What may stop the run is taken out where nothing that is left may
-stop it too: of several iterations that fail, the machine finds the first one (`Context.in_turn`).
+Changes: `for` loops whose trip count is a number or a size, the outermost that qualifies;
+functions that their iterations call are copied if other code calls them too, and each unit
+runs them by itself. Needs: loops batched, so that only ops remain that cannot be.
+Guarantees: every op runs as often and on the same values as before. Random draws stay where
+they are, and so does a loop that the machine's cost model estimates to be no faster in
+parallel. Ops that may stop the run move only if no remaining op may stop it too: if several
+iterations fail, the machine finds the first one (`Context.in_turn`).
 """
 
 from __future__ import annotations
@@ -71,14 +73,15 @@ from stretto.text import bytes_text, seconds_text
 Bound = int | Size | Value
 
 GAIN = 1.25
-"""By this factor iterations must be faster apart: the estimates know nothing of fusion."""
+"""Factor by which the parallel loop must be faster: the estimates do not know fusion."""
 MOST_BYTES = 64 << 20
-"""What the loops hand over, at most."""
+"""Largest number of bytes that the parallel loop passes to the loop after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLoops:
-    """target: decides whether it pays; it does not where none is known. always: it does."""
+    """The pass. target: the machine, whose costs decide whether a parallel loop pays; without one
+    no loop changes, unless `always` is set."""
 
     target: Target | None = None
     always: bool = False
@@ -108,7 +111,7 @@ class ParallelLoops:
         return changed
 
     def _loop(self, loop: ForOp, block: Block, program: Program) -> str | None:
-        """Takes a loop apart; or says why it stays as it is."""
+        """Split a loop, or mark it as parallel; return None, or the reason why it stays."""
         reason = self._why_not(loop)
         if reason is not None:
             return reason
@@ -131,8 +134,8 @@ class ParallelLoops:
         return None
 
     def _parts(self, loop: ForOp, program: Program) -> Parts:
-        """What is apart runs before all that is left. So it may stop the run or run for ever as far
-        as what is left would then not have stopped it before."""
+        """Choose the ops that move to the parallel loop. They run before all that stay, so they
+        may stop the run or not end only if no op that stays could have stopped it earlier."""
         if self.target is None or self.target.costs.in_turn:
             functions = callable_apart(program)
             parts = Parts.of(loop, lambda op: is_local(op, functions))
@@ -161,7 +164,7 @@ class ParallelLoops:
         self, loop: ForOp, apart: set[Op], sent: Sequence[Value], program: Program
     ) -> str | None:
         if any(not isinstance(v.type, TensorType) or not v.type.is_static for v in sent):
-            return "an iteration would hand over a list, or what has no fixed size"
+            return "an iteration would hand over a list, or a tensor without a fixed size"
         trips = usual(loop.trips() or 0)
         moved = trips * sum(nbytes(value, usual) for value in sent)
         if moved > MOST_BYTES:
@@ -179,7 +182,7 @@ class ParallelLoops:
         after += moved * costs.element_seconds / 2  # four bytes, written and read
         if GAIN * after < before:
             return None
-        times = f"{seconds_text(before)}, on units of their own {seconds_text(after)}"
+        times = f"{seconds_text(before)}, on one unit each {seconds_text(after)}"
         return f"its independent ops take {times}, as estimated"
 
 
@@ -187,8 +190,8 @@ class ParallelLoops:
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The ops of an iteration. apart: those that depend on no other iteration, and may run before
-    all others. repeated: those that cost nothing and depend on the index alone, which both loops
-    have. rest: the others."""
+    all others. repeated: those that cost nothing and depend only on the index, which are in
+    both loops. rest: the others."""
 
     apart: set[Op]
     repeated: set[Op]
@@ -196,7 +199,8 @@ class Parts:
 
     @classmethod
     def of(cls, loop: ForOp, may_run_apart: Callable[[Op], bool]) -> Parts:
-        """may_run_apart: whether an op may run on one unit, earlier than what it follows."""
+        """Partition the ops of a loop. may_run_apart: True for an op that may run on one unit,
+        earlier than the ops before it."""
         planner = Planner(loop, loop_dependence(loop))
         planner.find_repeated()
         ops = loop.body.ops
@@ -208,7 +212,7 @@ class Parts:
         return cls({*ops} - repeated - {*rest}, repeated, rest)
 
     def computed(self, loop: ForOp) -> list[Op]:
-        """The rest without updates of a row that has the index as its number."""
+        """Return the rest without those ops that only update the row whose number is the index."""
         trips = loop.trips()
         assert trips is not None
         rows = {
@@ -219,7 +223,8 @@ class Parts:
         return [op for op in self.rest if not (op.results and rows.issuperset(op.results))]
 
     def are_parallel_already(self, loop: ForOp) -> bool:
-        """Whether all that an iteration does to what it carries is to update a row of its own."""
+        """True if an iteration does nothing with the carried values but to update one row each,
+        which no other iteration touches."""
         trips = loop.trips()
         assert trips is not None
         return (
@@ -233,13 +238,13 @@ NO_FUNCTIONS = frozenset[str]()
 
 
 def is_local(op: Op, functions: frozenset[str] = NO_FUNCTIONS) -> bool:
-    """Whether an op and what is inside of it need no other unit, call these functions at most, and
-    draw no random numbers."""
+    """True if an op, with its nested ops, needs no other unit, calls no function outside
+    `functions`, and draws no random numbers."""
     return all(_is_local_alone(item, functions) for item in _with_inner(op))
 
 
 def _is_local_alone(op: Op, functions: frozenset[str]) -> bool:
-    """The same of the op itself."""
+    """Same as `is_local`, without the nested ops."""
     match op:
         case CallOp(function=name):
             return name in functions
@@ -258,7 +263,7 @@ def _is_local_alone(op: Op, functions: frozenset[str]) -> bool:
 
 
 def _stops(op: Op) -> bool:
-    """Whether an op, or what is inside of it, may stop the run."""
+    """True if an op, or one nested in it, may stop the run."""
     return any(
         isinstance(item, CallOp)
         or is_check(item)
@@ -268,7 +273,7 @@ def _stops(op: Op) -> bool:
 
 
 def _is_sure(op: Op) -> bool:
-    """Whether an op is local, surely ends, and does not stop the run."""
+    """True if an op is local, always ends, and does not stop the run."""
     endless = any(isinstance(item, WhileOp) for item in _with_inner(op))
     return is_local(op) and not _stops(op) and not endless
 
@@ -279,8 +284,8 @@ def _with_inner(op: Op) -> list[Op]:
 
 # ---- functions ---------------------------------------------------------------------------------
 def callable_apart(program: Program) -> frozenset[str]:
-    """The functions that a unit may run by itself: they, and what they call, have tensors of fixed
-    sizes only, no lists, and neither loops that are parallel nor draws."""
+    """The functions that a unit may run by itself: with all their callees, they have only tensors
+    of fixed sizes, no lists, no parallel loops and no random draws."""
     callees = {name: _callees(function.body) for name, function in program.functions.items()}
     sure = {name for name, one in program.functions.items() if _is_simple(one)} - {"main"}
     while unsure := {name for name in sure if not callees[name] <= sure}:
@@ -305,20 +310,20 @@ def _callees(block: Block) -> set[str]:
 
 
 def functions_apart(program: Program) -> set[str]:
-    """Those that parallel loops come to already."""
+    """The functions that parallel loops call, directly or through others."""
     loops = (op for one in program.functions.values() for op in one.body.walk())
     found = [called_from(program, op) for op in loops if isinstance(op, ForOp) and op.parallel]
     return set[str]().union(*found)
 
 
 def called_bodies(program: Program, ops: Iterable[Op]) -> list[Block]:
-    """The bodies of the functions that some ops come to."""
+    """The bodies of the functions that some ops call, directly or through others."""
     names = set[str]().union(*(called_from(program, op) for op in ops))
     return [program.functions[name].body for name in sorted(names)]
 
 
 def copy_functions(program: Program) -> None:
-    """What parallel loops call, and others do too, becomes a copy for them."""
+    """Give parallel loops a copy of each function that other code also calls."""
     apart = functions_apart(program)
     others = (program.functions[name].body for name in program.functions.keys() - apart)
     calls = [op for body in others for op in outside_parallel(body)]
@@ -345,7 +350,7 @@ def _redirect(block: Block, names: dict[str, str]) -> None:
 
 
 def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
-    """What the rest of the iteration, or its end, needs of the ops that are apart."""
+    """Values of ops in `apart` that the rest of the iteration, or its yields, read."""
     made = {value for op in apart for value in op.results}
     wanted = [value for op in loop.body.ops if op not in apart for value in reads(op)]
     return tuple(dict.fromkeys(v for v in (*wanted, *loop.body.yields) if v in made))
@@ -353,7 +358,7 @@ def handed_over(loop: ForOp, apart: set[Op]) -> tuple[Value, ...]:
 
 # ---- the loops ---------------------------------------------------------------------------------
 def taken_apart(loop: ForOp, parts: Parts, sent: Sequence[Value]) -> list[Op]:
-    """The ops that take the place of a loop in canonical form; its results become theirs."""
+    """Return the ops that replace a loop in canonical form; they define its results."""
     trips = loop.trips()
     assert trips is not None
     zeros = zero_rows(trips, sent)
@@ -377,7 +382,7 @@ def _parallel_loop(
 
 
 def zero_rows(trips: Dim, values: Iterable[Value]) -> list[Op]:
-    """For each value a tensor with a row per iteration."""
+    """Return ops that make, for each value, a zero tensor with a row per iteration."""
     return [
         tensor_op("aten.zeros.default", (trips, *v.tensor.shape), dtype=v.tensor.dtype.torch)
         for v in values
@@ -392,8 +397,8 @@ def parallel_loop(
     inits: Sequence[Value],
     location: SourceLocation | None,
 ) -> ForOp:
-    """Iterations that run the ops. handed: what each puts into a row of its own, one of each tensor
-    of `inits`."""
+    """Return a parallel loop whose iterations run `ops` and store each value of `handed` as row
+    `index` of the tensor of `inits` at the same place."""
     updates: list[Op] = []
     carried = [Value(init.type, value.hint) for init, value in zip(inits, handed, strict=True)]
     yields: list[Value] = []
@@ -410,7 +415,7 @@ def parallel_loop(
 
 
 def _rest_loop(loop: ForOp, parts: Parts, rows: dict[Value, Value]) -> ForOp:
-    """The loop itself, which finds in rows what it does not compute any more."""
+    """Turn the loop into one that reads from rows the values that it no longer computes."""
     items = {value: tensor_op("aten.select.int", of, 0, loop.index) for value, of in rows.items()}
     for value, op in items.items():
         op.results = (value,)

@@ -1,7 +1,7 @@
 """The passes over a Program, in order.
 
-Every step of the usual way is named here. A pass in a file of its own in this folder joins it
-without being named: where its class says `after: ClassVar[str] = "hoist"`, it runs right after each
+All standard passes are listed here. Another pass in this folder joins the pipeline without
+being listed: if its class has `after: ClassVar[str] = "hoist"`, it runs right after each
 pass of that name.
 """
 
@@ -43,7 +43,7 @@ from stretto.passes.unroll_recursion import UnrollRecursion
 
 
 def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
-    """Every pass over a Program, in order. target: the machine that it is for."""
+    """Return every pass over a Program, in order. target: the machine to compile for."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
     branches = (MergeBranches(), ShareArms(), IfConvert(target))
     steps = (
@@ -67,16 +67,17 @@ def pipeline(target: Target | None = None) -> tuple[Pass, ...]:
 
 
 def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
-    """Wants calls inlined, constants folded, invariants hoisted, small inner loops unrolled.
+    """Return the passes over loops. They need calls inlined, constants folded, invariants hoisted
+    and small inner loops unrolled.
 
-    A product that is looked up in a table is no product any more, so tables are folded first.
-    Products are split before loops are, so that a part can leave its recurrence, and joined while
-    they are still side by side in the loop, so that one batched result is read there. Batching
-    comes first once, for what depends on the index alone, so that distribution need not hand it
-    over; and again for what distribution made independent. What iterations then still compute
-    without each other may run on different units. What is left of loops that follow each other may
-    run at the same time. What was batched is cut into blocks of iterations last, when no pass asks
-    any more what a loop reads.
+    A product that becomes a table lookup is no product any more, so tables are folded first.
+    Products are split before loops are, so that a part can leave its recurrence, and fused
+    while they are still next to each other in the loop, so that one batched result is read
+    there. Batching runs first for what depends only on the index, so that distribution need not
+    pass it between loops, and again for what distribution made independent. What iterations
+    then still compute independently may run on different units. Remaining loops that follow
+    each other may run at the same time. Batched work is cut into blocks of iterations last,
+    when no later pass analyses what a loop reads.
     """
     return (
         FoldTables(),
@@ -102,7 +103,7 @@ def loop_passes(target: Target | None = None) -> tuple[Pass, ...]:
 
 
 def passes_by_name(steps: Iterable[Pass]) -> dict[str, Pass]:
-    """Every pass among the steps, and in what repeats them."""
+    """Return every pass among the steps, those inside a Repeat included."""
     found: dict[str, Pass] = {}
     for step in steps:
         if isinstance(step, Repeat):
@@ -113,7 +114,8 @@ def passes_by_name(steps: Iterable[Pass]) -> dict[str, Pass]:
 
 
 def followers() -> dict[str, list[Pass]]:
-    """The passes of this folder that say which other one they run behind, by its name."""
+    """Return the passes of this folder that have an `after`, by the name of the pass that they
+    follow."""
     found: dict[str, list[Pass]] = {}
     for item in iter_modules(folder.__path__):
         module = import_module(f"{folder.__name__}.{item.name}")

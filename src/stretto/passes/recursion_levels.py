@@ -1,11 +1,13 @@
-"""A recursion whose calls are independent is walked first, and computed by levels.
+"""Recursion by levels: a recursion with independent calls is walked first, then computed by
+heights.
 
-`f_walk` is the function without what it computes from the results of its calls, the rest. It keeps
-control, arguments and what may stop the run in their order. To lists it pushes, for each activation
-with calls, its height and where the results of its calls will be: at n for the n-th activation
-without calls, at -1 - n for the n-th with them. Then a loop computes the rest of some activations
-of one height at a time, so that they read the weights together. Their results are rows of one
-tensor. See docs/decisions/2026-11-23-recursion-by-levels.md.
+`f_walk` is the function without the ops that depend on the results of its calls, the
+*rest*. It keeps control, arguments and ops that may stop the run in their order. It pushes
+to lists, for each activation with calls, its height and the places of the results of its
+calls: n for the n-th activation without calls, -1 - n for the n-th with them. Then a loop
+computes the rest of several activations of one height at a time, so that they read the
+weights together. Their results are rows of one tensor. See
+docs/decisions/2026-11-23-recursion-by-levels.md.
 
     func @f(%n) -> (f32[8])                 func @f(%n) -> (f32[8])
       %r = if (is a leaf) {                   %at, (lists) = call @f_walk(%n, (empty lists))
@@ -18,11 +20,11 @@ tensor. See docs/decisions/2026-11-23-recursion-by-levels.md.
       }                                       }
       return %r                               return (the row at %at)
 
-Needs branches merged, and equal ops. An iteration branches on how many activations are left of
-their height, to code for at least as many rows. Rows that a height does not fill belong to higher
-ones: they are computed from what is there, and again when it is their turn. Guarantees the same
-results up to how a product sums its terms. Memory grows with the number of activations instead of
-the depth.
+Needs branches and equal ops merged. An iteration branches on the number of activations that
+are left of its height, to code for at least as many rows. Rows that a height does not fill
+belong to higher ones: they are computed from whatever is in memory, and again in their own
+step. Guarantees the same results up to how a product sums its terms. Memory grows with the
+number of activations instead of the depth.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from stretto.text import bytes_text
 
 @dataclass(frozen=True, slots=True)
 class RecursionLevels:
-    """target: the machine that it is for; without one, recursions stay."""
+    """The pass. target: the machine to compile for; without one, recursions stay."""
 
     target: Target | None = None
     name: ClassVar[str] = "recursion_levels"
@@ -57,7 +59,7 @@ class RecursionLevels:
         return changed
 
     def convert(self, program: Program, function: Function) -> str | None:
-        """Replaces a function; or says why it stays."""
+        """Replace a function by its walk and a loop; return None, or the reason why it stays."""
         if self.target is None:
             return "the machine is not known"
         costs = self.target.costs
@@ -74,7 +76,7 @@ class RecursionLevels:
         try:
             computed = levels.function()
         except (Stays, VerifyError) as reason:
-            return f"what follows its calls is not computed in rows: {reason}"
+            return f"the ops after its calls cannot be batched: {reason}"
         program.functions[walk] = Function(walk, levels.walk_block())
         program.functions[function.name] = computed
         return None

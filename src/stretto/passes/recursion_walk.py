@@ -1,9 +1,10 @@
-"""The walk of a recursion whose rest is computed by levels: what it keeps, and in what order.
+"""The walk of a recursion whose rest is computed by levels: what it records, and in what
+order.
 
-See `recursion_levels`. Of each activation with calls it keeps numbers, its height and where the
-results of its calls will be, and records, other values that the rest reads. Of one without calls it
-keeps the results; but where these are a row of what all calls pass on, that row is where they are,
-and nothing is kept.
+See `recursion_levels`. For each activation with calls it records numbers (its height and
+the places of the results of its calls), and records (other values that the rest reads). For
+one without calls it records the results; but if these are a row of a tensor that all calls
+pass on, its place is the number of that row, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from stretto.passes.analyses.ops import keeps_types, made_from, may_stop, nbytes
 from stretto.passes.batching.rules import Batch
 from stretto.passes.inline import recursive_functions
 
-# ---- Which recursive functions can be walked first and computed by levels, and their parts.
+# ---- The recursive functions that can be walked first and computed by levels, and their parts.
 #
 # Such a function ends in a branch; one arm calls the function itself, at least twice, with
-# arguments that are not made from results of these calls. What that arm computes from the results
-# is the *rest* of an activation. It can wait where no op of it may stop the run or draws random
-# numbers.
+# arguments that do not depend on results of these calls. The ops of that arm that depend on the
+# results are the *rest* of an activation. They can be postponed if none of them may stop the run or
+# draws random numbers.
 
 
 @dataclass(frozen=True, slots=True)
 class Recursion:
     """The parts of a function.
 
-    arm: the block with the calls. base: the other one. places: of the function's results among
-    those of the branch. constants: what the rest reads, by value. same: parameters that all calls
-    pass on as they are. records: other values that the rest reads or the arm yields, which the walk
-    keeps for each activation.
+    arm: the block with the calls. base: the other one. places: the number, among the results of
+    the branch, of each result of the function. constants: the constants that the rest reads.
+    same: parameters that all calls pass on unchanged. records: other values that the rest reads
+    or the arm yields, which the walk stores for each activation.
     """
 
     function: Function
@@ -51,7 +52,7 @@ class Recursion:
 
     @property
     def weight_bytes(self) -> float:
-        """What the products of the rest read that is the same in all activations."""
+        """Bytes of the operands of the rest's products that are the same in all activations."""
         fixed = {*self.constants, *self.same}
         read = {
             value
@@ -64,7 +65,7 @@ class Recursion:
 
 
 def recursion_of(program: Program, function: Function) -> Recursion | str:
-    """The parts of a recursive function, or why it has none."""
+    """Return the parts of a recursive function, or why it cannot be computed by levels."""
     name = function.name
     around = {one for one in recursive_functions(program) if one != name}
     if any(isinstance(op, CallOp) and op.function in around for op in function.body.walk()):
@@ -79,7 +80,7 @@ def recursion_of(program: Program, function: Function) -> Recursion | str:
     arms = [block for block in branch.blocks if _calls(block.ops, name)]
     calls = _calls(list(function.body.walk()), name)
     if len(arms) != 1 or len(_calls(arms[0].ops, name)) != len(calls):
-        return "its calls do not stand in one arm of the branch it ends in"
+        return "its calls are not all in one arm of the branch that it ends in"
     return _parts(function, branch, arms[0], calls)
 
 
@@ -94,7 +95,7 @@ def _parts(function: Function, branch: IfOp, arm: Block, calls: list[CallOp]) ->
     for op in arm.ops:
         if op in waiting:
             if not isinstance(op, TensorOp) or may_stop(op) or symbols_of_op(op):
-                return f"what follows its calls is not plain: {_name(op)}"
+                return f"an op after its calls cannot be postponed: {_name(op)}"
             rest.append(op)
     made = {*given, *(value for op in rest for value in op.results)}
     places = tuple(branch.results.index(value) for value in function.body.yields)
@@ -114,7 +115,7 @@ def _parts(function: Function, branch: IfOp, arm: Block, calls: list[CallOp]) ->
     )
     records = tuple(v for v in outside if v not in constants and v not in same)
     if not _are_fixed(records):
-        return "what follows its calls reads tensors of sizes that the run decides"
+        return "the ops after its calls read tensors whose sizes are not fixed"
     base = branch.orelse if arm is branch.then else branch.then
     return Recursion(
         function, branch, arm, base, tuple(calls), tuple(rest), places, constants, same, records
@@ -126,7 +127,7 @@ def _calls(ops: list[Op], name: str) -> list[CallOp]:
 
 
 def _are_plain(values: tuple[Value, ...]) -> bool:
-    """Whether all are in memory and have fixed sizes."""
+    """True if all values are in memory and have fixed sizes."""
     return _are_fixed(values) and all(
         value.tensor.dtype.is_float or value.tensor.rank > 0 for value in values
     )
@@ -146,9 +147,9 @@ def _name(op: Op) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BaseRow:
-    """The results of activations without calls are row `index` of parameters with `size` rows.
+    """A row that activations without calls return: row `index` of parameters with `size` rows.
 
-    sources: for each result. ops: what gives the rows.
+    sources: the parameter of each result. ops: the ops that read the rows.
     """
 
     index: Value
@@ -158,7 +159,8 @@ class BaseRow:
 
 
 def base_row(parts: Recursion) -> BaseRow | None:
-    """The row that the results of activations without calls are; None where they are none."""
+    """Return the row that activations without calls return; None if their results are not such a
+    row."""
     ops = (*parts.function.body.ops, *parts.base.ops)
     makers = {value: op for op in ops for value in op.results}
     found: list[TensorOp] = []
@@ -181,9 +183,10 @@ def base_row(parts: Recursion) -> BaseRow | None:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What the walk keeps. numbers: of activations with calls the height and the places of the
-    results of each call, a list each, or rows of all in one list. records: of these activations.
-    bases: the results of activations without calls, where they are kept."""
+    """The lists that the walk pushes to. numbers: for activations with calls, the height and the
+    places of the results of each call, either one list for each or one list of rows. records:
+    the values of these activations that the rest reads. bases: the results of activations
+    without calls, if they are recorded."""
 
     numbers: tuple[Value, ...]
     records: tuple[Value, ...]
@@ -191,7 +194,8 @@ class Lists:
 
     @classmethod
     def of(cls, parts: Recursion, row: BaseRow | None = None, *, packed: bool = False) -> Lists:
-        """row: what is not kept. packed: whether the numbers are rows of one list."""
+        """Return new lists for a recursion. row: the results of activations without calls if they
+        are not recorded. packed: the numbers are rows of one list."""
 
         def of_type(type: TensorType) -> Value:
             return Value(ListType(type))
@@ -206,7 +210,7 @@ class Lists:
         )
 
     def again(self) -> Lists:
-        """Other values of the same types: the lists once more has been pushed to them."""
+        """Return new values of the same types: the lists after the next pushes."""
 
         def other(lists: tuple[Value, ...]) -> tuple[Value, ...]:
             return tuple(Value(list.type) for list in lists)
@@ -218,7 +222,7 @@ class Lists:
         return (*self.numbers, *self.records, *self.bases)
 
     def pushed(self, ops: Batch, items: dict[Value, Value]) -> tuple[Value, ...]:
-        """All lists, with `items` at the ends of those that are keys."""
+        """Return all lists, those that are keys of `items` with that item appended."""
 
         def push(list: Value) -> Value:
             op = ListPushOp(list, items[list], results=(Value(list.type),))
@@ -227,14 +231,15 @@ class Lists:
         return tuple(push(list) if list in items else list for list in self.all)
 
     def kept_numbers(self, ops: Batch, numbers: list[Value]) -> dict[Value, Value]:
-        """What is pushed where for the numbers of an activation."""
+        """Return the item to push to each list for the numbers of an activation."""
         if len(self.numbers) == len(numbers):
             return dict(zip(self.numbers, numbers, strict=True))
         return {self.numbers[0]: ops.emit("stretto.number_row.default", tuple(numbers))}
 
 
 def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseRow | None) -> Block:
-    """The function's own block, changed into that of the walk, which takes the lists last."""
+    """Return the block of the walk, made by changing the function's own, with the lists as last
+    parameters."""
     branch, body = parts.branch, parts.function.body
     _walk_arm(parts, name, lists)
     _walk_base(parts, lists, row)
@@ -245,9 +250,10 @@ def walk_of(parts: Recursion, name: str, lists: Lists, row: BaseRow | None) -> B
 
 
 def _walk_arm(parts: Recursion, name: str, lists: Lists) -> None:
-    """`lists`: as the activation gets them."""
+    """Turn the arm with calls into that of the walk: drop the rest, and push the numbers and
+    records. lists: those that the activation gets."""
     arm, rest = parts.arm, set(parts.rest)
-    out = Batch(0)  # no more than a list of ops here
+    out = Batch(0)  # used only as a list of ops
     places: list[Value] = []
     height: Value | None = None
     for op in arm.ops:
@@ -298,7 +304,8 @@ def length_of(out: Batch, list: Value) -> Value:
 
 
 def _checked(op: Op, row: BaseRow) -> list[Op]:
-    """The op; of one that gives a row also the check of its position, which stays where it was."""
+    """Return the op, preceded by the check of its position if it reads a base row; the check must
+    stay in its order."""
     if not isinstance(op, TensorOp) or op not in row.ops:
         return [op]
     checks = [one.check() for one in positions_of(op)]

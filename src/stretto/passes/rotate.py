@@ -1,14 +1,14 @@
-"""Loop rotation: the test of a `while` is computed at the end of the iteration before.
+"""Loop rotation: the test of a `while` is computed at the end of the previous iteration.
 
-What a condition computes from tensors, a norm or a comparison of all elements, moves to the end of
-the body, where it stands among the operators of the iteration: it is scheduled with them, early
-where it depends on little, and units that wait for something else may compute it. The condition
-keeps what it does with single numbers. (Loop inversion: Muchnick, "Advanced Compiler Design and
-Implementation", section 18.5.)
+The tensor operators of a condition, such as a norm or a comparison of all elements, move to
+the end of the body, among the operators of the iteration: they are scheduled with these,
+early if they depend on little, and units that wait for something else may compute them. The
+condition keeps its arithmetic on single numbers. (Loop inversion: Muchnick, "Advanced
+Compiler Design and Implementation", section 18.5.)
 
-Changes: `while` loops whose condition has operators on tensors with dims. Needs: nothing; fewer
-values are carried where invariants are hoisted. Guarantees: each op runs as often as before, in
-the same order.
+Changes: `while` loops whose condition has operators on tensors with dims. Needs: nothing;
+fewer values are carried if invariants are hoisted. Guarantees: each op runs as often as
+before, in the same order.
 
     while carry (%x = %a) {                     %m = norm(%a)
       %n = norm(%x)                             while carry (%x = %a, %n = %m) {
@@ -59,9 +59,9 @@ def _in_block(block: Block, remarks: Remarks) -> bool:
 
 
 def moving(loop: WhileOp) -> list[Op] | str:
-    """The ops of the condition that would move, or why none does.
+    """Return the ops of the condition that would move, or the reason why none does.
 
-    Those are all up to the last one on tensors with dims, so that their order stays what it was.
+    They are all ops up to the last one on tensors with dims, so that the order stays the same.
     """
     ops = loop.condition.ops
     if any(True for _ in bound_symbols(loop.condition)):
@@ -71,7 +71,7 @@ def moving(loop: WhileOp) -> list[Op] | str:
 
 
 def _is_work(op: Op) -> bool:
-    """Whether an op computes with a tensor that has dims."""
+    """True if an op computes with a tensor that has dims."""
     if op.blocks or not isinstance(op, TensorOp):
         return bool(op.blocks)
     values = (*op.operands, *op.results)
@@ -80,7 +80,8 @@ def _is_work(op: Op) -> bool:
 
 
 def rotate(loop: WhileOp, moved: list[Op]) -> list[Op]:
-    """Moves ops from the condition of a loop to its body; gives those that come before the loop."""
+    """Move ops from the condition of a loop to its body; return the copies that run before the
+    loop."""
     condition, body = loop.condition, loop.body
     known = [op for op in moved if isinstance(op, LiteralOp | ConstantOp)]
     results = {value for op in moved if op not in known for value in op.results}

@@ -1,8 +1,9 @@
-"""Rows: what one iteration needs of an operator that runs for all iterations at once.
+"""Rows: the part that one iteration needs of an operator that runs for all iterations at once.
 
-The inverse of batching. Between two loops over the same steps stand operators on the results of all
-steps of the first, `linear(stack(ys))`, of which the second reads one step at a time. The *row* of
-such a value at a step is a tensor with a leading dim of 1: the same operators make it of rows.
+The inverse of batching. Between two loops over the same steps there are operators on the
+results of all steps of the first, such as `linear(stack(ys))`, of which the second reads
+one step at a time. The *row* of such a value at a step is a tensor with a leading dim of 1,
+computed by the same operators from rows.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from stretto.ops.properties import properties, stay_reason
 from stretto.ops.table import ElementByElement, KeepDims, ShiftDims
 
 ROW_BY_ROW = frozenset(("aten.linear.default", "aten.mm.default", "aten.addmm.default"))
-"""Operators that are no element by element, and take the first dim of one operand along."""
+"""Operators that are not element by element, but compute each row of their result (dim 0) from one
+row of an operand."""
 
 
 class NoRow(Exception):
-    """A value of which one step cannot be computed alone; the message says why."""
+    """A single step of a value cannot be computed alone; the message gives the reason."""
 
 
 def leads(value: Value, steps: Dim) -> bool:
-    """Whether the value has a leading dim of so many steps."""
+    """True if the value is a tensor whose leading dim is `steps`."""
     return isinstance(value.type, TensorType) and value.tensor.shape[:1] == (steps,)
 
 
 def stacked_lists(
     value: Value, makers: Mapping[Value, Op], dependent: Set[Value], steps: Dim
 ) -> set[Value]:
-    """The lists whose items the rows of a value are made of. Raises NoRow where one row needs
-    more than one item of each.
+    """Return the lists whose items the rows of a value are computed from. Raises NoRow if one row
+    needs more than one item of each.
 
-    dependent: results of the loops, and what is made of them by `makers`, the ops between the
-    loops. Everything else is the same for all rows.
+    dependent: results of the loops, and the values that `makers`, the ops between the loops,
+    compute from them. All other values are the same for all rows.
     """
     found: set[Value] = set()
     seen: set[Value] = set()
@@ -61,7 +63,8 @@ def stacked_lists(
 
 
 def _row_operands(op: Op, result: Value, dependent: Set[Value], steps: Dim) -> list[Value]:
-    """The operands of which a row of a result needs the same row. Raises NoRow."""
+    """Return the operands of which a row of the result needs the same row. Raises NoRow if it
+    needs more."""
     if not isinstance(op, TensorOp) or not leads(result, steps):
         raise NoRow(f"{op.name} does not make one row per step")
     if (reason := stay_reason(op)) is not None:
@@ -75,14 +78,14 @@ def _row_operands(op: Op, result: Value, dependent: Set[Value], steps: Dim) -> l
 
 
 def require_row_by_row(op: TensorOp, rows: list[Value]) -> None:
-    """Raises NoRow where the operator does not treat the first dim of `rows` row by row."""
+    """Raise NoRow unless the operator computes each row from the same row of `rows`."""
     names = dict[str, Argument]()
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         names[parameter.name] = item
         if isinstance(item, tuple) and parameter.is_tensor:
             raise NoRow(f"`{op.target}` takes a list of tensors")
         if not parameter.is_tensor and argument_values(item):
-            raise NoRow(f"`{op.target}` takes a number of the run")
+            raise NoRow(f"`{op.target}` takes a number that the run computes")
     first = next(iter(names.values()))
     match properties(op.target).batching:
         case ElementByElement() if properties(op.target).elementwise:
@@ -113,10 +116,10 @@ def _spares_first(dims: Argument, rank: int, none_is_all: bool) -> bool:
 
 @dataclass(slots=True)
 class Rows:
-    """Makes rows of one step, once each.
+    """Emits the rows of one step, each once.
 
-    makers, steps: as above. item: gives the item of a list of this step. index: the step.
-    emit: takes ops in their order.
+    makers, steps: as in `stacked_lists`. item: returns the item of a list at this step. index:
+    the step. emit: called with each op, in order.
     """
 
     makers: Mapping[Value, Op]
@@ -127,7 +130,7 @@ class Rows:
     made: dict[Value, Value] = field(default_factory=dict[Value, Value])
 
     def item_of(self, value: Value) -> Value:
-        """`value[index]`."""
+        """Return `value[index]`."""
         op = self.makers[value]
         if isinstance(op, ListStackOp):
             return self.item(op.list)
@@ -138,7 +141,7 @@ class Rows:
         return self._add(tensor_op("aten.select.int", self.row(value), 0, 0), op)
 
     def row(self, value: Value) -> Value:
-        """The row of a value that `stacked_lists` has said to have rows."""
+        """Return the row of a value that `stacked_lists` has accepted."""
         if value not in self.made:
             self.made[value] = self._make(value)
         return self.made[value]
@@ -157,7 +160,7 @@ class Rows:
         return new.results[op.results.index(value)]
 
     def _operand(self, op: TensorOp, value: Value) -> Value:
-        """A row of an operand, or the operand where it is the same for all rows."""
+        """Return the row of an operand, or the operand itself if it is the same for all rows."""
         if value in self.makers:
             return self.row(value)
         is_wide = value.tensor.rank == op.results[0].tensor.rank and leads(value, self.steps)

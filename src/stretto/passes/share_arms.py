@@ -1,13 +1,14 @@
-"""Work that both arms of a branch do is done once: before the branch, or behind it.
+"""Sharing between arms: work that both arms of a branch do is done once, before or after the
+branch.
 
-An op of one arm moves before the branch where the other arm has an equal one, both read values from
-outside of the arms only, and neither could stop the run. So it runs beside what is there, whichever
-way control goes, and there is one kernel for it. A product stays if an arm has the element by
-element work that follows it: this is done while the product's result is in registers.
+An op of one arm moves before the branch if the other arm has an equal one, both read only
+values from outside the arms, and neither can stop the run. It then runs beside the other
+ops there, whichever arm is taken, and needs one kernel. A product stays if an arm has the
+elementwise op that follows it: this is done while the product's result is in registers.
 
-An op moves behind the branch where both arms yield what they compute by it from different values:
-the branch then yields these values. It does so for products, which cost more than a branch, where
-no large value must be copied for it; and for pushes to a list, which then need no branch.
+An op moves after the branch if both arms yield its result on different values: the branch
+then yields these values. This is done for products, which cost more than a branch, if no
+large value must be copied for it; and for pushes to a list, which then need no branch.
 
     %y = if %c {                                %p = aten.mm.default(%x, %w)
       %a = aten.mm.default(%x, %w)              %r = if %c {
@@ -49,7 +50,8 @@ from stretto.passes.analyses.ops import keeps_types, may_stop, names_own_sizes
 from stretto.passes.cse import keep_reason, op_key
 
 _MOST_COPIED = 4096
-"""Bytes of a value from outside of the arms that may be copied, where a branch yields it."""
+"""Largest number of bytes of a value from outside the arms that is copied because a branch yields
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def _visit(op: Op, _: Definitions) -> Replacement | None:
     results = op.results
     behind: list[Op] = []
     while (sunk := _sink_one(op)) is not None:
-        behind.insert(0, sunk)  # it may be read by what was sunk before
+        behind.insert(0, sunk)  # an op that was sunk earlier may read it
     return ([*before, op, *behind], results) if before or behind else None
 
 
@@ -76,7 +78,8 @@ def _visit(op: Op, _: Definitions) -> Replacement | None:
 
 
 def _common(op: IfOp) -> list[Op]:
-    """Takes out of both arms what both compute, and gives it in an order in which it can run."""
+    """Remove from both arms the ops that both compute, and return them in an order in which they
+    can run."""
     inside = {value for block in op.blocks for value in defined_values(block)}
     others: dict[Hashable, list[Op]] = defaultdict(list)
     for other in op.orelse.ops:
@@ -109,7 +112,7 @@ def _may_move(op: Op, arms: tuple[Block, ...]) -> bool:
 
 
 def _has_epilogue(op: Op, arm: Block) -> bool:
-    """Whether all that reads a product is one op of the arm, element by element."""
+    """True if a product's only reader is an elementwise op of the arm."""
     if not is_contraction(op):
         return False
     readers = users(arm).get(op.results[0], [])
@@ -140,7 +143,8 @@ def _equal(
 
 
 def _sink_one(op: IfOp) -> Op | None:
-    """Takes an op at the end of both arms out of them; None where there is none."""
+    """Remove an op from the end of both arms and return the op that replaces it; None if there is
+    none."""
     counts = [uses(block) for block in op.blocks]
     for place in range(len(op.results)):
         one, other = (
@@ -156,7 +160,8 @@ def _sink_one(op: IfOp) -> Op | None:
 
 
 def _last(block: Block, value: Value, count: dict[Value, int]) -> TensorOp | ListPushOp | None:
-    """The op of the block that makes a value which nothing else in the block reads."""
+    """Return the op of the block that defines a value which nothing else in the block reads, if it
+    may move; else None."""
     maker = next((op for op in block.ops if value in op.results), None)
     if not isinstance(maker, TensorOp | ListPushOp) or len(maker.results) != 1:
         return None
@@ -164,7 +169,8 @@ def _last(block: Block, value: Value, count: dict[Value, int]) -> TensorOp | Lis
 
 
 def _differing(op: IfOp, one: Op, other: Op) -> tuple[Value, Value] | None:
-    """The one pair of values by which two ops differ, where there is one and no more."""
+    """Return the one pair of values in which two ops differ; None if they differ in more, or the
+    pair cannot be yielded."""
     if names_own_sizes(one, op.blocks) or names_own_sizes(other, op.blocks):
         return None
     pairs = dict.fromkeys(
@@ -187,7 +193,7 @@ def _differing(op: IfOp, one: Op, other: Op) -> tuple[Value, Value] | None:
 
 
 def _reading(op: Op, old: Value, new: Value) -> Op:
-    """A copy of the op that reads another value."""
+    """Return a copy of the op that reads `new` instead of `old`."""
     return clone_op(op, {old: new})
 
 
@@ -214,7 +220,7 @@ def _is_small(value: Value) -> bool:
 
 
 def _sunk(op: IfOp, place: int, ops: tuple[Op, Op], pair: tuple[Value, Value]) -> Op:
-    """The op that replaces both; the branch yields what it reads in the place of its result."""
+    """Return the op that replaces both; the branch yields its operand instead of its result."""
     joined = Value(pair[0].type, pair[0].hint)
     new = _reading(ops[0], pair[0], joined)
     new.results = (op.results[place],)

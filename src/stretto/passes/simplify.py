@@ -1,9 +1,10 @@
 """Simplification: an op becomes an earlier value, or a cheaper op with the same result.
 
-Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps types.
-The rules of tensor ops and of lists are in `simplifications/`. Here are those
-of control ops: an `if` whose arms yield the same, and a carried value that no iteration changes.
-One walk, in order; run it again after `fold` and `cse`, which make new cases.
+Every rule is exact, bit for bit, also for NaN, infinities and the sign of zero, and keeps
+types. The rules of tensor ops are in `simplifications/`. This module has those of lists and
+of control ops: an `if` whose arms yield the same, and a carried value that no iteration
+changes. It is one walk, in order; run it again after `fold` and `cse`, which create new
+cases.
 
     %p = aten.permute.default(%x, (1, 0))     %e = aten.exp.default(%x)
     %q = aten.permute.default(%p, (1, 0))     %t = for %i in (0, 8, 1) carry (%a = %e) {
@@ -53,12 +54,12 @@ from stretto.passes.simplifications.algebra import (
     number,
 )
 
-# ---- Rules for lists: items, lengths and stacks that the ops which build a list already tell.
+# ---- Rules for lists: items, lengths and stacks that are known from the ops that build a list.
 
 
 @dataclass(frozen=True, slots=True)
 class KnownItems:
-    """The last items of a list, and whether they are all of it."""
+    """The last items of a list; `is_all` is True if they are the whole list."""
 
     items: tuple[Value, ...]
     is_all: bool
@@ -70,7 +71,7 @@ class KnownItems:
 
 
 def known_items(value: Value, definitions: Definitions) -> KnownItems:
-    """What the ops that make the list say about its items."""
+    """Return the items of a list that are known from the ops that build it."""
     pushed: list[Value] = []
     while isinstance(maker := definitions.get(value), ListPushOp):
         pushed.append(maker.item)
@@ -123,7 +124,7 @@ def length_known(op: ListLengthOp, definitions: Definitions) -> Replacement | No
 
 
 def stack_known(op: ListStackOp, definitions: Definitions) -> Replacement | None:
-    """A stack of items that are all known reads them without a list."""
+    """Replace a stack of a list whose items are all known by a stack of these."""
     known = known_items(op.list, definitions)
     if not known.is_all or op.result.tensor.shape[0] != len(known.items) or not known.items:
         return None
@@ -133,7 +134,7 @@ def stack_known(op: ListStackOp, definitions: Definitions) -> Replacement | None
 
 
 def list_of_parts(op: Op, definitions: Definitions) -> Replacement | None:
-    """A stack of all items of a list, got one by one, is a stack of the list."""
+    """Replace a stack of all items of a list, read one by one, by a stack of the list."""
     if not isinstance(op, TensorOp) or op.target != "aten.stack.default":
         return None
     parts = argument(op, "tensors")
@@ -152,7 +153,7 @@ def list_of_parts(op: Op, definitions: Definitions) -> Replacement | None:
 
 
 def extend_with_stack(op: ListExtendOp, definitions: Definitions) -> Replacement | None:
-    """The rows of a stack, in a list of their own, are the list that was stacked."""
+    """Replace an empty list, extended by the rows of a stack, by the list that was stacked."""
     before, maker = definitions.get(op.list), definitions.get(op.rows)
     is_empty = isinstance(before, ListNewOp) and not before.items
     if not is_empty or not isinstance(maker, ListStackOp):
@@ -172,7 +173,7 @@ def _literal(value: Value, definitions: Definitions) -> int | None:
     return None if known is None else int(known)
 
 
-# Each takes its own op class, which a dict cannot say.
+# Each rule takes its own op class, which the type of a dict cannot express.
 LIST_RULES: dict[type[Op], Callable[[Any, Definitions], Replacement | None]] = {
     ListGetOp: get_known,
     ListExtendOp: extend_with_stack,
@@ -234,7 +235,7 @@ def _apply(rule: TensorRule, op: TensorOp, definitions: Definitions) -> Replacem
 
 
 def _in_place_of(op: TensorOp, found: Value | TensorOp) -> Replacement | None:
-    """The replacement, unless its type differs: a rule need not look at symbolic dims."""
+    """Return the replacement, or None if its type differs: rules need not check symbolic dims."""
     value = found if isinstance(found, Value) else found.result
     if value.type != op.result.type:
         return None
@@ -245,7 +246,7 @@ def _in_place_of(op: TensorOp, found: Value | TensorOp) -> Replacement | None:
 
 
 def _if(op: IfOp, definitions: Definitions) -> Replacement | None:
-    """Results that do not depend on the condition, or are the condition, leave the op."""
+    """Replace results that do not depend on the condition, or equal it."""
     values = list(op.results)
     new: list[Op] = []
     for place, result in enumerate(op.results):
@@ -265,7 +266,7 @@ def _if(op: IfOp, definitions: Definitions) -> Replacement | None:
 def _loop(
     op: ForOp | WhileOp, blocks: tuple[tuple[tuple[Value, ...], Block], ...]
 ) -> Replacement | None:
-    """A carried value that every iteration passes on is its start."""
+    """Replace a carried value that every iteration yields unchanged by its initial value."""
     values = list(op.results)
     for place, init in enumerate(op.inits):
         passed_on = (init, *(params[place] for params, _ in blocks))
@@ -279,7 +280,7 @@ def _loop(
 def _without_known(
     op: IfOp | ForOp | WhileOp, values: Sequence[Value], new: list[Op]
 ) -> Replacement | None:
-    """The op without the results that other values replace."""
+    """Return the op without the results that other values replace; None if there are none."""
     keep = [old is value for old, value in zip(op.results, values, strict=True)]
     if all(keep):
         return None

@@ -1,18 +1,19 @@
 """Skewing: consecutive loops over the same steps run at the same time, each one step behind.
 
-A loop that reads at step t what an earlier loop made at step t runs one step behind it, in the same
-loop: then nothing in an iteration waits for anything else in it, but for the iteration before. A
-stack of layers over a sequence becomes a wavefront over both (Lamport, "The Parallel Execution of
-DO Loops", 1974; Cocktailer, section 3.2), whichever of the two loops the user wrote outside, since
-`distribute` cuts one loop into these. Loops that read nothing of each other, as the two directions
-of a recurrent layer, run in the same step. What stands between the loops and runs for all steps
-becomes what runs for one (`rows`).
+A loop that reads at step t what an earlier loop computed at step t runs one step behind it,
+in the same loop: then nothing in an iteration waits for anything else in it, only for the
+previous iteration. A stack of layers over a sequence becomes a wavefront over both
+(Lamport, "The Parallel Execution of DO Loops", 1974; Cocktailer, section 3.2), whichever of
+the two loops was the outer one in the source, since `distribute` splits one loop into
+these. Loops that read nothing of each other, as the two directions of a recurrent layer,
+run in the same step. Ops between the loops that run for all steps are replaced by ops that
+run for one (`rows`).
 
-Changes: `for` loops of one block, where it pays, as the machine's costs say. Needs: loops
-distributed and batched, lists forwarded. Guarantees: each loop computes the same values as before,
-in the same order. It also runs before its first step and behind its last one, on values that nobody
-reads; so it must have nothing that can stop the run. A list that it fills is longer by these steps,
-until it is stacked.
+Changes: `for` loops of one block, if it pays by the machine's costs. Needs: loops
+distributed and batched, lists forwarded. Guarantees: each loop computes the same values as
+before, in the same order. It also runs before its first step and after its last one, on
+values that nothing reads; so it must have nothing that can stop the run. A list that it
+fills is longer by these steps, until it is stacked.
 
     %ys = for %t in (0, 64, 1) carry (%h, %l) {     for %d in (0, 65, 1) carry (%h, %g, %p = 0) {
       %y = cell(x[%t], %h)                            %y = cell(x[min(%d, 63)], %h)
@@ -42,7 +43,8 @@ from stretto.passes.skew_plan import Group, Stage, Surroundings, find_groups, pu
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """target: decides whether it pays; it does not where none is known. always: it does."""
+    """The pass. target: the machine, whose costs decide whether skewing pays; without one no loop
+    changes, unless `always` is set."""
 
     target: Target | None = None
     always: bool = False
@@ -71,7 +73,7 @@ class Skew:
 
 
 def skew(group: Group, block: Block, body: Block) -> None:
-    """Puts one loop in the place of those of a group of a block. body: of the function."""
+    """Replace the loops of a group of a block by one loop. body: the body of the function."""
     made = _Skewed(group, users(body), frozenset(uses(body)))
     new = made.ops()
     gone = {stage.loop for stage in group.stages}
@@ -87,12 +89,13 @@ def skew(group: Group, block: Block, body: Block) -> None:
 
 @dataclass(slots=True)
 class _Skewed:
-    """The new loop while it is made.
+    """The new loop under construction.
 
-    used: what anything reads. index: its own. carried: its carried values, and what they begin
-    with; yields, results: of these, in order. items: what a step puts to each list. late: by list
-    and number of steps, the carried value that holds what was put to it then. replaced: stacks of
-    lists, and what has their items now.
+    used: all values that are read. index: the index of the new loop. carried: its carried
+    values with their initial values; yields, results: in the same order. items: the item that a
+    step puts into each list. late: by list and number of steps, the carried value that holds
+    the item of that many steps ago. replaced: stacks of lists, with the tensor that now has
+    their items.
     """
 
     group: Group
@@ -132,7 +135,7 @@ class _Skewed:
         return [*self.before, loop, *self.behind]
 
     def stage(self, stage: Stage) -> None:
-        """The ops of one loop, in its step."""
+        """Emit the ops of one loop, at its step."""
         loop = stage.loop
         step = self.step(stage)
         mapping = {loop.index: step}
@@ -173,7 +176,7 @@ class _Skewed:
         self.results.append(result)
 
     def step(self, stage: Stage) -> Value:
-        """The step that a loop is at, or the nearest one that there is."""
+        """Return the step that a loop is at, clamped to the steps that exist."""
         if not self.group.ramp:
             return self.index
         late = self.index
@@ -182,14 +185,16 @@ class _Skewed:
         return self.emit("aten.clamp.default", late, 0, (self.trips - 1).dim)
 
     def item(self, source: Value, stage: Stage) -> Value:
-        """What an earlier loop has put to a list at the step that this one is at."""
+        """Return the item that an earlier loop put into a list at the step that this loop is at
+        now."""
         delay = stage.number - self.group.lists[source].number
         for steps in range(1, delay + 1):
             self.late.setdefault((source, steps), _fresh(self.items[source]))
         return self.late[source, delay]
 
     def kept(self, stage: Stage, value: Value, current: Value, result: Value) -> Value:
-        """What is carried on: the old value where the loop is at no step of its own."""
+        """Return the value to carry on: the old one while the loop is before its first or after
+        its last step."""
         conditions: list[Value] = []
         if stage.number:
             conditions.append(self.emit("aten.ge.Scalar", self.index, stage.number))
@@ -201,8 +206,8 @@ class _Skewed:
         return value
 
     def longer(self, result: Value, stage: Stage) -> Value | None:
-        """A list with the items of all iterations, of which its readers get the steps; None where
-        nobody but the loops reads it."""
+        """Return a list with the items of all iterations, of which the stacks get a slice; None if
+        only the loops read the list."""
         readers = [op for op in self.users.get(result, []) if isinstance(op, ListStackOp)]
         if not readers:
             return None

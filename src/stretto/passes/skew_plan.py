@@ -1,4 +1,5 @@
-"""Which loops would run at the same time, each some iterations behind those that it reads from."""
+"""Planning of skewed loops: which loops run at the same time, and how many steps behind each
+other."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from stretto.text import seconds_text
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of the loops. `number`: by how many iterations it is behind. reads: the ops of its body
-    that read the step of a list, or of what is made of lists, and what these are."""
+    """One of the loops. number: the iterations by which it is behind. reads: the ops of its body
+    that read one step of a list, or of a value computed from lists, with that list or value."""
 
     loop: ForOp
     number: int
@@ -33,8 +34,9 @@ class Stage:
 class Group:
     """Loops of one block with the same number of iterations.
 
-    lists: those that the loops fill, and the stage that does. makers: what stands between the
-    loops and depends on them; moved: the same ops.
+    lists: the lists that the loops fill, with the stage that does. makers: the ops between the
+    loops that depend on them, by result; moved: the same ops. dependent: results of the loops
+    and of these ops.
     """
 
     trips: Dim
@@ -46,11 +48,11 @@ class Group:
 
     @property
     def ramp(self) -> int:
-        """By how many iterations the last stage is behind the first."""
+        """The number of iterations by which the last stage is behind the first."""
         return max(stage.number for stage in self.stages)
 
     def add(self, loop: ForOp, reads: Mapping[Op, Value]) -> None:
-        """`reads` as `_reads` gives it."""
+        """Add a loop as a stage; `reads` as returned by `_reads`."""
         sources = [self.lists[item] for value in reads.values() for item in self.sources(value)]
         number = max((source.number + 1 for source in sources), default=0)
         stage = Stage(loop, number, reads)
@@ -61,7 +63,7 @@ class Group:
                 self.lists[value] = stage
 
     def sources(self, value: Value) -> set[Value]:
-        """The lists of which a step is read. Raises NoRow where it is more than a step."""
+        """Return the lists of which one step is read. Raises NoRow if more are read."""
         if value in self.lists:
             return {value}
         found = stacked_lists(value, self.makers, self.dependent, self.trips)
@@ -73,7 +75,7 @@ class Group:
         return not self.dependent.isdisjoint(free_values_of_op(op))
 
     def note(self, op: Op) -> None:
-        """An op between the loops."""
+        """Record an op between the loops, if it depends on them."""
         if self.depends(op):
             self.makers.update(dict.fromkeys(op.results, op))
             self.dependent.update(op.results)
@@ -82,7 +84,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The function around loops: who reads a value, and which op makes it."""
+    """The function around the loops: the readers of each value, and the op that defines it."""
 
     users: Mapping[Value, list[Op]]
     makers: Mapping[Value, Op]
@@ -93,7 +95,8 @@ class Surroundings:
 
 
 def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[ForOp, str]]:
-    """Groups of at least two loops, and loops that could not join the one before, with why."""
+    """Yield groups of at least two loops, and each loop that could not join the previous group,
+    with the reason."""
     group: Group | None = None
     for op in block.ops:
         if isinstance(op, ForOp):
@@ -123,7 +126,7 @@ def find_groups(block: Block, around: Surroundings) -> Iterator[Group | tuple[Fo
 
 
 def _join(group: Group, loop: ForOp) -> bool | str:
-    """True where a loop has joined the group; else why it cannot."""
+    """Add a loop to the group and return True, or return the reason why it cannot join."""
     if loop.trips() != group.trips:
         return "it has another number of iterations"
     try:
@@ -137,9 +140,10 @@ def _join(group: Group, loop: ForOp) -> bool | str:
 
 
 def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
-    """The ops that read a step of what depends on the group. Raises NoRow."""
+    """Return the ops that read one step of a value that depends on the group, with that value.
+    Raises NoRow."""
     if not group.dependent.isdisjoint(loop.operands):
-        raise NoRow("it begins with a result")
+        raise NoRow("a carried value starts with a result of it")
     found: dict[Op, Value] = {}
     for op in loop.body.ops:
         read = [value for value in free_values_of_op(op) if value in group.dependent]
@@ -151,12 +155,13 @@ def _reads(group: Group, loop: ForOp) -> dict[Op, Value]:
         group.sources(source)
         found[op] = source
     if not group.dependent.isdisjoint(loop.body.yields):
-        raise NoRow("it yields a result")
+        raise NoRow("an iteration yields a result of it")
     return found
 
 
 def _step_read(op: Op, loop: ForOp) -> Value | None:
-    """What an op reads at the loop's index."""
+    """Return the value of which an op reads the item at the loop's index; None if it does
+    something else."""
     if isinstance(op, ListGetOp) and op.index is loop.index:
         return op.list
     if isinstance(op, TensorOp) and op.target == "aten.select.int":
@@ -167,7 +172,8 @@ def _step_read(op: Op, loop: ForOp) -> Value | None:
 
 
 def _finished(group: Group, around: Surroundings) -> Iterator[Group]:
-    """The group where it has several loops, and nothing else reads an unfinished list."""
+    """Yield the group if it has several loops, and nothing else reads a list before it is
+    complete."""
     if len(group.stages) < 2:
         return
     readers = {op for stage in group.stages for op in stage.reads}
@@ -181,9 +187,9 @@ def _finished(group: Group, around: Surroundings) -> Iterator[Group]:
 
 
 def why_not(loop: ForOp, around: Surroundings) -> str | None:
-    """Why a loop cannot run beside others, or None."""
+    """Return why a loop cannot run together with others, or None."""
     if loop.parallel:
-        return "its iterations run on units of their own"
+        return "its iterations run in parallel"
     trips = loop.trips()
     if trips is None or trips == 1 or not at_most(1, trips):
         return "it runs once, or is not known to run at all"
@@ -201,10 +207,10 @@ def why_not(loop: ForOp, around: Surroundings) -> str | None:
 
 
 def _why_not_again(loop: ForOp, reads: Collection[Op] = ()) -> str | None:
-    """Why an iteration must not run on values that are none of the loop's own, or None.
+    """Return why an iteration must not run on other values than those of the loop, or None.
 
-    An op that reads nothing but what follows from the index may run again: it then does what it did
-    in the first or the last iteration. reads: ops that read what other loops make.
+    An op that depends only on the index may run again: it then does the same as in the first or
+    the last iteration. reads: ops that read values of other loops.
     """
     changing = {*loop.carried, *(value for op in reads for value in op.results)}
     for op in loop.body.ops:
@@ -233,17 +239,17 @@ def _why_no_list(loop: ForOp, place: int, around: Surroundings) -> str | None:
 
 
 def pushed(loop: ForOp, place: int) -> Value:
-    """The item that each iteration puts to the list number `place`."""
+    """Return the item that each iteration pushes to the carried list number `place`."""
     for op in loop.body.ops:
         if isinstance(op, ListPushOp) and op.list is loop.carried[place]:
             return op.item
     raise AssertionError("the list gets no item")
 
 
-# ---- Whether loops should run at the same time, each a step behind, or one after the other.
+# ---- Cost estimates: should loops run at the same time, each a step behind, or in sequence?
 #
-# At the same time they wait once per step, however many they are; but each reads its weights
-# while the others' are in the cache, and what ran for all steps at once runs for one.
+# At the same time, they wait once per step, whatever their number; but the weights of all loops
+# compete for the cache, and work that ran for all steps at once runs for one.
 
 
 _WITH_SUMMAND = ("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
@@ -251,34 +257,34 @@ _WITH_SUMMAND = ("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.defau
 
 
 RAMP_GAIN = 1.25
-"""By this factor loops must be faster where one is behind another: there are more small kernels in
-a step, and states are selected, which the estimates leave out."""
+"""Factor by which loops must be faster if one is behind another: a step has more small kernels and
+selects states, which the estimates leave out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
     """The products of a step. operations: multiplications and additions. nbytes: of the operands
-    that are the same in each step. chain: how many wait for each other."""
+    that are the same in each step. chain: length of the longest chain of dependent products."""
 
     operations: int = 0
     nbytes: int = 0
     chain: int = 0
 
     def with_chain(self, chain: int) -> Products:
-        """The same, waiting for each other as often as said."""
+        """Return a copy with another chain length."""
         return Products(self.operations, self.nbytes, chain)
 
     def __add__(self, other: Products) -> Products:
-        """Both, in any order."""
+        """Both, independent of each other."""
         chain = max(self.chain, other.chain)
         return Products(self.operations + other.operations, self.nbytes + other.nbytes, chain)
 
 
 def why_in_turn(group: Group, target: Target) -> str | None:
-    """Why the loops of a group should run one after the other, or None. Either way one unit may
-    turn out to be enough, which waits for nobody."""
+    """Return why the loops of a group should run in sequence, or None. Both ways are also
+    estimated for a single unit, which never waits."""
     if target.is_alone:
-        return "one unit waits for nobody"
+        return "one unit has nothing to wait for"
     for stage in group.stages:
         if any(not isinstance(op, IfOp) for op in stage.loop.body.walk() if op.blocks):
             return "there are loops or calls in its steps"
@@ -294,7 +300,8 @@ def why_in_turn(group: Group, target: Target) -> str | None:
 
 
 def seconds_in_turn(group: Group, target: Target) -> float:
-    """One loop after the other; what stands between them runs for all steps at once."""
+    """Estimate the seconds of the loops in sequence; the ops between them run for all steps at
+    once."""
     costs, total = target.costs, 0.0
     trips = costs.size(group.trips)
     for stage in group.stages:
@@ -306,7 +313,7 @@ def seconds_in_turn(group: Group, target: Target) -> float:
 
 
 def seconds_at_once(group: Group, target: Target) -> float:
-    """All loops in one."""
+    """Estimate the seconds of all loops in one."""
     costs, whole = target.costs, Products()
     for stage in group.stages:
         between = _between(group, stage, costs)
@@ -315,7 +322,7 @@ def seconds_at_once(group: Group, target: Target) -> float:
 
 
 def step_seconds(step: Products, target: Target) -> float:
-    """A step of a loop, with the waits in it."""
+    """Estimate the seconds of a step of a loop, its waits included."""
     work = target.costs.product_seconds(step.operations, step.nbytes, target.units)
     if target.is_alone:
         return work + max(step.chain, 1) * target.costs.start_seconds
@@ -323,7 +330,7 @@ def step_seconds(step: Products, target: Target) -> float:
 
 
 def _between(group: Group, stage: Stage, costs: PassCosts) -> Products:
-    """What a step of a stage would take of what stands before its loop."""
+    """Return the products of the ops before a stage's loop that one step needs."""
     needed = set(stage.reads.values())
     ops: list[Op] = []
     for op in reversed(list(dict.fromkeys(group.makers.values()))):
@@ -335,7 +342,8 @@ def _between(group: Group, stage: Stage, costs: PassCosts) -> Products:
 
 
 def products_of(stage: Stage, costs: PassCosts, begun: int = 0) -> Products:
-    """The products in a step of a loop. What it reads of others waits for `begun` products."""
+    """Return the products in a step of a loop. Values that it reads from other loops wait for
+    `begun` products."""
     loop = stage.loop
     ops = [op for op in loop.body.ops if op not in stage.reads]
     chain = {value: begun for op in stage.reads for value in op.results}
@@ -343,20 +351,22 @@ def products_of(stage: Stage, costs: PassCosts, begun: int = 0) -> Products:
 
 
 def loop_products(ops: Iterable[Op], loop: ForOp, costs: PassCosts) -> Products:
-    """The products among some ops of a loop's body."""
+    """Return the products among some ops of a loop's body."""
     return _products(ops, {loop.index, *loop.carried}, {}, costs)
 
 
 def products_by_row(ops: Iterable[Op], rows: Iterable[Value], costs: PassCosts) -> Products:
-    """The products among ops outside of a loop, `rows` being what differs from row to row."""
+    """Return the products among ops outside a loop; `rows` are the values that differ between
+    rows."""
     return _products(ops, set(rows), {}, costs)
 
 
 def _products(
     ops: Iterable[Op], changing: set[Value], chain: dict[Value, int], costs: PassCosts
 ) -> Products:
-    """The products among ops, which stand in their order. changing: what differs from step to step.
-    chain: how many products values wait for. Both gain the results."""
+    """Return the products among ops, which are in program order. changing: values that differ
+    between steps. chain: the number of products that each value waits for. Adds the results of
+    the ops to both."""
     operations = nbytes = longest = 0
     for op in ops:
         reach = max((chain.get(value, 0) for value in op.operands), default=0)
@@ -372,8 +382,8 @@ def _products(
 
 
 def _multiplications(op: TensorOp, costs: PassCosts) -> int:
-    """Of a product of matrices: rows * depth, depth * columns and rows * columns elements have the
-    square of rows * depth * columns as their product."""
+    """Return the multiplications of a matrix product: the product of the sizes rows * depth, depth
+    * columns and rows * columns is the square of rows * depth * columns."""
     factors = op.operands[1:3] if op.target in _WITH_SUMMAND else op.operands[:2]
     sizes = [costs.points(value.tensor.shape) for value in (*factors, op.results[0])]
     return round(prod(sizes) ** 0.5)

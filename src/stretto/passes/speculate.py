@@ -1,11 +1,11 @@
 """Speculation: an arm's work begins before its condition is known, on units that would idle.
 
-Where the condition of a branch is the end of a chain of small operators, the units wait for each
-other along the chain. What an arm computes from other values can run meanwhile. Its ops move before
-the branch, from the first one on, as long as they fit into the time that the chain leaves idle, by
-the machine's cost model for usual sizes, and into `CostModel.speculated_bytes`. The time that other
-ops beside the chain take is not idle. Only what cannot stop the run and draws nothing moves. With
-one unit nothing is idle.
+If the condition of a branch is the end of a chain of small operators, the units wait for
+each other along the chain. The work of an arm that reads other values can run meanwhile.
+Its ops move before the branch, from the first one on, as long as they fit into the time
+that the chain leaves idle, by the machine's cost model for usual sizes, and into
+`CostModel.speculated_bytes`. Time that other ops beside the chain take is not idle. Only
+ops that cannot stop the run and draw no random numbers move. With one unit nothing is idle.
 
     %s = (a chain from %x)                    %s = (a chain from %x)
     %c = aten.gt.Scalar(%s, 0.5)              %c = aten.gt.Scalar(%s, 0.5)
@@ -15,7 +15,7 @@ one unit nothing is idle.
       yield %b                                  yield %b
     } else { yield %x }                       } else { yield %x }
 
-It runs behind all passes that are better off with the op in its arm. Guarantees the same results.
+It runs after all passes that need the op to be in its arm. Guarantees the same results.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from stretto.remarks import Remarks
 from stretto.text import seconds_text
 
 _WAITS = 4
-"""Waits that the idle time must be worth, and the time to wake other units."""
+"""Number of waits that the idle time must exceed; it must also exceed the time to wake other
+units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speculate:
-    """target: the machine that it is for; without one, nothing moves."""
+    """The pass. target: the machine to compile for; without one, nothing moves."""
 
     target: Target | None = None
     name: ClassVar[str] = "speculate"
@@ -69,7 +70,8 @@ class _Speculation:
     remarks: Remarks
 
     def in_block(self, block: Block) -> bool:
-        """`straight`: the ops since the last one that has control flow."""
+        """Move ops out of the arms in a block, given the straight-line ops since the last control
+        flow. Return True if something moved."""
         if not any(isinstance(op, IfOp) for op in block.ops):
             return False
         ops: list[Op] = []
@@ -88,11 +90,11 @@ class _Speculation:
         return changed
 
     def begun(self, branch: IfOp, straight: Sequence[Op]) -> list[Op]:
-        """What is taken out of the arms of a branch."""
+        """Remove ops from the arms of a branch and return them, to run before it."""
         chain = needed_for(straight, (branch.condition,))
         left = _Budget(self.idle(straight, chain), self.costs.speculated_bytes)
         least = max(_WAITS * self.costs.wait_seconds, self.costs.wake_seconds)
-        if not left.seconds >= least:  # it is NaN for no known time
+        if not left.seconds >= least:  # it is NaN if a cost is not known
             return []
         late = {value for op in made_from(straight, _made(chain)) | chain for value in op.results}
         taken: list[Op] = []
@@ -101,7 +103,8 @@ class _Speculation:
         return taken
 
     def from_arm(self, branch: IfOp, arm: Block, late: set[Value], left: _Budget) -> list[Op]:
-        """`late`: what is known no sooner than the condition, or hardly."""
+        """Remove ops from an arm and return them. late: values that are known after the condition,
+        or hardly before it."""
         stays = {*late, *defined_values(arm)}
         taken: list[Op] = []
         for op in arm.ops:
@@ -112,7 +115,7 @@ class _Speculation:
                 continue
             cost = seconds(op, self.costs, usual)
             if not left.take(cost, sum(nbytes(value, usual) for value in op.results)):
-                both = f"{seconds_text(cost)}, of {seconds_text(left.seconds)} that are idle"
+                both = f"{seconds_text(cost)}, but only {seconds_text(left.seconds)} are idle"
                 self.remarks.decline(Speculate.name, op.name, f"it takes {both}", op.location)
                 break
             taken.append(op)
@@ -123,8 +126,8 @@ class _Speculation:
         return taken
 
     def idle(self, straight: Sequence[Op], chain: set[Op]) -> float:
-        """The seconds of all units together in which they have nothing to do but to wait for the
-        end of the chain."""
+        """Return the seconds, summed over the units, in which they only wait for the end of the
+        chain."""
         ends: dict[Value, float] = {}
         last = work = 0.0
         for op in straight:
@@ -139,7 +142,8 @@ class _Speculation:
         return self.units * last - work
 
     def alone(self, cost: float) -> float:
-        """The seconds from the start of an op to its end, where it has all units that it needs."""
+        """Return the seconds from the start of an op to its end, if it gets all units that it can
+        use."""
         waits = self.costs.wait_seconds
         if cost < self.costs.small_waits * waits:
             return cost

@@ -1,16 +1,16 @@
 """Splitting products of concatenated inputs: W [x; h] becomes W_x x + W_h h to free a part.
 
-An RNN cell often multiplies one matrix with the concatenation of its input and its state. The
-product then has to wait for the state, though only a part of it does. Split, the part of the input
-no longer belongs to the recurrence: it can be batched over the iterations, hoisted, or computed by
-another loop.
+An RNN cell often multiplies one matrix with the concatenation of its input and its state.
+The product then has to wait for the state, though only a part of it does. After the split,
+the part of the input no longer belongs to the recurrence: it can be batched over the
+iterations, hoisted, or computed by another loop.
 
-Changes: products with a constant matrix (`contractions.Linear`) in loop bodies whose input is a
-`cat` along the contracted dim, of values that differ in what they wait for: the recurrence of the
-product itself, other work of the iteration, or nothing in the loop. Values that wait for the same
-stay concatenated. Needs: constants folded, so that the weight is seen. Guarantees: the same result
-up to the order of floating-point additions. With `calls`, also products of results of different
-calls, and of rows that such results lie in.
+Changes: products with a constant matrix (`Linear`) in loop bodies whose input is a `cat`,
+along the contracted dim, of values that differ in what they wait for: the recurrence of the
+product itself, other work of the iteration, or nothing in the loop. Values that wait for
+the same stay concatenated. With `calls`, also products of results of different calls, and
+of rows that such results are in. Needs: constants folded, so that the weight is known.
+Guarantees: the same result up to the order of floating-point additions.
 
     %c = cat([%x_t, %h], -1)                %w = linear(%x_t, %W_x, %b)
     %y = linear(%c, %W, %b)          =>     %u = linear(%h, %W_h)
@@ -42,7 +42,7 @@ INVARIANT = "invariant"
 
 @dataclass(frozen=True, slots=True)
 class SplitConcat:
-    """`calls`: split also where the concatenated values are results of different calls."""
+    """The pass. calls: split also if the concatenated values are results of different calls."""
 
     calls: bool = False
     name: ClassVar[str] = "split_concat"
@@ -67,7 +67,7 @@ class Concatenated:
 
 
 def concatenated(op: Op, constants: Constants) -> Concatenated | str:
-    """The op as a product of concatenated values, or why it is none."""
+    """Return the op as a product of concatenated values, or the reason why it is none."""
     linear = as_linear(op, constants)
     if isinstance(linear, str):
         return linear
@@ -87,7 +87,8 @@ def concatenated(op: Op, constants: Constants) -> Concatenated | str:
 
 
 def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> str:
-    """What a part of the product's input waits for, in one loop body."""
+    """Return what a part of the product's input waits for, in one loop body: RECURRENT, VARYING or
+    INVARIANT."""
     component = dependence.component(part)
     if component is None:
         return VARYING if part in body.params else INVARIANT
@@ -97,7 +98,7 @@ def waits_for(part: Value, op: Op, dependence: LoopDependence, body: Block) -> s
 
 
 def _split_in_loop(loop: ForOp | WhileOp, constants: Constants) -> int:
-    """How many products of the loop body were split."""
+    """Split products of the loop body, and return their number."""
     body = loop.body
     candidates = [op for op in body.ops if isinstance(concatenated(op, constants), Concatenated)]
     if not candidates:
@@ -131,15 +132,15 @@ def _split_between_calls(body: Block, constants: Constants) -> int:
 
 
 def _gives_results(maker: Op | None) -> bool:
-    """Whether an op gives results of calls: by calling, or from where they lie, each row from
-    another place."""
+    """True if an op yields results of calls: it is a call, or gathers rows that calls have
+    computed."""
     if isinstance(maker, TensorOp):
         return maker.target in ("stretto.rows_before.default", "stretto.rows_of.default")
     return isinstance(maker, CallOp)
 
 
 def _replace(constants: Constants, block: Block, found: Concatenated, groups: list[int]) -> None:
-    """Put the sum of the groups' products in the place of the product."""
+    """Replace the product by the sum of the groups' products."""
     op = found.linear.op
     ops: list[Op] = []
     total: Value | None = None
@@ -165,7 +166,8 @@ def _product(
     with_bias: bool,
     ops: list[Op],
 ) -> Value:
-    """Appends to `ops` the product of some of the parts with their columns of the weight."""
+    """Append to `ops` the product of some of the parts with their columns of the weight, and
+    return it."""
     parts = tuple(found.parts[place] for place in places)
     weight = constants.derived(
         "weight_columns", [found.linear.weight, *places], lambda: _columns(found, places)

@@ -1,9 +1,10 @@
-"""Stacking: layers that a loop computes side by side, by equal ops, become rows of one tensor.
+"""Stacking: equal layers that a loop computes independently become rows of one tensor.
 
-In a skewed loop the layers of a stack run in one iteration, each a step behind the one before, and
-nothing in an iteration needs another layer's. As ops of their own they are a kernel each, with
-addresses of their own for all that they read and write; stacked they are one kernel whose tasks are
-the rows of all layers, so that the units of a GPU are dealt among the layers.
+In a skewed loop the layers of a stack run in one iteration, each a step behind the previous
+one, and nothing in an iteration depends on another layer. As separate ops they are one
+kernel each, with separate addresses for everything that they read and write; stacked they
+are one kernel whose tasks are the rows of all layers, so that the units of a GPU are shared
+among the layers.
 
     for %d carry (%p, %a, %b, %c) {                  %W = stack(%U, %V, %X)     # constants
       %p2 = f(x[%d])                                 for %d carry (%s = [%p, %a, %b, %c]) {
@@ -12,10 +13,10 @@ the rows of all layers, so that the units of a GPU are dealt among the layers.
       %c2 = tanh(linear(%b, %X) + %c)                  %s2 = cat(%p2, %r)
       yield %p2, %a2, %b2, %c2 }                       yield %s2 }
 
-Changes: `for` loops whose body has at least so many connected parts of equal ops as the machine's
-costs say. Needs: skewed loops. Guarantees: the same values, up to how a product of several matrices
-is summed. Parts are connected by the values that ops in the body pass to each other; what depends
-on the loop's index alone belongs to none.
+Changes: `for` loops whose body has at least as many connected parts of equal ops as the
+machine's costs require. Needs: skewed loops. Guarantees: the same values, up to how a
+product of several matrices is summed. Parts are connected by the values that ops in the
+body pass to each other; ops that depend only on the loop's index belong to no part.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 @dataclass(frozen=True, slots=True)
 class StackLayers:
-    """target: says how many equal layers are stacked; none are where it is not known. least: so
-    many are in any case."""
+    """The pass. target: the machine, whose costs give the least number of equal layers to stack;
+    without one no layers are. least: if not 0, this number instead."""
 
     target: Target | None = None
     least: int = 0
@@ -67,13 +68,14 @@ class StackLayers:
 
 
 Yield = tuple[int, int, int]
-"""A result that the body yields: the op of the layer, the result, how often before it did so."""
+"""A result that the body yields: the number of the op in the layer, of its result, and of earlier
+yields of the same value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A connected part of a body. leaves: what its ops read from outside, by first use. yields: the
-    places of the yields."""
+    """A connected part of a body. leaves: values that its ops read from outside, in order of first
+    use. yields: the place of each yield. key: equal for layers of equal ops."""
 
     ops: tuple[TensorOp, ...]
     leaves: tuple[Value, ...]
@@ -83,8 +85,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A loop in the place of another one, with ops before it, and ops behind it that take apart
-    what it gives. results: of the old loop, what stands for them."""
+    """A loop that replaces another one, with ops before it, and ops after it that unpack its
+    results. results: the replacement of each result of the old loop."""
 
     before: list[Op]
     loop: ForOp
@@ -100,7 +102,7 @@ def _put(made: Made, loop: ForOp, block: Block, body: Block) -> ForOp:
 
 
 def _stacked(loop: ForOp, body: Block, least: int) -> Made | str | None:
-    """None where the loop has no equal layers, else what it becomes, or why it stays."""
+    """Return a loop's replacement or the reason why it stays; None if it has no equal layers."""
     if loop.parallel or loop.independent:
         return None
     groups = defaultdict[Hashable, list[Layer]](list)
@@ -120,8 +122,8 @@ def _stacked(loop: ForOp, body: Block, least: int) -> Made | str | None:
 
 # ---- layers --------------------------------------------------------------------------------------
 def _layers(loop: ForOp) -> Iterator[Layer]:
-    """The connected parts of the body that consist of operators which can be computed in any
-    order, in the order of their first ops."""
+    """Yield the connected parts of the body that consist only of operators without side effects,
+    in the order of their first ops."""
     index_ops = _of_the_index(loop)
     ops = [op for op in loop.body.ops if op not in index_ops]
     makers = {value: op for op in ops for value in op.results}
@@ -139,7 +141,8 @@ def _layers(loop: ForOp) -> Iterator[Layer]:
 
 
 def _of_the_index(loop: ForOp) -> set[Op]:
-    """Ops that make numbers of the loop's index, and of what is known before the loop."""
+    """Return the ops that compute single numbers from the loop's index and from values known
+    before the loop."""
     found: set[Op] = set()
     inside = {value for op in loop.body.ops for value in op.results} | {*loop.carried}
     for op in loop.body.ops:
@@ -181,7 +184,7 @@ def _layer(loop: ForOp, ops: Sequence[TensorOp], index_ops: set[Op]) -> Layer:
 
 
 def _encoded(item: Argument, named: Callable[[Value], Hashable]) -> Hashable:
-    """An argument as something to compare, values by their names."""
+    """Return an argument as a key for comparison, with values replaced by their names."""
     if isinstance(item, Value):
         return named(item)
     if isinstance(item, tuple):
@@ -192,9 +195,10 @@ def _encoded(item: Argument, named: Callable[[Value], Hashable]) -> Hashable:
 # ---- the loop with one of them -------------------------------------------------------------------
 @dataclass(slots=True)
 class _Stack:
-    """carried: for each result that layers yield, the places of its carried values, None where a
-    layer does not yield it. heads: of a result that each layer takes from the one before, the place
-    of what the first layer takes. params: the carried value with all of them, behind the head."""
+    """Builds the loop with stacked layers. carried: for each result that layers yield, the places
+    of its carried values, None for a layer that does not yield it. heads: for a result that
+    each layer reads from the previous one, the place of the value that the first layer reads.
+    params: the carried value that stacks each result, after the head."""
 
     loop: ForOp
     layers: list[Layer]
@@ -218,7 +222,7 @@ class _Stack:
         self.batch = Batch(len(self.layers))
 
     def places_of(self, values: list[Value]) -> list[int]:
-        """The places of carried values; none where some are others."""
+        """Return the places of the values among the carried ones; empty if some are not carried."""
         carried = self.loop.carried
         known = all(value in carried for value in values)
         return [carried.index(value) for value in values] if known else []
@@ -229,7 +233,7 @@ class _Stack:
         return TensorType(each.dtype, (len(self.layers) + self.offset(key), *each.shape))
 
     def offset(self, key: Yield) -> int:
-        """Where the first layer's row is."""
+        """Return the row of the first layer."""
         return int(key in self.heads)
 
     def made(self) -> Made:
@@ -243,24 +247,25 @@ class _Stack:
         return self.assembled()
 
     def twin(self, values: list[Value]) -> Value:
-        """All values of a leaf, along a new leading dim."""
+        """Return all layers' values of a leaf, along a new leading dim."""
         if places := self.places_of(values):
             return self.handed_over(places)
         makers = {value: op for op in self.loop.body.ops for value in op.results}
         if all(value in makers for value in values):
             return self.compared([makers[value] for value in values])
         if any(value in makers or value in self.loop.carried for value in values):
-            raise Stays("some layers read what others do not")
+            raise Stays("layers read values of different kinds")
         return self.put_before("aten.stack.default", tuple(values), 0)
 
     def handed_over(self, places: list[int]) -> Value:
-        """Carried values: those of one result, or those of the layers before."""
+        """Return the stack of carried values, which are those of one result for the layers
+        themselves or for the previous layers."""
         for key, carried in self.carried.items():
             if carried == places:
                 return self.rows(key, self.offset(key))
             if carried[:-1] == places[1:] and self.heads.get(key) == places[0]:
                 return self.rows(key, 0)
-        raise Stays("layers read what others carry, in no order")
+        raise Stays("layers read carried values that are not those of the previous layer")
 
     def rows(self, key: Yield, start: int) -> Value:
         if key not in self.heads:
@@ -272,7 +277,8 @@ class _Stack:
         return any(place in carried for carried in self.carried.values())
 
     def compared(self, makers: list[Op]) -> Value:
-        """Comparisons of one number with a number of each layer, which grow evenly."""
+        """Return the comparisons of one number with one integer per layer; the integers must
+        increase evenly."""
         found = [_comparison(op) for op in makers]
         name, number, start = found[0] or ("", None, 0)
         step = found[1][2] - start if found[1] else 0
@@ -301,7 +307,8 @@ class _Stack:
         batch.twins.update(zip(op.results, rule(batch, op), strict=True))
 
     def linear_of_a_row(self, op: TensorOp) -> Value | None:
-        """A linear layer of one row: each weight, which lies row by row, times a column."""
+        """Return the twin of a linear layer of one row, or None: each weight, which is stored row
+        by row, times a column."""
         if op.target != "aten.linear.default":
             return None
         source, weight = value_argument(op, "input"), value_argument(op, "weight")
@@ -338,7 +345,7 @@ class _Stack:
         rows = [op for op in rows if op.results[0] in read]
         yields = [renamed.get(value, value) for value in loop.body.yields]
         following = [self.following(key, yields) for key in self.carried]
-        substitute(inside, renamed)  # from here on nothing declines
+        substitute(inside, renamed)  # the first change of the old loop; no Stays after this
         body = Block(
             (loop.index, *(loop.carried[n] for n in kept), *self.params.values()),
             [*rows, *inside.ops, *self.batch.ops],
@@ -357,7 +364,7 @@ class _Stack:
         return Made(self.before, new, behind, given)
 
     def following(self, key: Yield, yields: Sequence[Value]) -> Value:
-        """What the next iteration has of a result of all layers."""
+        """Return the value of a stacked result for the next iteration."""
         op, result, _ = key
         made = self.batch.expanded(self.layers[0].ops[op].results[result])
         if key not in self.heads:
@@ -366,7 +373,7 @@ class _Stack:
         return self.emit("aten.cat.default", (head, made), 0)
 
     def places(self) -> Iterator[tuple[Yield, int, int]]:
-        """(result, row, place) of each carried value that is stacked."""
+        """Yield (result, row, place) of each carried value that is stacked."""
         for key, places in self.carried.items():
             rows = enumerate(places, self.offset(key))
             yield from ((key, row, place) for row, place in rows if place is not None)
@@ -376,7 +383,8 @@ class _Stack:
         return ops[-1].results[0]
 
     def init(self, key: Yield) -> Value:
-        """What the layers begin with; any of it for one that does not yield it."""
+        """Return the initial values of the layers; a layer that does not yield the result gets any
+        of them."""
         places = self.carried[key]
         found = [None if n is None else self.loop.inits[n] for n in places]
         some = next(value for value in found if value is not None)
@@ -386,7 +394,7 @@ class _Stack:
 
 
 def _comparison(op: Op) -> tuple[str, Value, int] | None:
-    """The name of a comparison with an integer, and what is compared."""
+    """Return the name of a comparison with an integer, and its operands; None if the op is none."""
     if not isinstance(op, TensorOp) or len(op.args) != 2:
         return None
     name, (number, other) = op.target.removeprefix("aten.").removesuffix(".Scalar"), op.args

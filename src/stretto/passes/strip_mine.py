@@ -1,14 +1,17 @@
-"""Strip-mining: what was batched for all iterations of a loop is computed for a block of them.
+"""Strip-mining: values that were batched for all iterations of a loop are computed block by
+block.
 
-A product over all steps before a loop is efficient, but its result stands in memory as long as the
-loop runs. A product of some 16 rows is as efficient, and a buffer for so many is small and stays in
-the cache: the loop becomes a loop over blocks of iterations, which computes the rows of a block and
-then runs its iterations (strip-mining: Wolfe, "More Iteration Space Tiling", 1989).
+A product over all steps before a loop is efficient, but its result occupies memory as long
+as the loop runs. A product of some 16 rows is as efficient, and its buffer is small and
+stays in the cache: the loop becomes a loop over blocks of iterations, which computes the
+rows of a block and then runs its iterations (strip-mining: Wolfe, "More Iteration Space
+Tiling", 1989).
 
-Changes: `for` loops anywhere in the program that read one row per iteration of products over all
-iterations. Needs: loops batched; no pass behind it that looks for what `batch_loops` makes.
-Guarantees: the same values as before up to the order of additions inside one product, and the same
-order of iterations; those that are left over run in a loop behind the others.
+Changes: `for` loops anywhere in the program that read one row per iteration of products
+over all iterations. Needs: loops batched; no later pass that looks for the products of
+`batch_loops`. Guarantees: the same values as before up to the order of additions inside one
+product, and the same order of iterations; the remaining ones run in a loop after the
+others.
 
     %w = linear(%x, %W)   # [50, 8]              for %s in (0, 3, 1) carry (%h) {
     for %t in (0, 50, 1) carry (%h) {              %w = linear(narrow(%x, 0, 16 * %s, 16), %W)
@@ -42,10 +45,10 @@ from stretto.passes.skew_plan import loop_products, products_by_row, step_second
 
 @dataclass(frozen=True, slots=True)
 class StripMine:
-    """target: decides whether it pays; it does not where none is known. rows: of a block in any
-    case; 0 asks the target. least_bytes: what it must save; less than that stays in a cache, and
-    the waits around a block cost more than they save. most_share: of a loop's time, which it may
-    take."""
+    """The pass. target: the machine, whose costs decide whether it pays; without one it does not.
+    rows: if not 0, strip-mine to blocks of this many iterations in any case. least_bytes: the
+    least saving; less than that stays in a cache, and the waits around a block cost more than
+    they save. most_share: the most additional time, relative to the loop."""
 
     target: Target | None = None
     rows: int = 0
@@ -72,9 +75,9 @@ class StripMine:
         if trips is None:
             return "its trip count is not known"
         if loop.parallel:
-            return "its iterations run on units of their own"
+            return "its iterations run in parallel"
         if any(True for _ in bound_symbols(loop.body)):
-            return "a size is known in its iterations only"
+            return "a size is known only in its iterations"
         if not self.rows and self.target is None:
             return "no machine is known"
         plan = plan_of(loop, trips, body)
@@ -86,7 +89,7 @@ class StripMine:
         return self._why_not(plan) or plan
 
     def _why_not(self, plan: Plan) -> str | None:
-        """Why it does not pay, or None."""
+        """Return why strip-mining does not pay, or None."""
         if self.rows or self.target is None:
             return None
         costs, trips = self.target.costs, self.target.costs.size(plan.trips)
@@ -110,8 +113,8 @@ class StripMine:
 
 
 def usual_rows(trips: Dim) -> int:
-    """So many rows that a product is efficient, few enough for a small block. None are left over
-    where that can be."""
+    """Return the iterations of a block: enough for an efficient product, few enough for a small
+    buffer, and a divisor of the trip count if there is one."""
     if isinstance(trips, int):
         return next((rows for rows in range(16, 11, -1) if trips % rows == 0), 12)
     return 12
@@ -119,10 +122,10 @@ def usual_rows(trips: Dim) -> int:
 
 @dataclass(slots=True)
 class Plan:
-    """What would be computed for a block of iterations.
+    """The ops that would be computed for a block of iterations.
 
-    cone: ops before the loop, in order. read: their results that the loop reads row by row, and
-    the ops of its body that do. rows: the iterations of a block.
+    cone: ops before the loop, in order. read: their results that the loop reads row by row,
+    with the ops of its body that do. rows: the iterations of a block.
     """
 
     loop: ForOp
@@ -138,7 +141,8 @@ class Plan:
 
 
 def plan_of(loop: ForOp, trips: Dim, body: Block) -> Plan | str:
-    """What a loop reads of products over its iterations, and nothing else does."""
+    """Return the plan for the products over its iterations that only the loop reads, or the reason
+    why there is none."""
     readers = users(body)
     block = next(item for item in _blocks(body) if loop in item.ops)
     read = _read_by_row(loop, trips, readers)
@@ -167,7 +171,7 @@ def _blocks(body: Block) -> list[Block]:
 def _read_by_row(
     loop: ForOp, trips: Dim, readers: Mapping[Value, list[Op]]
 ) -> dict[Value, list[Op]]:
-    """The tensors of which each iteration reads its row, and the ops that do."""
+    """Return the tensors of which each iteration reads its row, with the ops that do."""
     found: dict[Value, list[Op]] = {}
     if (loop.start, loop.step) != (0, 1):
         return found
@@ -182,13 +186,13 @@ def _read_by_row(
 
 
 def _escapes(value: Value, readers: Mapping[Value, list[Op]], inside: set[Op], body: Block) -> bool:
-    """Whether others read a value than these."""
+    """True if the function yields a value, or an op not in `inside` reads it."""
     others = [op for op in readers.get(value, []) if op not in inside]
     return bool(others) or value in body.yields
 
 
 def _is_row_by_row(op: Op, trips: Dim) -> bool:
-    """Whether a block of rows of the result is made of the same rows of some operands."""
+    """True if a block of rows of the result depends on only the same rows of some operands."""
     if not isinstance(op, TensorOp) or len(op.results) != 1 or is_view(op):
         return False
     if not leads(op.result, trips) or stay_reason(op) is not None:
@@ -206,7 +210,7 @@ def _is_row_by_row(op: Op, trips: Dim) -> bool:
 
 
 def row_operands(op: Op, trips: Dim) -> list[Value]:
-    """The operands whose rows belong to those of the result."""
+    """Return the operands whose rows correspond to those of the result."""
     assert isinstance(op, TensorOp)
     given = [
         (parameter.name, item)
@@ -222,7 +226,8 @@ def row_operands(op: Op, trips: Dim) -> list[Value]:
 
 
 def strip_mine(loop: ForOp, plan: Plan) -> list[Op]:
-    """The loops in the place of one. What was computed for all iterations leaves its block."""
+    """Return the loops that replace one. Removes the ops that were computed for all iterations
+    from their block."""
     plan.block.ops = [op for op in plan.block.ops if op not in plan.cone]
     normalise(loop)
     rows, ops = plan.rows, list[Op]()
@@ -249,7 +254,8 @@ def _block(
     results: tuple[Value, ...],
     ops: list[Op],
 ) -> None:
-    """Appends what computes the rows of so many iterations, and a loop over these."""
+    """Append ops that compute the rows of `rows` iterations from `start` on, and a loop over
+    these."""
     loop = plan.loop
     mapping = _rows_of_cone(plan, start, rows, ops)
     index = Value(INDEX, loop.index.hint)
@@ -272,9 +278,10 @@ def _block(
 
 
 def _rows_of_cone(plan: Plan, start: Value | Dim, rows: Dim, ops: list[Op]) -> dict[Value, Value]:
-    """Appends the ops of the cone for so many rows; gives their results by the old ones.
+    """Append the ops of the cone for `rows` rows; return their results by the old ones.
 
-    What they read of others is not among these: the loop may read it, too, by its own index.
+    Rows of operands from outside the cone are not returned: the loop may also read those
+    operands by its own index.
     """
     made: dict[Value, Value] = {}
     taken: dict[Value, Value] = {}
@@ -296,7 +303,7 @@ def _rows_of_cone(plan: Plan, start: Value | Dim, rows: Dim, ops: list[Op]) -> d
 
 
 def _takes_rows(op: TensorOp, name: str) -> bool:
-    """Whether an argument's rows are those of the result: it may be a matrix beside."""
+    """True if an argument's rows are those of the result; it may also be a matrix or a bias."""
     if op.target not in ROW_BY_ROW:
         return True
     return name in ("input", "mat1", "self") and not (

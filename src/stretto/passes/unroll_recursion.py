@@ -1,8 +1,9 @@
-"""Unrolling of recursions: a function with little to do holds copies of its body in place of calls.
+"""Unrolling of recursions: a small recursive function gets copies of its body instead of
+calls.
 
-A call makes a frame, passes arguments and takes results from memory. Where an activation computes
-little, that is a large part of it. There are copies in copies, down to a depth; only the innermost
-ones call.
+A call makes a frame, passes arguments and reads results from memory. If an activation
+computes little, that is a large part of its time. Copies are nested, down to a fixed depth;
+only the innermost ones call.
 
     func @f(%n) -> (i64[]) {            func @f(%n) -> (i64[]) {
       %r = if (%n < 2) {                  %r = if (%n < 2) {
@@ -16,10 +17,11 @@ ones call.
                                           return %r
                                         }
 
-Changes: functions that call themselves and no other recursive function. Needs: branches merged, so
-that arms are small; recursions that can be computed by levels are. Guarantees: the same ops on the
-same values in the same order. A recursion may go deeper by the same factor before it is stopped
-(`Options.max_depth` counts calls of the unrolled function).
+Changes: functions that call themselves and no other recursive function. Needs: branches
+merged, so that arms are small; recursions that can be computed by levels already converted.
+Guarantees: the same ops on the same values in the same order. A recursion may get deeper by
+the same factor before it is stopped (`Options.max_depth` counts calls of the unrolled
+function).
 """
 
 from __future__ import annotations
@@ -36,17 +38,18 @@ from stretto.passes.manager import Target
 from stretto.text import seconds_text
 
 MOST_OPS = 200
-"""A body does not become longer."""
+"""Largest number of ops of an unrolled body."""
 MOST_DEPTH = 1
-"""Levels of copies. On four small recursions one level gained 10 to 23 %, two 11 to 16 %."""
+"""Largest number of levels of copies. On four small recursions one level gained 10 to 23 %, two 11
+to 16 %."""
 LEAST_SHARE = 0.05
-"""Of an activation, which its call must take."""
+"""Least time of a call, relative to the work of an activation, for which unrolling pays."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnrollRecursion:
-    """target: decides whether it pays; it does not where none is known. depth: so deep in any case;
-    0 asks the target."""
+    """The pass. target: the machine, whose costs decide whether it pays; without one it does not.
+    depth: if not 0, the levels of copies in any case."""
 
     target: Target | None = None
     depth: int = 0
@@ -87,7 +90,7 @@ class UnrollRecursion:
 
 
 def unroll(program: Program, function: Function, depth: int) -> None:
-    """Copies of a function's body in place of its calls of itself, `depth` levels of them."""
+    """Replace a function's calls of itself by copies of its body, nested `depth` levels deep."""
     original, copies = clone_block(function.body, {}), Copies(program)
 
     def visit(op: Op, _: Definitions) -> Replacement | None:

@@ -1,6 +1,6 @@
-"""What all machines share at run time: builds and their cache, constants, results, library calls.
+"""Runtime that all machines share: builds and their cache, constants, results, library calls.
 
-`compiler` builds C++ through `cache`; `support` loads sources of the package; `memory_watch` and
-`probes` tell whether what a program has seen was changed since; `check` compares a run with the
-interpreter's.
+`compiler` builds C++ through `cache`, and loads the C++ sources of this package;
+`memory_watch` and `probes` detect changes of the memory and of the Python containers that a
+program was captured with; `check` compares a run with the interpreter's.
 """

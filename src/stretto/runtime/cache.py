@@ -1,11 +1,13 @@
-"""Files kept between processes, found by the hash of everything they were made from.
+"""Disk cache shared by processes: each entry is found by the hash of everything it was built
+from.
 
-An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of key and content is part
-of its name, so one rename publishes both, two processes that make the same entry cannot spoil each
-other's, and an entry that was damaged or renamed is recognised, removed and made again.
+An entry is one file, `<folder>/<xx>/<key>-<digest><suffix>`. The digest of key and content
+is part of its name, so one rename publishes both, two processes that build the same entry
+cannot corrupt each other's, and an entry that was damaged or renamed is detected, removed
+and built again.
 
-Entries are executed, so nobody else may have written them: folders and files count only where they
-belong to this user or to root, and where others cannot write to them.
+Entries are executed, so no other user may have written them: folders and files count only
+if they belong to this user or to root, and others cannot write to them.
 """
 
 import atexit
@@ -26,18 +28,18 @@ from pathlib import Path
 from stretto.errors import BuildError, StrettoWarning
 
 Producer = Callable[[Path], None]
-"""Writes the entry to the path it is given; that path's folder is private to it and temporary."""
+"""Writes the entry to the given path; that path's folder is private to it and temporary."""
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BUILD_PREFIX = "building-"
 _STALE_AFTER_SECONDS = 24 * 3600
 
-# Stands in for a folder that cannot be written, until the process ends.
+# The temporary folder that replaces a folder which cannot be written, until the process ends.
 _private_folders: dict[Path, Path] = {}
 
 
 def content_key(*parts: str | bytes) -> str:
-    """A name for everything that `parts` say: equal only if all parts are equal."""
+    """Return a hash of `parts` as a name: equal only if all parts are equal."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -47,8 +49,8 @@ def content_key(*parts: str | bytes) -> str:
 
 
 def without_names(source: str, mark: str) -> str:
-    """A source without the lines that begin with `mark`. They name kernels after the user's modules
-    and lines, on which what is built does not depend."""
+    """Return a source without the lines that begin with `mark`. They name kernels after the user's
+    modules and lines, which do not affect the binary."""
     lines = source.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(mark))
 
@@ -57,16 +59,16 @@ def without_names(source: str, mark: str) -> str:
 class DiskCache:
     """A folder of entries that any number of threads and processes may share.
 
-    A folder that cannot be written is read, and a private temporary folder takes what is new; a
-    `StrettoWarning` says so once.
+    If the folder cannot be written, it is still read, and a private temporary folder takes new
+    entries; a `StrettoWarning` reports this once.
     """
 
     folder: Path
 
     def get(self, key: str, suffix: str) -> Path | None:
-        """The intact entry of this key, or None. A damaged one is removed.
+        """Return the intact entry of this key, or None. A damaged one is removed.
 
-        A key may end in "*": then any entry is given whose key begins so.
+        A key may end in "*": then any entry is returned whose key begins with the text before it.
         """
         for folder in (self.folder, _private_folders.get(self.folder)):
             if folder is None or not (_is_private(folder) and _is_private(folder / key[:2])):
@@ -79,8 +81,8 @@ class DiskCache:
         return None
 
     def put(self, key: str, suffix: str, producer: Producer) -> Path:
-        """Makes the entry, whether or not there is one. Raises BuildError where the disk is full,
-        and what `producer` raises."""
+        """Build the entry, even if there is one. Raises BuildError if the disk is full, and any
+        error of `producer`."""
         with self._disk_full_explained(), self._build_folder() as (folder, build):
             product = build / f"entry{suffix}"
             producer(product)
@@ -92,8 +94,8 @@ class DiskCache:
         return path
 
     def get_or_put(self, key: str, suffix: str, producer: Producer) -> tuple[Path, bool]:
-        """The entry, and whether it was there already. Of several processes that need the same
-        missing entry, one makes it and the others wait."""
+        """Return the entry, and True if it was in the cache. If several processes need the same
+        missing entry, one builds it and the others wait."""
         if path := self.get(key, suffix):
             return path, True
         with self._only_maker(key):
@@ -103,7 +105,8 @@ class DiskCache:
 
     @contextmanager
     def _build_folder(self) -> Generator[tuple[Path, Path], None, None]:
-        """A folder to store into, and a fresh one for the making, on the same file system."""
+        """Yield the folder to store the entry in, and a new one to build it in, on the same file
+        system."""
         folder = _private_folders.get(self.folder, self.folder)
         try:
             with _obstacle_explained(folder):
@@ -144,7 +147,7 @@ class DiskCache:
 
     @contextmanager
     def _only_maker(self, key: str) -> Generator[None, None, None]:
-        """Excludes other makers of this key. It only saves work, so where it fails nobody cares."""
+        """Exclude other builders of this key. It only saves work, so failures are ignored."""
         lock = self.folder / f"{key}.lock"
         with ExitStack() as cleanup:
             with suppress(OSError):
@@ -157,8 +160,8 @@ class DiskCache:
             yield
 
 
-# Descriptors of locked files. A forked child gets copies, which would keep the locks for as long as
-# it lives; it closes them.
+# Descriptors of locked files. A forked child closes its copies, which would otherwise hold the
+# locks as long as it lives.
 _held: set[int] = set()
 
 
@@ -177,7 +180,7 @@ os.register_at_fork(after_in_child=_release_all)
 
 
 def disk_full_error(folder: Path) -> BuildError:
-    """The error for a disk without room for an entry in `folder`."""
+    """Return the error for a disk without space for an entry in `folder`."""
     return BuildError(
         f"no space left on the disk to store a compiled program in {folder}",
         remedy="free some space, or name a folder on another disk with Options(cache_dir=...) or "
@@ -187,7 +190,7 @@ def disk_full_error(folder: Path) -> BuildError:
 
 @contextmanager
 def _obstacle_explained(path: Path) -> Generator[None, None, None]:
-    """Something else stands where `path` belongs: that is for the user to clear away."""
+    """Raise BuildError if something else is at `path`, since only the user can remove that."""
     try:
         yield
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
@@ -201,14 +204,14 @@ def _obstacle_explained(path: Path) -> Generator[None, None, None]:
 def _new_build_folder(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_private(folder):
-        raise PermissionError(errno.EPERM, "others own it or may write to it", str(folder))
+        raise PermissionError(errno.EPERM, "another user owns it or may write to it", str(folder))
     build = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=folder))
     _remove_stale(folder)
     return build
 
 
 def _is_private(path: Path) -> bool:
-    """Is `path` of this user, or of root, and not for others to write to?"""
+    """True if `path` belongs to this user or to root, and no other user may write to it."""
     try:
         facts = path.stat()
     except OSError:
@@ -222,7 +225,7 @@ def _is_own(facts: os.stat_result) -> bool:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Removes what processes that were killed while they built have left behind."""
+    """Remove the build folders of processes that were killed."""
     for path in folder.glob(f"{_BUILD_PREFIX}*"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _STALE_AFTER_SECONDS:
@@ -243,7 +246,7 @@ def _digest_of(content: bytes, key: str) -> str:
 
 
 def _is_intact(path: Path, suffix: str) -> bool:
-    """Is the entry a file of this user, whose name says what it holds?"""
+    """True if the entry is a file of this user whose name has the digest of its content."""
     key = path.name.rpartition("-")[0]
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""`Options(check=True)`: the first call of a signature, compared with the interpreter.
+"""`Options(check=True)`: the first call of a signature is compared with the interpreter.
 
-The interpreter runs the Program as it was captured, op by op through torch, on the same inputs.
-Everything after capture is checked by that: passes, kernels, the schedule, the printed code.
-Neither run has effects; those are made once, afterwards.
+The interpreter runs the captured Program, op by op through torch, on the same inputs. This
+checks everything after capture: passes, kernels, the schedule, the printed code. Neither
+run has effects; these are executed once, afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stretto.ops.effects import States, restore, states_drawn_from
 from stretto.runtime.results import Result
 
 SECONDS = 30.0
-"""A Program that the interpreter takes longer for is not checked."""
+"""Time limit of the interpreter; a Program that takes longer is not checked."""
 
 RELATIVE: dict[torch.dtype, float] = {
     torch.float64: 1e-8,
@@ -29,10 +29,10 @@ RELATIVE: dict[torch.dtype, float] = {
     torch.float16: 3e-2,
     torch.bfloat16: 1e-1,
 }
-"""Of the largest number of a result: how far two orders of the same sums may lie apart."""
+"""Allowed error from reordering a sum, relative to the largest element, per dtype."""
 
 REMEDY = (
-    "please report this, with what Debug(dump_dir=...) writes; until it is mended, compile with "
+    "please report this, with what Debug(dump_dir=...) writes; until it is fixed, compile with "
     'backend="interpreter", which gave the other result'
 )
 
@@ -45,17 +45,18 @@ class Checker:
     max_depth: int
 
     def states(self) -> States:
-        """The states of the generators from which the program draws."""
+        """Return the states of the generators from which the program draws."""
         return states_drawn_from(self.program)
 
     def check(
         self, inputs: Sequence[torch.Tensor], results: Sequence[Result], before: States = ()
     ) -> None:
-        """Raises VerifyError where the results are not the interpreter's. It draws again what the
-        run has drawn: `before` are the states before that.
+        """Raise VerifyError if the results differ from the interpreter's.
 
-        Numbers that differ by more than rounding count only where float64 agrees with the
-        interpreter: in an ill-conditioned program none of the results is to be preferred.
+        before: the states of the generators before the run; the interpreter draws the same numbers
+        from them. Numbers that differ by more than rounding count only if float64 agrees with the
+        interpreter: in an ill-conditioned program neither result is better. A Program that runs out
+        of time or stack, or raises in Python, is not checked.
         """
         after = tuple([(generator, generator.get_state()) for generator, _ in before])
         try:
@@ -67,7 +68,7 @@ class Checker:
                 return
             exact = self.interpret(inputs, torch.float64)
             decided = next(differences(wanted, exact, wide=True), None) is None
-        except Exception as stop:  # a RunError, or what a check of the user's own raises
+        except Exception as stop:  # a RunError, or an exception of the user's own check
             is_error = isinstance(stop, RunError)
             reason = stop.message if is_error else f"{type(stop).__name__}: {stop}"
             if reason in (TIMED_OUT, STACK_ENDED) or isinstance(stop, RaisesInPython):
@@ -96,7 +97,8 @@ class Checker:
 def differences(
     found: Sequence[Datum], wanted: Sequence[Datum], *, wide: bool = False
 ) -> Iterator[str]:
-    """In which results, and how, `found` is not `wanted`. `wide`: the dtypes may differ."""
+    """Yield a description of each difference between `found` and `wanted`. wide: the dtypes may
+    differ."""
     for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
         yield from (f"result {number}{what}" for what in _difference(one, other, wide))
 
@@ -125,7 +127,8 @@ def _difference(found: Datum, wanted: Datum, wide: bool) -> Iterator[str]:
 
 
 def _close(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Element by element; integers must be equal."""
+    """Compare element by element, within RELATIVE of the largest finite element; integers must be
+    equal."""
     if not found.is_floating_point():
         return found == wanted
     one, other = found.to(torch.float64), wanted.to(torch.float64)

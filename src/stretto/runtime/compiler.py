@@ -1,4 +1,4 @@
-"""Builds C++ source into a shared object with the system's compiler, through the disk cache."""
+"""Builds of C++ source into shared objects with the system's compiler, through the disk cache."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ TIMEOUT_SECONDS = 900.0
 """A compiler that takes longer is killed."""
 
 NAMES = "// for "
-"""How the line before a function begins that names the kernels it is for."""
+"""Start of the line before a function that names the kernels it is for."""
 
 _CANDIDATES = ("g++", "clang++", "c++")
 _MOST_JOBS = 8
-"""Sources that are compiled at once: each takes some hundred megabytes."""
+"""Largest number of sources that are compiled at the same time: each takes some hundred
+megabytes."""
 _SHOWN_LINES = 30
 _INSTALL = (
     "install a C++17 compiler (`apt install g++`, `dnf install gcc-c++`, `xcode-select --install` "
@@ -42,7 +43,7 @@ _NO_SPACE = "No space left on device"
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler that answers. `version` is all it says about itself."""
+    """A C++ compiler that runs. version: its whole output for `--version`."""
 
     command: tuple[str, ...]
     version: str
@@ -50,7 +51,7 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """A built shared object, how long it took to get, and whether the cache had it."""
+    """A shared object, the seconds to build or find it, and True if it was in the cache."""
 
     path: Path
     from_cache: bool
@@ -58,14 +59,16 @@ class SharedObject:
 
 
 def build_flags(*, trace: bool) -> tuple[str, ...]:
-    """Flags of every build. No -ffast-math: NaN and infinity must come out as in eager."""
+    """Return the flags of every build. No -ffast-math: NaN and infinity must be the same as in
+    eager."""
     machine = ("-march=native",)
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         machine = ("-mcpu=native",)
     elif "avx512f" in instruction_sets():
-        # -march=native has every instruction of this processor, also where the compiler is older
-        # than it and takes it for another one. What it gets wrong then, and for all of Intel's, is
-        # the width: loops in vectors of 256 bits take 3 to 8 % longer (NASRNN, RAE, Seq2seq).
+        # -march=native enables every instruction of this processor, even if the compiler is older
+        # than the processor and takes it for another one. It then gets the vector width wrong, as
+        # it does for all Intel processors: loops in vectors of 256 bits take 3 to 8 % longer
+        # (NASRNN, RAE, Seq2seq).
         machine = (*machine, "-mprefer-vector-width=512")
     tracing = ("-DSTRETTO_TRACE",) if trace else ()
     return (
@@ -86,9 +89,9 @@ def build_flags(*, trace: bool) -> tuple[str, ...]:
 
 
 def find_compiler() -> Compiler:
-    """The compiler that CXX names, else the first of g++, clang++ and c++ on the path.
+    """Return the compiler that CXX names, else the first of g++, clang++ and c++ on the path.
 
-    Raises BuildError where there is none, or the one that CXX names does not answer.
+    Raises BuildError if there is none, or it cannot be run.
     """
     if chosen := _named_compiler():
         return Compiler(tuple(chosen), _version(tuple(chosen)))
@@ -99,7 +102,7 @@ def find_compiler() -> Compiler:
 
 
 def _named_compiler() -> tuple[str, ...]:
-    """What CXX says, a command with arguments; empty where it says nothing."""
+    """Return the command that CXX names, with its arguments; empty if CXX is not set."""
     named = os.environ.get("CXX", "")
     try:
         return tuple(shlex.split(named))
@@ -119,17 +122,17 @@ def compile_shared(
     straight: bool = False,
     linked: Sequence[str] = (),
 ) -> SharedObject:
-    """Builds `source`, which may include the headers of a folder, unless the cache has it. Where
-    there is no compiler, what any compiler built from this source serves.
+    """Build `source`, which may include the headers of a folder, unless the cache has it. If there
+    is no compiler, a build of this source by any compiler is used.
 
-    splits: the source can be compiled in parts, side by side: with STRETTO_PARTS defined as their
-    number, STRETTO_PART as one of them and STRETTO_CALLS as 0; and what calls these, with
-    STRETTO_CALLS as 1. straight: that has no loops; then it is optimised little, since each line
-    of it runs once in a call. linked: further sources that it is linked to; what is
-    made of each is kept in the cache by itself, for all programs. `source` says which these are.
+    splits: the source can be compiled in parallel parts: with STRETTO_PARTS defined as their
+    number, STRETTO_PART as one of them and STRETTO_CALLS as 0; and the code that calls these,
+    with STRETTO_CALLS as 1. straight: the calling code has no loops; then it is compiled with
+    -O1, since each line of it runs once in a call. linked: further sources to link; the object
+    file of each is cached separately, for all programs, so `source` must identify them.
 
-    Raises BuildError: the compiler is missing, failed, was killed or took too long, or the result
-    cannot be stored.
+    Raises BuildError: the compiler is missing, failed, was killed or took too long, or the
+    result cannot be stored.
     """
     start = time.perf_counter()
     cache = DiskCache(options.cache_path())
@@ -146,7 +149,8 @@ def compile_shared(
     key = program_key + content_key(" ".join(compiler.command), compiler.version)[:16]
 
     def unit_of(text: str, path: Path, compiling: tuple[str, ...]) -> _Unit:
-        """One of those that are linked: the object file of the cache, or how it is made."""
+        """Return one of the linked sources: the object file of the cache, or the command to build
+        it."""
         kept = content_key(text, built_with, *compiler.command, compiler.version)
         found = cache.get(kept, ".o")
         if found is not None:
@@ -166,7 +170,7 @@ def compile_shared(
             made = _parts(compiling, program, parts, straight)
             for number, text in enumerate(linked):
                 made.append(unit_of(text, program.with_name(f"linked{number}.cpp"), compiling))
-            jobs = min(2 * len(available_cpus()), _MOST_JOBS)  # the system shares cores out evenly
+            jobs = min(2 * len(available_cpus()), _MOST_JOBS)
             command = _side_by_side((*compiling, "-o", str(product)), made, jobs)
         _run(command, product.parent, options.cache_path())
         for unit in made:
@@ -174,7 +178,7 @@ def compile_shared(
                 cache.put(unit.key, ".o", unit.copy_to)
         if not product.is_file():
             raise BuildError(
-                f"the C++ compiler ended well but made no file:\n{shlex.join(command)}",
+                f"the C++ compiler succeeded but wrote no file:\n{shlex.join(command)}",
                 remedy=f"check that it is a C++ compiler, else {_INSTALL}",
             )
 
@@ -184,8 +188,8 @@ def compile_shared(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """An object file, and the command that makes it; none where it is there already. key: what it
-    is to be kept by in the cache, if it is."""
+    """An object file, and the command that builds it; empty if it exists already. key: its key in
+    the cache; empty if it is not cached."""
 
     target: Path
     command: tuple[str, ...] = ()
@@ -204,8 +208,8 @@ class _Unit:
 
 
 def _parts(compiling: tuple[str, ...], program: Path, count: int, straight: bool) -> list[_Unit]:
-    """What calls the parts of a program, which takes longest, and the parts; the whole program
-    where there are none."""
+    """Return the calling code of a program, which takes longest, and its parts; the whole program
+    if `count` is 0."""
     if not count:
         return [_Unit.made(compiling, program, program.with_name("whole.o"))]
 
@@ -219,7 +223,7 @@ def _parts(compiling: tuple[str, ...], program: Path, count: int, straight: bool
 
 
 def _side_by_side(linking: tuple[str, ...], units: list[_Unit], jobs: int) -> tuple[str, ...]:
-    """A command that makes the object files, `jobs` at a time, and then links them."""
+    """Return a command that builds the object files, `jobs` at a time, and then links them."""
     commands = [shlex.join(unit.command) for unit in units if unit.command]
     lines = ["code=0"]
     for job in range(min(jobs, len(commands))):
@@ -231,21 +235,22 @@ def _side_by_side(linking: tuple[str, ...], units: list[_Unit], jobs: int) -> tu
 
 
 def header_text(folder: Path | None) -> str:
-    """All headers with their names: what a build depends on beside its source."""
+    """Return the text of all headers, with their names, on which a build also depends."""
     found = [] if folder is None else sorted(folder.glob("*.h"))
     return "".join(f"{path.name}\n{path.read_text()}" for path in found)
 
 
 def instruction_sets() -> frozenset[str]:
-    """The instruction sets of this machine, by the names that Linux has for them; empty where the
-    system does not list them."""
+    """Return the instruction sets of this machine, by their Linux names; empty if the system does
+    not list them."""
     return frozenset(cpu().replace("'", " ").split())
 
 
 @cache
 def cpu() -> str:
-    """Model and instruction sets of this machine, which -march=native builds for. A part of the key
-    of all that is built: a cache that several machines share has programs for each of them."""
+    """Return model and instruction sets of this machine, which -march=native builds for. It is
+    part of the key of every build: a cache that several machines share has programs for each of
+    them."""
     wanted = ("model name", "flags", "Features", "CPU part")
     facts: dict[str, str] = {}
     try:
@@ -273,8 +278,8 @@ def _version(command: tuple[str, ...]) -> str:
     return result.stdout.strip()
 
 
-# Runs a command in the background and removes a folder and everything that runs when the parent
-# dies: then the pipe that stands in for standard input ends.
+# Runs a command in the background. When the parent dies, the pipe that replaces standard input
+# ends; then the folder and all processes of the group are removed.
 _SUPERVISOR = """
 folder=$1; shift
 exec 3<&0 </dev/null
@@ -285,12 +290,12 @@ kill -KILL $watcher
 exit $code
 """
 _SIGNALLED = 128
-"""A shell adds the number of the signal that ended a command to this."""
+"""Exit code of a shell whose command was ended by a signal, minus the number of the signal."""
 
 
 def _run(command: tuple[str, ...], scratch: Path, cache_folder: Path) -> None:
-    """Runs the compiler with its temporary files in `scratch`; raises BuildError if it fails. It
-    ends with this process, however that ends."""
+    """Run the compiler with its temporary files in `scratch`; raise BuildError if it fails. It
+    ends with this process, even if that is killed."""
     read_end, write_end = os.pipe()
     with ExitStack() as cleanup:
         cleanup.callback(os.close, write_end)
@@ -320,7 +325,7 @@ def _run(command: tuple[str, ...], scratch: Path, cache_folder: Path) -> None:
 
 
 def _output(process: subprocess.Popen[str], command: tuple[str, ...]) -> str:
-    """What the compiler printed until it ended; it is killed where nobody waits any longer."""
+    """Return the compiler's output after it has ended; kill it on a timeout or an interrupt."""
     try:
         return process.communicate(timeout=TIMEOUT_SECONDS)[0]
     except BaseException as error:
@@ -337,7 +342,7 @@ def _output(process: subprocess.Popen[str], command: tuple[str, ...]) -> str:
 
 
 def _failure(command: tuple[str, ...], code: int, output: str) -> BuildError:
-    """What a compiler that ended with `code` has to say."""
+    """Return the error for a compiler that ended with `code`."""
     if code < 0:
         reason = f"was killed by {signal.Signals(-code).name}"
     else:
@@ -350,16 +355,16 @@ def _failure(command: tuple[str, ...], code: int, output: str) -> BuildError:
         "\n".join((f"the C++ compiler {reason}:", shlex.join(command), *lines)),
         remedy="it probably ran out of memory: free some, or close other programs, and try again"
         if killed
-        else f"check that this compiler works and knows C++17, else {_INSTALL}",
+        else f"check that this compiler works and supports C++17, else {_INSTALL}",
     )
 
 
-# ---- C++ sources of the package: each is built once for a cache, and loaded once for a process.
+# ---- C++ sources of the package: each is built once per cache, and loaded once per process.
 
 
 class Support:
-    """The library of one source. `prepare`: called once it has been loaded. headers: the folder of
-    those that the source includes."""
+    """The library of one source. prepare: called once after it has been loaded. headers: the
+    folder of the headers that the source includes."""
 
     def __init__(
         self, source: Path, prepare: Callable[[ctypes.PyDLL], None], headers: Path | None = None
@@ -372,23 +377,24 @@ class Support:
         self._begun = False
 
     def claim(self) -> bool:
-        """Whether nobody has begun to build it. Then the caller does: true once."""
+        """Return True to the first caller only, which then builds the library; False if it is
+        loaded already."""
         begun, self._begun = self._begun, True
         return not begun and self._loaded is None
 
     def try_to_build(self, options: Options) -> None:
-        """An error is that of `load`, which builds it again."""
+        """Build the library and ignore errors: `load` builds it again and raises them."""
         with suppress(BuildError, OSError, StrettoWarning):
             self.built(options)
 
     def built(self, options: Options) -> Path:
-        """The shared object, in the cache that the options name; not a profiled build, so that all
-        programs of a process share one."""
+        """Return the shared object, from the cache that the options name; never a profiled build,
+        so that all programs of a process share one."""
         plain = Options(cache_dir=options.cache_path())
         return compile_shared(self._source.read_text(), plain, self._headers).path
 
     def load(self, options: Options) -> ctypes.PyDLL:
-        """The library; the first call in a process builds and loads it. Raises BuildError."""
+        """Return the library; the first call in a process loads it. Raises BuildError."""
         with self._loading:
             if self._loaded is None:
                 library = load_library(self.built(options))
@@ -398,7 +404,7 @@ class Support:
 
 
 def begin(parts: Sequence[Support], options: Options) -> None:
-    """Begins to build what nobody has begun, beside what the caller goes on with: one after the
+    """Start to build the libraries that are not being built yet, in the background, one after the
     other, so that a core is left for the caller. `load` waits for them."""
     new = [part for part in parts if part.claim()]
 
@@ -411,7 +417,7 @@ def begin(parts: Sequence[Support], options: Options) -> None:
 
 
 def load_library(path: Path) -> ctypes.PyDLL:
-    """Loads a shared object of the cache. Raises BuildError where the system refuses."""
+    """Load a shared object of the cache. Raises BuildError if the system refuses."""
     try:
         return ctypes.PyDLL(str(path))
     except OSError as error:
@@ -423,6 +429,6 @@ def load_library(path: Path) -> ctypes.PyDLL:
 
 
 def python_functions(names: Sequence[str]) -> ctypes.Array[ctypes.c_void_p]:
-    """The addresses of functions of Python's C interface."""
+    """Return the addresses of functions of Python's C interface."""
     found = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
     return (ctypes.c_void_p * len(names))(*found)

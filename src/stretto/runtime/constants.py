@@ -1,8 +1,8 @@
 """The constants of a loaded program: the user's own tensors, and copies in other layouts.
 
-What a kernel reads from the user's tensor is read anew in each call. A copy (packed panels, or a
-contiguous form of a view) is made once for all programs of the process that want it, and made anew
-when the memory that it was made from has changed.
+Kernels that read the user's tensor read its current content in each call. A copy (packed
+panels, or the contiguous form of a view) is made once for all programs of the process that
+need it, and again if the memory of its source has changed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from stretto.options import Options
 from stretto.runtime.memory_watch import Look, Region, regions_of
 from stretto.runtime.memory_watch import load as load_memory_watch
 
-# ---- Lays constants out as kernels want them, once, when a program is loaded.
+# ---- Layouts of constants for kernels, computed once, when a program is loaded.
 
 
 Empty = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> torch.Tensor:
-    """The packed panels [batch ..., columns / lanes, depth / group, lanes * group] of a constant,
-    zero-padded.
+    """Return the packed panels [batch ..., columns / lanes, depth / group, lanes * group] of a
+    constant, zero-padded.
 
-    empty: makes the tensor.
+    empty: allocates the result; torch.empty if None.
     """
     batch = prod(size for size, _ in packing.outer)
     depth = prod(size for size, _ in packing.depth)
@@ -61,7 +61,7 @@ def pack(packing: Packing, source: torch.Tensor, empty: Empty | None = None) -> 
 
 
 POINTS = {2: (1.0,), 4: (0.625, 1.5)}
-"""The points p of the minimal filtering algorithm of each size of tiles: it has 0, infinity, p and
+"""The points p of the minimal filtering algorithm for each tile size: it has 0, infinity, p and
 -p. For 4, 5/8 and 3/2 lose fewer digits than 1 and 2, with which the algorithm is published."""
 
 
@@ -72,26 +72,24 @@ def _transformed(packing: Packing, weights: torch.Tensor) -> torch.Tensor:
 
 
 def filtered(weights: torch.Tensor, tile: int) -> torch.Tensor:
-    """G w G' of weights [out, in, 3, 3], for tiles of tile x tile pixels: [out, in, tile + 2,
-    tile + 2], rounded once (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
-    2016, section 4).
-    """
+    """Return G w G' of weights [out, in, 3, 3], for tiles of tile x tile pixels: [out, in, tile +
+    2, tile + 2], rounded once (Lavin and Gray, "Fast Algorithms for Convolutional Neural
+    Networks", 2016, section 4)."""
     factor = _factor(tile)
     return (factor @ weights.double() @ factor.T).to(weights.dtype)
 
 
 def filtered_lines(weights: torch.Tensor, tile: int, dim: int) -> torch.Tensor:
-    """G w of groups of three taps along a dim (2 or 3) of weights [out, in, height, width], for
-    lines of `tile` pixels: [out, in, taps of the other dim, groups, tile + 2], rounded once. The
-    last group is filled up with zeros.
-    """
+    """Return G w of groups of three taps along a dim (2 or 3) of weights [out, in, height, width],
+    for lines of `tile` pixels: [out, in, taps of the other dim, groups, tile + 2], rounded
+    once. The last group is padded with zeros."""
     along = weights.double().movedim(dim, 3)
     filled = torch.nn.functional.pad(along, (0, -along.shape[3] % 3))
     return (filled.unflatten(3, (-1, 3)) @ _factor(tile).T).to(weights.dtype).contiguous()
 
 
 def _factor(tile: int) -> torch.Tensor:
-    """G, [tile + 2, 3]."""
+    """Return G, [tile + 2, 3]."""
     squares = [p * p for p in POINTS[tile]]
     rows = [[1 / prod(squares), 0.0, 0.0]]
     for point in POINTS[tile]:
@@ -103,9 +101,10 @@ def _factor(tile: int) -> torch.Tensor:
 
 
 def _strided(tensor: torch.Tensor, start: int, dims: list[tuple[int, int]]) -> torch.Tensor:
-    """The elements at `start` + sums of strides, from the first one of a contiguous tensor on.
+    """Return the elements at `start` plus sums of strides, counted from the first element of a
+    contiguous tensor.
 
-    torch counts from the storage and knows no negative strides: such dims are walked backwards.
+    torch counts from the storage and has no negative strides: such dims are flipped.
     """
     start += int(tensor.storage_offset())
     start += sum((size - 1) * min(step, 0) for size, step in dims if size)
@@ -119,30 +118,31 @@ def packed_shape(packing: Packing) -> tuple[int, ...]:
     return tuple(dim for dim in packing.buffer.shape if isinstance(dim, int))
 
 
-# ---- Memory for large constants and results in pages of 2 MiB, where the system has them.
+# ---- Memory for large constants and results in pages of 2 MiB, if the system has them.
 #
-# Weights of a large model come from memory in every call. Of pages of 4 KiB a core reads 12 GB/s,
-# of large ones 16: the hardware reads ahead up to the end of a page, and each needs a
-# translation. Tensors are cut from chunks, for few are a multiple of a page. A chunk exists as
-# long as one of its tensors does, and only where it was touched.
+# Weights of a large model come from memory in every call. A core reads 12 GB/s from pages of 4 KiB,
+# and 16 from large ones: the hardware prefetches up to the end of a page, and each page needs a
+# translation. Tensors are cut from chunks, as few are a multiple of a page. A chunk lives as long
+# as one of its tensors, and takes memory only where it was touched.
 #
-# A result that is too large for malloc to keep is new memory in each call: two cores wrote one of
-# 37 MB in 12.5 ms in small pages, and in 5.5 in large ones, of which fewer have to be taken.
+# A result that is too large for malloc to reuse is new memory in each call: two cores wrote one of
+# 37 MB in 12.5 ms in small pages, and in 5.5 in large ones, of which fewer have to be allocated.
 
 
 PAGE_BYTES = 2 << 20
 CHUNK_BYTES = 16 * PAGE_BYTES
 LEAST_BYTES = 1 << 17
-"""What is smaller stays in a second-level cache, or is little to read."""
+"""Smaller tensors are not put into large pages: they stay in a second-level cache, or are little
+to read."""
 _ALIGNMENT = 64
 LARGE_RESULT = 4 << 20
-"""Bytes from which on results are asked for in large pages; NumPy does the same."""
+"""Least size in bytes of results for which large pages are requested; NumPy does the same."""
 _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 _libc = ctypes.CDLL(None)
 
 
 def advise(pages: mmap.mmap) -> None:
-    """Asks for large pages, which a system without them need not give."""
+    """Request large pages, which the system need not grant."""
     if _MADV_HUGEPAGE is None:
         return
     try:
@@ -153,8 +153,8 @@ def advise(pages: mmap.mmap) -> None:
 
 
 def advise_large(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, new ones without content; the large ones should get large pages when they are
-    written. Whether they do is of no consequence."""
+    """Return the tensors, which are new and without content, after requesting large pages for the
+    large ones. Failures are ignored."""
     for tensor in tensors:
         if _MADV_HUGEPAGE is not None and tensor.nbytes >= LARGE_RESULT:
             first = -(-tensor.data_ptr() // PAGE_BYTES) * PAGE_BYTES
@@ -165,7 +165,7 @@ def advise_large(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @dataclass(slots=True)
 class Chunk:
-    """The bytes [used, end) of the pages are free."""
+    """Memory that tensors are cut from; the bytes [used, end) of the pages are free."""
 
     pages: mmap.mmap
     used: int
@@ -182,14 +182,14 @@ class Chunk:
 
 
 class LargePages:
-    """Tensors are taken from `current`, the chunk that was made last."""
+    """Allocator of tensors in large pages; they are cut from `current`, the latest chunk."""
 
     def __init__(self) -> None:
         self.current: Chunk | None = None
         self._lock = ForkSafeLock()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """As `torch.empty`, for a tensor that is read again and again and lives long."""
+        """Same as `torch.empty`, for a tensor that is read often and lives long."""
         count = prod(shape)
         needed = count * dtype.itemsize
         if needed < LEAST_BYTES or _MADV_HUGEPAGE is None:
@@ -209,8 +209,8 @@ Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Copy:
-    """`tensor` is `layout(source)`, at least since `refresh`. first: makes the tensor, as `layout`
-    makes what is copied to it later."""
+    """A copy of a constant: `tensor` equals `layout(source)` as of the last `refresh`. first:
+    makes the tensor the first time; defaults to `layout`."""
 
     def __init__(
         self,
@@ -227,22 +227,22 @@ class Copy:
         self.tensor = (first or layout)(self.source)
 
     def refresh(self) -> None:
-        """Makes the content anew, in place, where the source has changed."""
+        """Recompute the content, in place, if the source has changed."""
         if self.region is None or self.region.generation == self._generation:
             return
         generation = self.region.generation
         self.tensor.copy_(self._layout(self.source))
-        self._generation = generation  # not before: another thread must not take it for done
+        self._generation = generation  # last, since another thread takes the copy for complete
 
 
 _COPIES: weakref.WeakValueDictionary[Hashable, Copy] = weakref.WeakValueDictionary()
 
 
 def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None) -> Copy:
-    """The copy of a tensor in a layout, which all programs share.
+    """Return the copy of a tensor in a layout, shared by all programs.
 
-    packing: None for a contiguous form. region: the memory of the source, unless nobody can change
-    it.
+    packing: None for a contiguous form. region: the memory of the source; None if nothing can
+    change it.
     """
     key = (source.data_ptr(), source.dtype, source.shape, source.stride(), _identity(packing))
     found = _COPIES.get(key)
@@ -259,7 +259,7 @@ def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a kernel can read the tensor where it lies."""
+    """True if a kernel can read the tensor in place."""
     return tensor.is_contiguous() and not tensor.is_neg()
 
 
@@ -299,11 +299,11 @@ class ConstantTable:
 
 
 class CopiesAhead:
-    """The packed constants of a program that is still being compiled: they are copied in a thread
-    of their own, beside stages that keep one core busy at most. Copies are shared, so the
-    program's own table finds these as long as this exists.
+    """The packed constants of a program that is still being compiled: they are copied in a
+    separate thread, beside compile stages that keep at most one core busy. Copies are shared,
+    so the program's own table finds these as long as this object exists.
 
-    The thread is one that the process waits for when it ends: it is inside of torch.
+    The process waits for the thread when it ends, since the thread is inside torch.
     """
 
     def __init__(self, interface: ProgramInterface, options: Options) -> None:
@@ -320,11 +320,11 @@ class CopiesAhead:
         try:
             load_memory_watch(self._options)
             self._table = ConstantTable(self._interface, buffers, native=True)
-        except Exception as error:  # raised where the copies are waited for
+        except Exception as error:  # raised by `wait`
             self._error = error
 
     def wait(self) -> None:
-        """Waits until all are copied. Raises what copying raised."""
+        """Wait until all are copied. Raises the error of the copying thread, if any."""
         if self._interface.packings:
             self._thread.join()
         if self._error is not None:
@@ -332,10 +332,11 @@ class CopiesAhead:
 
 
 class Weights:
-    """Whether what was made from the content of constants is up to date. Asked on each call.
+    """Tells, on each call, if everything that was made from the content of constants is up to
+    date.
 
-    folded: tensors whose content went into a program; when that has changed, the program is stale.
-    copies: made anew where what they were made from has changed.
+    folded: tensors whose content went into a program; if one has changed, the program is stale.
+    copies: refreshed if their source has changed.
     """
 
     def __init__(
@@ -353,7 +354,7 @@ class Weights:
             return True
         if [region.generation for region in self._folded] != self._known:
             return False
-        found = self._look.generations()  # what changes from here on is found by the next call
+        found = self._look.generations()  # the next call finds any later change
         for copy in self._copies:
             copy.refresh()
         self._look.accept(found)

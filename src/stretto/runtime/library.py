@@ -1,4 +1,4 @@
-"""Runs the library calls of a program: ATen operators on memory named by address."""
+"""Library calls of a program: ATen operators that run on memory given by address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POINTER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call with its operands. draws: counts random draws."""
+    """A call with its operands. draws: the counter of random draws; None if the call draws none."""
 
     args: list[object]
     kwargs: dict[str, object]
@@ -34,7 +34,8 @@ class Bound:
 
 
 def bound(call: LibraryCall, operands: Sequence[Operand]) -> Bound:
-    """`operands` are as `LibraryCall.operands` says; tensors have their dims already."""
+    """Bind operands, ordered as in `LibraryCall.operands`, to the arguments of a call; tensors
+    have their final dims."""
     rest = list(operands)
 
     def bind(argument: LibraryArgument) -> object:
@@ -62,12 +63,12 @@ def bound(call: LibraryCall, operands: Sequence[Operand]) -> Bound:
 def run_call(
     call: LibraryCall, operands: Sequence[Operand], begin: Callable[[int], None] | None = None
 ) -> None:
-    """Runs one call; `operands` are as for `bound`, results are written in place.
+    """Run one call; `operands` are as for `bound`, results are written in place.
 
-    A call that draws random numbers counts that in its last result; before the first one `begin`
-    is called with the address of the count.
+    A call that draws random numbers counts that in its last result; before the first draw
+    `begin` is called with the address of the counter.
 
-    Raises a RunError of the class and with the message that the operator raises.
+    Raises a RunError of the class and with the message of the operator's own error.
     """
     _run(call, bound(call, operands), begin)
 
@@ -97,12 +98,13 @@ def _location(source: str) -> SourceLocation | None:
 
 
 def extents(buffer: Buffer) -> tuple[Reg | Size, ...]:
-    """The dims of a buffer that are no numbers."""
+    """Return the dims of a buffer that are not numbers."""
     return tuple(dim for dim in buffer.shape if not isinstance(dim, int))
 
 
 def tensor_at(address: int, buffer: Buffer, dims: Sequence[int]) -> torch.Tensor:
-    """A tensor over memory that somebody else owns. `dims`: what its `extents` are."""
+    """Return a tensor over memory that it does not own. dims: the values of the buffer's
+    `extents`."""
     rest = list(dims)
     shape = [dim if isinstance(dim, int) else rest.pop(0) for dim in buffer.shape]
     if 0 in shape or not address:
@@ -112,7 +114,7 @@ def tensor_at(address: int, buffer: Buffer, dims: Sequence[int]) -> torch.Tensor
 
 
 def number_at(address: int, kind: Reg | Size) -> Number:
-    """A number that the program passes as a double or as an int64_t."""
+    """Read a number that the program passes as a double or as an int64_t."""
     dtype = kind.dtype if isinstance(kind, Reg) else DType.I64
     if dtype.is_float:
         return ctypes.c_double.from_address(address).value
@@ -124,10 +126,10 @@ def number_at(address: int, kind: Reg | Size) -> Number:
 class Draws:
     """The generators from which library calls draw.
 
-    A machine may give up a run and begin anew: a list was full, or the cores are crowded. Then the
-    draws of the first attempt must not count. So their states are kept while a program runs, by
-    the address of its counter of draws, and restored when that begins at 0 again. A run that fails
-    has drawn nothing.
+    A machine may abandon a run and begin again: a list was full, or the cores are busy. Then
+    the draws of the first attempt must not count. So the states of the generators are saved
+    while a program runs, by the address of its counter of draws, and restored if the counter
+    begins at 0 again. A run that fails has drawn nothing.
     """
 
     generators: tuple[str | None, ...]
@@ -143,14 +145,15 @@ class Draws:
         return states_of(self.generators)
 
     def begin(self, counter: int) -> None:
-        """Called before the first draw of each attempt; counter: an address."""
+        """Save or restore the states before the first draw of each attempt; counter: an address."""
         if counter in self.begun:
             restore(self.begun[counter])
         else:
             self.begun[counter] = self.states()
 
     def end(self, addresses: Sequence[int], *, undo: bool) -> None:
-        """A run has ended; its counter of draws is at one of the addresses."""
+        """Forget the saved states of a run that has ended, and restore them if `undo`. addresses:
+        the possible addresses of its counter."""
         for address in addresses if self.begun else ():
             states = self.begun.pop(address, ())
             if undo:
@@ -160,8 +163,8 @@ class Draws:
 class LibraryTable:
     """The callback of a program: `table(number, address of operand pointers)`.
 
-    `runs` counts how often the program called back. Tensors are made anew only where a call finds
-    other memory than the last time: they own none of it.
+    `runs` counts the callbacks. Tensors are reused as long as a call gets the same memory as
+    the last time: they own none of it.
     """
 
     def __init__(self, calls: Sequence[LibraryCall]) -> None:
@@ -169,7 +172,7 @@ class LibraryTable:
         self.runs = 0
         self.draws = Draws.of(calls)
         self._bound: list[tuple[bytes, Bound] | None] = [None] * len(calls)
-        """By number: the pointers of the last time, and what lies there."""
+        """By number of the call: the pointers of the last time, and the operands there."""
 
     def __call__(self, number: int, address: int) -> None:
         self.runs += 1
@@ -191,7 +194,7 @@ class LibraryTable:
 
 
 def _tensors(kinds: Sequence[LibraryOperand], address: int) -> list[Operand]:
-    """What lies at the pointers that a program hands over."""
+    """Return the operands at the pointers that a program passes."""
     pointers = (ctypes.c_void_p * len(kinds)).from_address(address)
     numbers = {
         kind: number_at(p, kind)

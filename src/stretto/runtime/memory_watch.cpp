@@ -1,10 +1,10 @@
-// Tells whether bytes of this process's memory have changed since they were looked at last.
+// Detects changes of bytes of this process's memory since the last look.
 //
-// Linux (6.7 and later) notes which pages are written: a range is registered with userfaultfd in
-// asynchronous write-protect mode, and the ioctl PAGEMAP_SCAN gives the pages that were written and
-// protects them again. A page that was written, or that cannot be tracked, is compared by a hash; of
-// small memory a copy is kept.
-// All functions are called with the GIL held, so that no two run at once.
+// Linux (6.7 and later) records which pages are written: a range is registered with userfaultfd in
+// asynchronous write-protect mode, and the ioctl PAGEMAP_SCAN returns the pages that were written
+// and protects them again. A page that was written, or that cannot be tracked, is compared by a
+// hash; small memory is compared with a copy. All functions are called with the GIL held, so that
+// no two run at the same time.
 
 #include <cstdint>
 #include <cstring>
@@ -22,13 +22,13 @@
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kSmall = 1 << 15;  // comparing so few bytes costs less than asking the system
-constexpr uint64_t kNear = 1 << 18;   // walking over so few bytes costs less than asking again
-constexpr uint64_t kLarge = 1 << 20;  // to be scanned by itself: that walk is faster by the page
+constexpr uint64_t kSmall = 1 << 15;  // up to this, comparing bytes is faster than a system call
+constexpr uint64_t kNear = 1 << 18;   // up to this, scanning a gap is faster than a system call
+constexpr uint64_t kLarge = 1 << 20;  // from this on, a separate scan of a region is faster
 
 // ---- hash ---------------------------------------------------------------------------------------
 
-// Each step is one-to-one in the word that it takes in, and moves every bit: a changed word always
+// Each step is one-to-one in the word that it adds, and moves every bit: a changed word always
 // changes the result, and equal changes of several words do not cancel out.
 uint64_t step(uint64_t sum, uint64_t word) {
   sum = (sum ^ word) * 0x9E3779B97F4A7C15u;
@@ -59,12 +59,12 @@ uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 struct Region {
   const uint8_t* begin;
   uint64_t bytes;
-  uint64_t first = 0, last = 0;  // addresses of the pages that lie wholly inside and are tracked
-  std::vector<uint8_t> copy;     // of what lies before and behind the tracked pages, or of all
-  std::vector<uint64_t> hashes;  // of the tracked pages; without any, of all pages from `begin` on
-  std::vector<std::pair<uint64_t, uint64_t>> written;  // pages that were, not yet compared
-  bool unsure = false;           // of tracked pages: some were written, or are not tracked any more
-  int64_t generation = 0;        // grows when the content has changed
+  uint64_t first = 0, last = 0;  // addresses of the pages that are wholly inside and tracked
+  std::vector<uint8_t> copy;     // the bytes before and after the tracked pages, or all bytes
+  std::vector<uint64_t> hashes;  // of the tracked pages; if there are none, of all from `begin` on
+  std::vector<std::pair<uint64_t, uint64_t>> written;  // pages written, but not yet compared
+  bool unsure = false;           // some tracked pages were written, or are no longer tracked
+  int64_t generation = 0;        // increases when the content has changed
 
   bool tracked() const { return first < last; }
   uint64_t start() const { return reinterpret_cast<uint64_t>(begin); }
@@ -85,7 +85,7 @@ struct Region {
     differs(0, hashes.size());
   }
 
-  // Whether some of these pages have other hashes than before, which are replaced.
+  // Updates the hashes of these pages; true if one has changed.
   bool differs(uint64_t from, uint64_t to) {
     const uint8_t* pages = tracked() ? begin + (first - start()) : begin;
     bool changed = false;
@@ -99,7 +99,7 @@ struct Region {
     return changed;
   }
 
-  // The same for the bytes that a copy is kept of.
+  // Updates the copy; true if its bytes have changed.
   bool copy_differs() {
     uint64_t before = tracked() ? first - start() : copy.size(), behind = copy.size() - before;
     const uint8_t* tail = begin + bytes - behind;
@@ -120,7 +120,7 @@ struct Region {
 
 std::vector<Region*> regions;
 
-// ---- what Linux notes ---------------------------------------------------------------------------
+// ---- pages that Linux tracks --------------------------------------------------------------------
 
 #if defined(__linux__) && defined(__NR_userfaultfd)
 
@@ -147,7 +147,7 @@ struct System {
   pid_t process = 0;
   int faults = -1, pages = -1;
 
-  // A child that was forked has neither the registrations nor the right table of pages.
+  // A forked child has no registrations, and its open pagemap is that of the parent.
   bool renewed() {
     if (process == getpid()) return false;
     if (faults >= 0) close(faults);
@@ -179,8 +179,8 @@ struct System {
     ioctl(faults, kUnregister, &range);
   }
 
-  // Marks those of some regions, in the order of their addresses, that are to be scanned by
-  // themselves. Nothing is protected here, so that pages between them may be anything.
+  // Marks the regions, which are sorted by address, that must be scanned separately. Nothing is
+  // protected here, so the pages between them may be anything.
   void mark_unsure(Region* const* first, Region* const* last) {
     uint64_t place = (*first)->first, end = place;
     for (auto region = first; region != last; ++region) end = later(end, (*region)->last);
@@ -208,7 +208,7 @@ struct System {
     }
   }
 
-  // Gives the written pages to all regions that have them. False: they are not tracked any more.
+  // Adds the written pages to all regions that have them. False: they are no longer tracked.
   bool scan(uint64_t first, uint64_t last) {
     Found found[32];
     while (first < last) {
@@ -252,7 +252,7 @@ void stop_tracking(Region& region) {
   ++region.generation;
 }
 
-// Tracks again what is tracked no more, and looks at all of it: it may have been written meanwhile.
+// Tracks a region again and compares all of it, since it may have been written meanwhile.
 void track_again(Region& region) {
   if (linux_.track(region.first, region.last)) {
     region.written.clear();
@@ -274,8 +274,8 @@ void look_at_tracked(Region& region) {
   region.generation += changed;
 }
 
-// Looks at regions, which are in the order of their addresses. The system is asked once about those
-// that lie near each other.
+// Compares regions, which are sorted by address. One system call serves regions that are near each
+// other.
 void look(Region* const* watched, int64_t count) {
   std::vector<Region*> tracked;
   for (int64_t i = 0; i < count; ++i) {
@@ -307,13 +307,13 @@ void renew() {
 
 extern "C" {
 
-// Whether this system notes which pages are written.
+// True if this system records which pages are written.
 int stretto_watch_tracks() {
   renew();
   return linux_.usable();
 }
 
-// Looks at the bytes for the first time. `may_track`: nobody else can write to this memory.
+// Starts to watch bytes. `may_track`: no other process can write to this memory.
 void* stretto_watch_open(const uint8_t* begin, int64_t bytes, int may_track) {
   renew();
   auto* region = new Region{begin, uint64_t(bytes)};
@@ -344,8 +344,8 @@ void stretto_watch_close(Region* region) {
   delete region;
 }
 
-// Looks at regions, which are in the order of their addresses; their generations grow where bytes
-// have changed. Returns how many of them have another generation than the one that is known.
+// Compares regions, which are sorted by address; their generations increase if bytes have changed.
+// Returns the number of regions whose generation differs from the known one.
 int64_t stretto_watch_look(Region** watched, const int64_t* known, int64_t count) {
   renew();
   int64_t changed = 0;

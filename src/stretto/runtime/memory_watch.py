@@ -1,8 +1,9 @@
-"""Tells whether the memory of tensors was written, by whoever and however.
+"""Detection of writes to the memory of tensors, whatever wrote it.
 
-Version counters of torch miss what is written through `.data`, NumPy, another library, or a fused
-optimizer. `memory_watch.cpp` asks Linux which pages were written, and compares hashes of those, or
-of everything where Linux cannot say. Where no machine code is used at all, the bytes are digested.
+Version counters of torch miss writes through `.data`, NumPy, another library, or a fused
+optimizer. `memory_watch.cpp` gets the written pages from Linux, and compares hashes of
+those, or of all pages if Linux does not track them. If the process runs no machine code,
+the bytes are digested in Python.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from stretto.options import Options
 from stretto.runtime.compiler import Support
 
 _SMALL = 1 << 15
-"""Bytes that are compared faster than the system is asked, as in memory_watch.cpp."""
+"""Number of bytes up to which comparing them is faster than a system call, as in
+memory_watch.cpp."""
 
 
 class Region:
-    """The memory that a tensor lies in, kept alive. `generation` grows when its content changes.
+    """The memory of a tensor, kept alive. `generation` increases when a look finds changed
+    content.
 
     `handle` belongs to memory_watch.cpp; without a library the bytes are digested here.
     """
@@ -50,11 +53,11 @@ class Region:
 
     @property
     def is_tracked(self) -> bool:
-        """Whether the system notes which of its pages are written."""
+        """True if the system records which of its pages are written."""
         return self.library is not None and bool(self.library.stretto_watch_is_tracked(self.handle))
 
     def look(self) -> None:
-        """Digests again what no library looks at."""
+        """Digest the bytes again, if no library watches them."""
         if self.library is None and (digest := self._digested()) != self._digest:
             self._generation, self._digest = self._generation + 1, digest
 
@@ -64,7 +67,7 @@ class Region:
 
 
 class Look:
-    """Some regions, laid out so that one native call looks at all of them."""
+    """Some regions, laid out so that one native call compares all of them."""
 
     def __init__(self, regions: Iterable[Region]) -> None:
         self.regions = tuple(sorted(set(regions), key=lambda region: region.address))
@@ -80,11 +83,11 @@ class Look:
         return [region.generation for region in self.regions]
 
     def accept(self, generations: list[int]) -> None:
-        """Takes the content that the regions had in these generations for known."""
+        """Record the content of the regions in these generations as known."""
         self._known[:] = generations
 
     def finds_changes(self) -> bool:
-        """Whether a region has another content than the known one."""
+        """True if the content of a region differs from the known one."""
         if self._native is not None:
             return self._native(self._handles, self._known, self._count) != 0
         for region in self.regions:
@@ -93,7 +96,8 @@ class Look:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address of the first byte that a tensor's elements lie in, and the number of bytes."""
+    """Return the address of the first byte of a tensor's elements, and the number of bytes up to
+    the last."""
     if tensor.numel() == 0:
         return tensor.data_ptr(), 0
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -104,9 +108,9 @@ _REGIONS: weakref.WeakValueDictionary[tuple[int, int, bool], Region] = weakref.W
 
 
 def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
-    """The region of each tensor, which tensors in the same place share.
+    """Return the region of each tensor; tensors in the same place share one.
 
-    native: by memory_watch.cpp, for programs whose calls are quick.
+    native: use memory_watch.cpp, for programs whose calls are quick.
     """
     library = load(Options()) if native else None
     shared: list[tuple[int, int]] | None = None
@@ -124,12 +128,13 @@ def regions_of(tensors: Sequence[torch.Tensor], native: bool) -> list[Region]:
             trackable = all(end <= first or last <= start for start, end in shared or ())
             region = _REGIONS[key] = Region(tensor, library, trackable)
         found.append(region)
-    Look(known).finds_changes()  # nobody may have looked at them since they were written
+    Look(known).finds_changes()  # updates generations, as they may have been written since
     return found
 
 
 def _shared_memory() -> list[tuple[int, int]]:
-    """The address ranges that other processes may write to: this one's pages do not tell."""
+    """Return the address ranges that other processes may write to, which this process's page table
+    does not show."""
     found: list[tuple[int, int]] = []
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -144,7 +149,7 @@ def _shared_memory() -> list[tuple[int, int]]:
 
 
 def tracks_pages(options: Options) -> bool:
-    """Whether this system notes which pages are written, so that large weights cost no time."""
+    """True if this system records which pages are written, so that large weights cost no time."""
     return bool(load(options).stretto_watch_tracks())
 
 
@@ -156,7 +161,7 @@ def _prepare(library: ctypes.PyDLL) -> None:
     library.stretto_watch_generation.argtypes = [ctypes.c_void_p]
     library.stretto_watch_generation.restype = ctypes.c_int64
     library.stretto_watch_is_tracked.argtypes = [ctypes.c_void_p]
-    # Of stretto_watch_look: no argtypes, the arguments need no conversion.
+    # stretto_watch_look has no argtypes, as its arguments need no conversion.
     library.stretto_watch_look.restype = ctypes.c_int64
 
 
@@ -164,7 +169,7 @@ SUPPORT = Support(Path(__file__).with_name("memory_watch.cpp"), _prepare)
 built, load = SUPPORT.built, SUPPORT.load
 
 
-# ---- How much memory this process may use.
+# ---- Memory limit of this process.
 
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -172,7 +177,8 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 @cache
 def usable_memory(folder: Path = CONTROL_GROUP) -> int:
-    """Bytes: the machine's memory, or less where a container of `folder` has a limit."""
+    """Return the bytes of the machine's memory, or the limit of the container at `folder` if that
+    is less."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:

@@ -1,7 +1,7 @@
-// Whether Python's containers still hold the very objects that they held: as `stretto.frontends.python.guards.guards`
-// asks before each call, without a step of the interpreter for each of them.
+// Checks that Python's containers still hold the same objects, for the guards of a call
+// (`stretto.frontends.python.guards.guards`), without a step of Python's interpreter for each check.
 // All functions are called with the GIL held. Nothing here runs Python code: the keys are strings, and
-// of dicts, lists and sets only what is stored is looked at.
+// only the stored content of dicts, lists and sets is read.
 
 #include <cstdint>
 
@@ -28,14 +28,14 @@ enum Kind : int64_t { kEntry, kDictSize, kListSize, kSetSize, kItem, kFirstPair,
 struct Probe {
   int64_t kind;
   Object subject, key, expected;
-  int64_t place;  // of an entry: where its dict holds it, or one of these
+  int64_t place;  // of an entry: its place in the dict, or one of these
 };
 constexpr int64_t kNotLookedFor = -1, kNowhere = -2;
 
 int64_t number(Object object) { return reinterpret_cast<int64_t>(object); }
 
-// A dict keeps its entries in the order in which they were made, so the entry of a key mostly stays
-// where it was: to look there needs no hash.
+// A dict stores its entries in the order of insertion, so the entry of a key mostly stays
+// in its place: to look there needs no hash.
 bool lies_there(const Probe& probe) {
   if (probe.place < 0) return false;
   intptr_t place = probe.place;
@@ -70,7 +70,7 @@ bool holds(Probe& probe, intptr_t& place) {
       return python.dict_next(probe.subject, &place, &key, &value) && key == probe.key &&
              value == probe.expected;
     }
-    case kVersion:  // of a class: `key` is where it has it
+    case kVersion:  // of a class: `key` is the offset of the version in it
       return *reinterpret_cast<const uint32_t*>(static_cast<const char*>(probe.subject) + number(probe.key)) ==
              static_cast<uint32_t>(number(probe.expected));
     case kWord:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stretto.runtime.compiler import Support, python_functions
 
-# probes.cpp: struct Python, in its order.
+# In the order of `struct Python` in probes.cpp.
 _PYTHON_FUNCTIONS = (
     "PyDict_GetItemWithError",
     "PyDict_Next",
@@ -23,14 +23,15 @@ _PYTHON_FUNCTIONS = (
 
 
 NOT_LOOKED_FOR = -1
-"""The place of an entry in its dict, before it was looked for."""
+"""Place of an entry in its dict before the first search."""
 
 
 class ProbeTable:
-    """Probes, laid out for native code. Called, it says whether all of them find what they expect.
+    """Probes, laid out for native code. A call returns True if all of them find the expected
+    objects.
 
-    rows: kind, subject, key, expected, as in probes.cpp. kept: the objects that the rows name by
-    their addresses.
+    rows: kind, subject, key, expected, as in probes.cpp. kept: the objects whose addresses are
+    in the rows, to keep them alive.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ProbeTable:
 
 
 def _prepare(library: ctypes.PyDLL) -> None:
-    # Of stretto_probes_hold: no argtypes, the arguments need no conversion.
+    # stretto_probes_hold has no argtypes, as its arguments need no conversion.
     library.stretto_probes_configure(python_functions(_PYTHON_FUNCTIONS))
 
 

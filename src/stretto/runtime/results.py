@@ -17,13 +17,13 @@ from stretto.ir.failure import Stop, unpacked_detail
 from stretto.lowering.lazy import memory_order
 
 FIRST_CAPACITY = 64
-"""Items that a list of unknown length has room for at first."""
+"""First capacity, in items, of a list of unknown length."""
 
 GROWTH = 4
-"""A list that was full gets so many times the room."""
+"""Factor by which the capacity of a list that was full grows."""
 
 SMALL_ELEMENTS = 1 << 9
-"""Elements that a result may keep alive beyond its own."""
+"""Largest number of elements of memory that a result keeps alive even if it is much smaller."""
 
 Result = torch.Tensor | list[torch.Tensor]
 
@@ -33,7 +33,8 @@ NO_SIZES: Mapping[str, int] = {}
 
 
 def item_shape(buffer: Buffer, sizes: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
-    """The dims of a buffer that are known at the call; of a list that grows those of an item.
+    """Return the dims of a buffer that are known at the call; for a list that grows, those of an
+    item.
 
     sizes: the values of symbols, by the names of their registers.
     """
@@ -46,7 +47,7 @@ def grows(buffer: Buffer) -> bool:
 
 
 def first_capacities(buffers: Iterable[tuple[int, Buffer]]) -> dict[int, int]:
-    """How many items the lists among numbered buffers have room for at first, by number."""
+    """Return the first capacity, in items, of each list among numbered buffers, by number."""
     return {
         number: buffer.shape[0] if isinstance(buffer.shape[0], int) else FIRST_CAPACITY
         for number, buffer in buffers
@@ -61,10 +62,10 @@ def result(
     places: Mapping[Reg, int],
     sizes: Mapping[str, int] = NO_SIZES,
 ) -> Result:
-    """One result. `memory` holds its buffer; the value of register r is scalars[places[r]], that of
-    a symbol in `sizes`, by the name of its register.
+    """Return one result. `memory` is that of its buffer; the value of register r is
+    scalars[places[r]], that of a symbol is in `sizes`, by the name of its register.
 
-    What the memory has room for beyond the result is not kept alive: dynamic results are copies.
+    Dynamic results are copies, so that memory beyond them is not kept alive.
     """
     match output:
         case OutputList(buffer, length):
@@ -88,25 +89,25 @@ def result(
 
 
 def first_rows(memory: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """The first rows of memory that nothing else uses: the memory itself, unless it is much larger
-    than the result."""
+    """Return the first rows of memory that nothing else uses: the memory itself, resized, unless
+    it is much larger than the result."""
     if is_kept(memory.shape[0], shape[0], shape[1:]):
         return memory.resize_(shape)
     return memory.view(-1)[: prod(shape)].clone().view(shape)
 
 
 def is_kept(room: int, rows: int, row: tuple[int, ...]) -> bool:
-    """Whether a result of so many rows may keep memory for `room` alive."""
+    """True if a result of `rows` rows may keep memory for `room` rows alive."""
     return 2 * rows >= room or room * prod(row) <= SMALL_ELEMENTS
 
 
-# ---- How a run can end: the numbers that printed programs use and the runtime reads.
+# ---- Status codes of runs, which printed programs write and the runtime reads.
 #
 # The C++ side is enum Status of abi.h.
 
 
 class Status(IntEnum):
-    """`detail` of a stop says more: which list, how many bytes, ..."""
+    """The end of a run; the `detail` of a stop adds a number: of the list, of bytes, ..."""
 
     OK = 0
     LIST_FULL = 1
@@ -125,15 +126,15 @@ class Status(IntEnum):
 
 
 DECIDED_BY_ORDER = frozenset({Status.ASSERTION, Status.INDEX, Status.TOO_DEEP, Status.STACK_FULL})
-"""Of iterations that run on units of their own, another one may stop the run so than the first one
-that would in eager."""
+"""Failures whose order depends on timing: in a parallel loop a later iteration may fail before the
+one that would fail first in eager."""
 
 
-# ---- What is raised when a run ends early.
+# ---- Errors of runs that end early.
 
 
 class ProgramStopped(RunError):
-    """A program ended early. `detail` is what abi.h says for the status: which list, ..."""
+    """A program ended early. `detail` is as in abi.h for the status: the number of the list, ..."""
 
     def __init__(self, status: Status, detail: int, message: str, remedy: str | None) -> None:
         super().__init__(message, remedy=remedy)
@@ -145,18 +146,18 @@ class ProgramStopped(RunError):
 
 
 class DeadlockError(RunError):
-    """Every unit that is not done waits for a step that will not come."""
+    """Every unit that is not done waits for a step that is never published."""
 
 
 def stopped(status: Status, detail: int, max_depth: int, arena_bytes: int) -> ProgramStopped:
-    """The error for a status, with its message and remedy."""
+    """Return the error for a status, with its message and remedy."""
     message, remedy = _explain(status, detail, max_depth, arena_bytes)
     return ProgramStopped(status, detail, message, remedy)
 
 
 def too_large(what: str, nbytes: int, limit: int, sizes: str) -> RunError:
-    """The error for a call with sizes that need more memory than there is; nothing of it was
-    taken."""
+    """Return the error for a call whose sizes need more memory than is available; nothing was
+    allocated."""
     gib = 2**30
     needed = "more than 2**63 bytes" if nbytes >= 2**63 - 1 else f"{nbytes / gib:.1f} GiB"
     return RunError(
@@ -166,7 +167,7 @@ def too_large(what: str, nbytes: int, limit: int, sizes: str) -> RunError:
 
 
 def explained(stop: ProgramStopped, stops: Sequence[Stop]) -> Exception:
-    """What a run raises that ended early: for a check that does not hold, its own error."""
+    """Return the exception for a run that ended early: for a check that failed, its own error."""
     if stop.status not in (Status.ASSERTION, Status.INDEX):
         return stop
     number, detail = unpacked_detail(stop.detail)
@@ -179,7 +180,7 @@ def _explain(
     recursion = "check that the recursion reaches its base case"
     match status:
         case Status.LIST_FULL:
-            return f"list {detail} is longer than the room made for it", None
+            return f"list {detail} is longer than its capacity", None
         case Status.ARENA_FULL:
             room = f"{arena_bytes / 2**20:.0f} MiB"
             return f"the intermediate values of the program need more than {room}", recursion
@@ -196,7 +197,7 @@ def _explain(
         case Status.STUCK:
             unit, step = divmod(detail, 1 << 40)
             return f"a wait for unit {unit} to reach step {step} took too long", (
-                "see that nothing else keeps the machine busy; if so, please report this"
+                "check that nothing else keeps the machine busy; if nothing does, please report it"
             )
         case Status.NO_THREADS:
             return f"the system allows only {detail} worker threads", (

@@ -1,10 +1,10 @@
-"""Sizes that are known at the call: read from the inputs, and what follows from them.
+"""Sizes that are known at the call: symbols read from the inputs, and formulas over them.
 
 A program with symbolic sizes is called with the values of its symbols, in the order of
-`ProgramInterface.symbols`. `InputSizes.read` takes them from the shapes of the inputs and checks
-nothing, for callers who have compared the shapes already; `bound` checks everything, which takes
-about 0.2 us more for each input. Formulas over
-symbols, such as the shapes of results, become Python functions once, when the program is loaded.
+`ProgramInterface.symbols`. `InputSizes.read` takes them from the shapes of the inputs and
+checks nothing, for callers that have compared the shapes already; `bound` checks
+everything, which takes about 0.2 us more for each input. Formulas over symbols, such as the
+shapes of results, become Python functions once, when the program is loaded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Values = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class InputSizes:
-    """The symbols of a program, and where its inputs have them.
+    """The symbols of a program, and the dims of its inputs that have them.
 
-    read: the values, as the first dim says that is the symbol itself; nothing is checked. fitting:
-    the values, or None for inputs that do not fit.
+    read: returns the value of each symbol, from the first dim that is the symbol itself;
+    nothing is checked. fitting: returns the values, or None for inputs that do not fit.
     """
 
     symbols: tuple[Symbol, ...]
@@ -49,15 +49,15 @@ class InputSizes:
         object.__setattr__(self, "fitting", _function("t", self._checked(sources), {}))
 
     def _source(self, symbol: Symbol) -> str:
-        """The first input, and the dim of it, that is the symbol, as Python text."""
+        """Return the first dim of an input that is the symbol itself, as Python text."""
         for number, buffer in enumerate(self.inputs):
             for dim, size in enumerate(buffer.shape):
                 if isinstance(size, Size) and size.symbol == symbol:
                     return f"t[{number}].shape[{dim}]"
-        raise AssertionError(f"the size {symbol} is no dim of an input")
+        raise AssertionError(f"no dim of an input is the size {symbol}")
 
     def _checked(self, sources: Sequence[str]) -> str:
-        """An expression that compares all shapes and ranges."""
+        """Return an expression that compares all shapes and ranges."""
         formulas = Formulas(self.symbols)
         tests = [f"len(t) == {len(self.inputs)}"]
         for number, (symbol, source) in enumerate(zip(self.symbols, sources, strict=True)):
@@ -69,8 +69,8 @@ class InputSizes:
         return f"{_tuple(formulas.names)} if {' and '.join(tests)} else None"
 
     def bound(self, tensors: Sequence[torch.Tensor]) -> Values:
-        """The values. Raises RunError for inputs that do not fit each other, the program, or the
-        ranges of its symbols."""
+        """Return the values. Raises RunError for inputs that do not fit each other, the program,
+        or the ranges of its symbols."""
         try:
             found = self.fitting(tensors)
         except IndexError:  # too few dims
@@ -78,7 +78,7 @@ class InputSizes:
         return self._explained(tensors) if found is None else found
 
     def _explained(self, tensors: Sequence[torch.Tensor]) -> Values:
-        """The same, slowly, with the reason where they do not fit."""
+        """Same as `bound`, but slowly, with the reason if they do not fit."""
         sizes: Sizes = {}
         for buffer, tensor in zip(self.inputs, tensors, strict=True):
             if len(buffer.shape) != tensor.dim():
@@ -92,19 +92,19 @@ class InputSizes:
         return [sizes[symbol] for symbol in self.symbols]
 
     def registers(self, values: Values) -> dict[str, int]:
-        """The values by the names of the registers that hold them."""
+        """Return the values by the names of the registers that hold them."""
         return {
             size_name(symbol.name): value
             for symbol, value in zip(self.symbols, values, strict=True)
         }
 
     def shown(self, values: Values) -> str:
-        """The values for messages."""
+        """Return the values as text for messages."""
         return shown_sizes(self.symbols, values)
 
 
 def shown_sizes(symbols: Sequence[Symbol], values: Values) -> str:
-    """`n = 3, m = 4`."""
+    """Return text like `n = 3, m = 4`."""
     pairs = zip(symbols, values, strict=True)
     return ", ".join(f"{symbol} = {value}" for symbol, value in pairs)
 
@@ -114,7 +114,7 @@ def shown_sizes(symbols: Sequence[Symbol], values: Values) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A number of a Python text: formulas are evaluated in these to become one."""
+    """A number as Python text: evaluating a formula with these returns its text."""
 
     text: str
 
@@ -138,7 +138,7 @@ def _operand(value: _Text | int) -> str:
 
 
 def _function(parameters: str, result: str, known: Mapping[str, object]) -> Any:
-    """The function of these parameters that gives what the text says."""
+    """Return the function of these parameters whose result is the expression `result`."""
     return eval(f"lambda {parameters}: {result}", dict(known))
 
 
@@ -148,7 +148,7 @@ def _tuple(texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Makes functions of the values of symbols."""
+    """Compiles formulas over symbols to functions of their values."""
 
     symbols: tuple[Symbol, ...]
 
@@ -169,9 +169,9 @@ class Formulas:
         return _operand(Size.of(size).evaluate(names.__getitem__, largest))
 
     def allocate(self, buffers: Sequence[Buffer], limit: int) -> Callable[..., list[torch.Tensor]]:
-        """A function of the values that makes memory for the buffers.
+        """Return a function of the values that allocates memory for the buffers.
 
-        It raises RunError where they need more than `limit` bytes, and takes none.
+        It raises RunError if they need more than `limit` bytes, and then allocates none.
         """
         total = Size()
         known: dict[str, object] = {"empty": torch.empty_strided, "large": advise_large}
@@ -200,7 +200,7 @@ class Formulas:
 
 
 def _steps(dims: Sequence[int | Size]) -> list[int | Size]:
-    """Row-major strides as torch has them: a dim without elements counts as one."""
+    """Return row-major strides like torch's: a dim without elements counts as one."""
     steps: list[int | Size] = []
     step: int | Size = 1
     for dim in reversed(dims):

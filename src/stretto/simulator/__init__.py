@@ -1,7 +1,7 @@
-"""Predicts how long a DeviceProgram runs on a device that need not be there.
+"""Predicts the run time of a DeviceProgram on a device that need not be present.
 
-`devices` has the figures of devices, `control` walks the control tree, `work` says what a task
-costs, `channel` shares bandwidth among the units, `simulate` runs the program event by event, and
-`result` says what the run was made of: segments, the critical path, stretches; `launches` what it
-would take with a launch per kernel.
+`devices` has the figures of devices, `control` walks the control tree, `work` estimates
+tasks, `channel` shares bandwidth among the units, `simulate` runs the program event by
+event, and `result` analyses the run: segments, the critical path, stretches; `launches`
+estimates it with one launch per kernel.
 """

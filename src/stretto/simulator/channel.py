@@ -1,8 +1,9 @@
-"""Bandwidth that units share: each of n transfers under way gets the same rate.
+"""Bandwidth that units share: each of n current transfers gets the same rate.
 
-The time of a channel's own clock is the bytes that every transfer has got so far. A transfer of b
-bytes ends when that clock has gone on by b, whoever comes and goes meanwhile, so the transfers
-under way stand in one heap and nothing is computed again when their number changes.
+The clock of a channel is the number of bytes that a transfer has got since the start. A
+transfer of b bytes ends when the clock has advanced by b, even if other transfers start or
+end meanwhile, so the current transfers are in one heap and nothing is recomputed when their
+number changes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from math import inf
 
 @dataclass(slots=True)
 class Channel:
-    """total: bytes per second of all transfers together. each: the most that one of them gets.
+    """A shared rate. total: bytes per second of all transfers together. each: the most that one of
+    them gets.
 
-    What is transferred may be anything that is shared so, as arithmetic. Equal transfers that begin
-    together are one entry with their number.
+    Anything shared in this way can be transferred, such as arithmetic. Equal transfers that
+    begin together are one entry with their number.
     """
 
     total: float
@@ -29,27 +31,28 @@ class Channel:
 
     @property
     def rate(self) -> float:
-        """Bytes per second of each transfer under way."""
+        """Bytes per second of each current transfer."""
         return min(self.each, self.total / max(self.under_way, 1))
 
     @property
     def next_end(self) -> float:
-        """When the next transfer ends, if no other one begins."""
+        """Time when the next transfer ends, if no other one begins; infinite if there is none."""
         if not self.ends:
             return inf
         return max(self.now, self.now + (self.ends[0][0] - self.progress) / self.rate)
 
     def begin(self, now: float, unit: int, nbytes: float, count: int = 1) -> None:
-        """A transfer of a unit; or `count` of them, of so many bytes each."""
+        """Begin a transfer of a unit, or `count` of them, of `nbytes` each."""
         self._advance(now)
         self.under_way += count
         heappush(self.ends, (self.progress + nbytes, unit, count))
 
     def end(self, now: float) -> int:
-        """Ends the next transfer, or those that began with it, at `next_end`; gives its unit."""
+        """End the next transfer, with those that began together with it, at `next_end`; return its
+        unit."""
         reached, unit, count = self.ends[0]
         self._advance(now)
-        # Rounding must not let the clock stand before what has ended.
+        # Rounding must not leave the clock before a transfer that has ended.
         self.progress = max(self.progress, reached)
         heappop(self.ends)
         self.under_way -= count

@@ -1,7 +1,8 @@
-"""The way of one run through a control tree: its leaves, in the order in which units come to them.
+"""The path of one run through a control tree: its leaves, in the order in which units reach
+them.
 
-All units take the same way, so it is found once. Registers that follow from numbers and sizes are
-computed; what a run reads from memory is not known, and `Choices` decide in its place.
+All units take the same path, so it is computed once. Registers that depend only on numbers
+and sizes are computed; values read from memory are not known, so `Choices` decide instead.
 """
 
 from __future__ import annotations
@@ -24,35 +25,36 @@ from stretto.errors import ScheduleError
 from stretto.ir.sizes import Size, Symbol, usual_value
 
 MOST_VISITS = 200_000
-"""Leaves that a simulated run comes to, at most."""
+"""Largest number of leaves that a simulated run reaches."""
 MOST_DEPTH = 64
-"""Activations of a function in each other where registers say that there are more to come."""
+"""Largest number of nested activations of a function, if registers decide its recursion."""
 
 
 class Choices(Protocol):
-    """Decides what only the values of a run decide."""
+    """Decides branches and loops that depend on values read from memory."""
 
     def arm(self, node: If[Schedule], seconds: tuple[float, float], ends: tuple[bool, bool]) -> int:
-        """Which arm is taken: 0 for `then`. seconds: estimates of both. ends: which of them must
-        not be taken, since recursion would not end."""
+        """Return the arm to take: 0 for `then`, 1 for `orelse`. seconds: estimates of both. ends:
+        True for an arm that must not be taken, since the recursion would not end."""
         ...
 
     def goes_on(self, node: Loop[Schedule], done: int) -> bool:
-        """Whether a loop has another iteration after so many."""
+        """True if a loop has another iteration after `done` of them."""
         ...
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        """Control takes this way, as registers and sizes say: the arm, or whether the loop goes
-        on."""
+        """Called when registers and sizes decide: `way` is the arm, or 1 if the loop continues and
+        0 if not."""
         ...
 
     def enters(self, iteration: int | None) -> None:
-        """What follows is decided in that iteration of a parallel loop; None: behind the loop."""
+        """Called when an iteration of a parallel loop begins, to which the next decisions belong;
+        None: after the loop."""
         ...
 
     @property
     def depth(self) -> int:
-        """The activations of a recursive function in each other."""
+        """Largest number of nested activations of a recursive function."""
         ...
 
 
@@ -80,7 +82,7 @@ class Assumed:
 
 @dataclass(slots=True)
 class Asked:
-    """Decides as others do, and counts what had to be decided; the bounds of a `for` count once."""
+    """Delegates the decisions, and counts them; the bounds of a `for` count once."""
 
     choices: Choices
     count: int = 0
@@ -106,9 +108,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Units run the leaf `schedule`, which is number `leaf` of the program's text. registers: those
-    whose values are known, behind the leaf's own statements. owner: the unit whose iteration of a
-    parallel loop it is part of; None where all units come to it."""
+    """A run of the leaf `schedule`, which has the number `leaf` in the program's text. registers:
+    those whose values are known, after the leaf's own statements. owner: the unit whose
+    iteration of a parallel loop it belongs to; None if all units run it."""
 
     leaf: int
     schedule: Schedule
@@ -117,7 +119,7 @@ class Visit:
 
 
 class _NoMemory:
-    """What is read from memory is not known."""
+    """A memory that cannot be read, for expressions without loads."""
 
     def elements(self, buffer: Buffer) -> int:
         return self._refuse()
@@ -136,8 +138,8 @@ _NO_MEMORY = _NoMemory()
 
 
 def leaf_numbers(program: DeviceProgram) -> tuple[dict[int, int], list[str]]:
-    """Number of each leaf, by its node's identity, and what leaves are called: the control around
-    them, and the number."""
+    """Return the number of each leaf, by its node's identity, and the titles of leaves: the
+    control around them, and the number."""
     numbers: dict[int, int] = {}
     titles: list[str] = []
 
@@ -164,7 +166,7 @@ def leaf_numbers(program: DeviceProgram) -> tuple[dict[int, int], list[str]]:
 
 
 class Walk:
-    """The way through a program; `visits` gives the leaves. leaf: estimated seconds of one."""
+    """The path through a program; `visits` yields its leaves. leaf: estimates a leaf's seconds."""
 
     def __init__(
         self,
@@ -192,14 +194,14 @@ class Walk:
         }
 
     def visits(self) -> Iterator[Visit]:
-        """Raises ScheduleError for a run that comes to too many leaves, or whose recursion does not
-        end."""
+        """Yield the leaves. Raises ScheduleError for a run that reaches too many, or whose
+        recursion does not end."""
         return self._call("main", dict(self._sizes))
 
     def _call(self, name: str, registers: dict[str, Number]) -> Iterator[Visit]:
         if self._active.count(name) > MOST_DEPTH:
             raise ScheduleError(
-                f"the recursion of {name} does not end on the way that the simulator takes",
+                f"the recursion of {name} does not end on the path that the simulator takes",
                 remedy="simulate it with a depth of 1, or a part of it",
             )
         self._active.append(name)
@@ -241,7 +243,7 @@ class Walk:
         self._count += 1
         if self._count > MOST_VISITS:
             raise ScheduleError(
-                f"the run comes to more than {MOST_VISITS:,} leaves of the program",
+                f"the run reaches more than {MOST_VISITS:,} leaves of the program",
                 remedy="simulate it with fewer trips of its loops, or smaller inputs",
             )
         for statement in schedule.statements:
@@ -254,7 +256,7 @@ class Walk:
         bounds = self._value(node.start, registers), self._value(node.stop, registers)
         if bounds[0] is not None and bounds[1] is not None:
             for done, position in enumerate(range(int(bounds[0]), int(bounds[1]), node.step)):
-                if not node.parallel:  # of which a unit knows its own iterations only
+                if not node.parallel:  # else a unit has recorded only its own iterations
                     self._choices.passes(node, 1)
                 registers[node.index.name] = position
                 yield from self._iteration(node, done, registers)
@@ -271,7 +273,7 @@ class Walk:
     def _iteration(
         self, node: For[Schedule], done: int, registers: dict[str, Number]
     ) -> Iterator[Visit]:
-        """An iteration behind `done` others."""
+        """Walk iteration number `done`, from 0, of a loop."""
         if not node.parallel:
             yield from self._node(node.body, registers)
             return
@@ -299,12 +301,12 @@ class Walk:
         return not self._is_too_deep(node.body) and self._choices.goes_on(node, done)
 
     def _is_too_deep(self, node: Node[Schedule]) -> bool:
-        """Whether a node leads back to a function that is as deep in itself as it may be."""
+        """True if a node calls, directly or not, a function that has reached its largest depth."""
         found = {callee for name in called(node) for callee in (name, *self._reached[name])}
         return any(self._active.count(name) >= self._choices.depth for name in found)
 
     def _value(self, expr: Expr, registers: Mapping[str, Number]) -> Number | None:
-        """The value of an expression; None where it depends on what is not known."""
+        """Return the value of an expression; None if it depends on unknown values."""
         needed = _needed(expr)
         if needed is None or not needed <= registers.keys():
             return None
@@ -319,7 +321,7 @@ class Walk:
 
 @lru_cache(maxsize=4096)
 def _needed(expr: Expr) -> frozenset[str] | None:
-    """The registers and sizes that an expression needs; None for one that reads memory."""
+    """Return the registers and sizes that an expression needs; None if it reads memory."""
     if any(True for _ in loads(expr)):
         return None
     atoms = list(expr_atoms(expr))
@@ -327,19 +329,20 @@ def _needed(expr: Expr) -> frozenset[str] | None:
     return frozenset(registers | {size_name(a.name) for a in atoms if isinstance(a, Symbol)})
 
 
-# ---- The way that a real run took: what its branches and loops decided.
+# ---- The path of a recorded run: the decisions of its branches and loops.
 #
-# The decisions hold for programs of the same model with other units and on other machines, where
-# these have the same branches and loops; those that a program itself knows the way of may differ.
+# The decisions are valid for programs of the same model with other units and on other machines, if
+# these have the same branches and loops; those that a program decides by its own registers may
+# differ.
 
 
 ANY_DEPTH = 1_000_000
 
 
 class Recorded:
-    """Repeats the decisions of each branch and loop, in their order; each has its node's title, the
-    way, and the unit that decided so. All units decide alike, but in iterations of parallel loops,
-    of which each had its own, in turn."""
+    """Repeats the recorded decisions of each branch and loop, in their order; each has its node's
+    title, the decision, and the unit that made it. All units decide alike, except in iterations
+    of parallel loops, of which each unit runs its own, in turn."""
 
     depth = ANY_DEPTH
 
@@ -359,29 +362,30 @@ class Recorded:
 
     def passes(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         if (title(node), self._unit) in self._decisions and self._next(node) != way:
-            raise _misfit(f"{title(node)} goes another way here")
+            raise _misfit(f"{title(node)} is decided differently here")
 
     def enters(self, iteration: int | None) -> None:
         self._unit = 0 if iteration is None else iteration % self._units
 
     def require_end(self) -> None:
-        """Raises ScheduleError where the run went on at a branch or loop that was come to."""
-        for name, unit in self._met:  # other units, whose decisions nobody asked, decided alike
+        """Raise ScheduleError if the recorded run has more decisions of a branch or loop that was
+        reached."""
+        for name, unit in self._met:  # the unused decisions of other units are the same
             if self._decisions[name, unit]:
-                raise _misfit(f"it came to {name} more often")
+                raise _misfit(f"it reached {name} more often")
 
     def _next(self, node: If[Schedule] | Loop[Schedule]) -> int:
         name = title(node)
         self._met.add((name, self._unit))
         if (name, self._unit) not in self._decisions:
-            raise _misfit(f"it never came to {name}")
+            raise _misfit(f"it never reached {name}")
         if not self._decisions[name, self._unit]:
-            raise _misfit(f"it came to {name} less often")
+            raise _misfit(f"it reached {name} less often")
         return self._decisions[name, self._unit].popleft()
 
 
 def _misfit(reason: str) -> ScheduleError:
     return ScheduleError(
-        f"the run that is followed does not fit to this program: {reason}",
-        remedy="simulate it without following a run, with a number of trips",
+        f"the recorded run does not fit this program: {reason}",
+        remedy="simulate it without a recorded run, with a number of trips",
     )

@@ -1,5 +1,5 @@
-"""What devices can do, from their data sheets and, for memory and caches, from measurements that
-others have published; everything else is an estimate, as comments say."""
+"""Figures of devices, from their data sheets and, for memory and caches, from published
+measurements; all other figures are estimates, as comments state."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _Costs = TypeVar("_Costs", bound=CostModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Rates are per second and of the whole device; `_seconds` are seconds, `_bytes` bytes.
+    """The figures of a device. Rates are per second and of the whole device; `_seconds` are
+    seconds, `_bytes` bytes.
 
-    units: multiprocessors of a GPU, cores of a CPU; a program may have fewer or more of them.
+    units: multiprocessors of a GPU, cores of a CPU; a program may use fewer or more of them.
     trusts_estimates: the kernels' own estimates are for this device, so a task computes for
-    `Kernel.seconds`; otherwise for what its operations take at `efficiency` of the peak.
+    `Kernel.seconds`; otherwise for the time of its operations at `efficiency` of the peak.
     """
 
     name: str
@@ -33,19 +34,20 @@ class Device:
     half_flops: float
     """f16 and bf16 operations of products on tensor cores."""
     functions: float
-    """Scalar functions of pointwise work, as tanh or a division."""
+    """Scalar functions of pointwise work, such as tanh or a division."""
     memory_bandwidth: float
     """Rate that reads of all units together reach."""
     unit_bandwidth: float
-    """What one unit alone can draw from memory or from the shared cache."""
+    """Rate at which one unit alone can read from memory or from the shared cache."""
     on_chip_bandwidth: float = inf
-    """What one unit reads from its own shared memory."""
+    """Rate at which one unit reads from its own shared memory."""
     kept_registers: int = 0
-    """Bytes of a unit's registers that may hold weights over a loop, beside what the loop needs."""
+    """Bytes of a unit's registers that may hold weights over a loop, in addition to the registers
+    that the loop needs."""
     kept_shared: int = 0
-    """The same of its shared memory."""
+    """Bytes of a unit's shared memory that may hold weights over a loop."""
     cache_bytes: int
-    """The last cache that all units share."""
+    """Size of the last cache that all units share."""
     cache_bandwidth: float
     efficiency: float = 1.0
     trusts_estimates: bool = False
@@ -56,25 +58,25 @@ class Device:
     latency_seconds: float = 0.0
     """The first loads of a task, and those of a register statement."""
     wait_seconds: float
-    """From a signal until a unit that waits for it goes on."""
+    """From a signal until a waiting unit continues."""
     wake_seconds: float = 0.0
     """From the start of a launch until units other than the first begin."""
     launch_seconds: float = 0.0
-    """From the call until the first unit begins; on a GPU a library call costs one, too."""
+    """From the call until the first unit begins; on a GPU a library call also costs this."""
     next_launch_seconds: float = 0.0
     """From the end of a launch until the next one begins, which the host has enqueued meanwhile."""
     call_seconds: float
-    """The least that a library call takes."""
+    """Least time of a library call."""
     target: str = ""
-    """What the CUDA machine compiles for; empty for a CPU."""
+    """The architecture that the CUDA machine compiles for; empty for a CPU."""
 
     @property
     def has_tf32(self) -> bool:
-        """Whether its tensor cores take f32 numbers, as TF32; the peak is three `tensor_flops`."""
+        """True if its tensor cores multiply f32 as TF32; that peak is three `tensor_flops`."""
         return self.tensor_flops != self.flops
 
     def peak(self, dtype: DType, on_tensor_cores: bool) -> float:
-        """Operations per second on numbers of `dtype`."""
+        """Return the operations per second on numbers of `dtype`."""
         if dtype is DType.F64:
             return self.double_flops
         if not on_tensor_cores:
@@ -83,30 +85,28 @@ class Device:
 
 
 REACHED = 0.88
-"""Of the bandwidth of a data sheet, the part that copies and reads of large tensors reach: others
-have published 3.0 of 3.35 TB/s for an H100 and 4.3 of 4.8 for machines like the H200."""
+"""Part of a data sheet's bandwidth that copies and reads of large tensors reach: published are 3.0
+of 3.35 TB/s for an H100 and 4.3 of 4.8 for machines like the H200."""
 CACHE_REACHED = 2 / 3
-"""Of what the second-level cache has by its width and clock, the part that reads reach: 2.16 of
-3.1 TB/s on a V100 (Jia et al., table 3.1)."""
+"""Part of the second-level cache's bandwidth by width and clock that reads reach: 2.16 of 3.1 TB/s
+on a V100 (Jia et al., table 3.1)."""
 
-# Latencies of GPUs are estimates. Waits: two trips through the second-level cache, which take
-# about 200 cycles each (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via
-# Microbenchmarking", 2018, table 3.1: 193 for V100), and the polling between. Tensor cores give
-# f32 products as three products of TF32, so `tensor_flops` is a third of the peak of TF32. A unit
-# alone draws about three times its share of the bandwidth. Scalar functions: 16 a cycle and
-# multiprocessor (CUDA C++ Programming Guide, throughput of native arithmetic instructions), and
-# several instructions beside. Shared memory gives 128 bytes a cycle (CUDA C++ Programming Guide:
-# 32 banks of 4 bytes), of the clock that the peak of f32 has. Launches follow each other no faster
-# than the host enqueues them, some 2 us each. Weights: 136 of 256 KiB of registers are what ptxas
-# leaves to them in recurrent models; of shared memory all that a block may have (CUDA C++
-# Programming Guide, "Technical Specifications per Compute Capability") without 32 KiB that Triton
-# needs as a rule.
+# Latencies of GPUs are estimates. Waits: two trips through the second-level cache, which take about
+# 200 cycles each (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
+# 2018, table 3.1: 193 for V100), and the polling in between. Tensor cores compute f32 products as
+# three products of TF32, so `tensor_flops` is a third of the peak of TF32. A unit alone reads about
+# three times its share of the bandwidth. Scalar functions: 16 per cycle and multiprocessor (CUDA
+# C++ Programming Guide, throughput of native arithmetic instructions), and several other
+# instructions for each. Shared memory delivers 128 bytes per cycle (CUDA C++ Programming Guide: 32
+# banks of 4 bytes), at the clock of the f32 peak. Launches follow each other no faster than the
+# host enqueues them, some 2 us each. Weights: 136 of 256 KiB of registers are what ptxas leaves for
+# them in recurrent models; of shared memory, everything that a block may have (CUDA C++ Programming
+# Guide, "Technical Specifications per Compute Capability") except 32 KiB that Triton usually needs.
 
 H200 = Device(
-    # NVIDIA H200 SXM data sheet: 67 TFLOPS f32, 34 f64, 989 TF32 and 1,979 f16 with sparsity
-    # (half without), 141 GB at 4.8 TB/s. NVIDIA H100 architecture white paper: 132
-    # multiprocessors, 50 MB of second-level cache. Its bandwidth is what others have published for
-    # an H100, 5.5 to 5.7 TB/s.
+    # NVIDIA H200 SXM data sheet: 67 TFLOPS f32, 34 f64, 989 TF32 and 1,979 f16 with sparsity (half
+    # without), 141 GB at 4.8 TB/s. NVIDIA H100 architecture white paper: 132 multiprocessors, 50 MB
+    # of second-level cache. Its bandwidth is that published for an H100, 5.5 to 5.7 TB/s.
     name="h200",
     units=132,
     flops=67e12,
@@ -133,7 +133,7 @@ H200 = Device(
 )
 
 H100 = replace(
-    # NVIDIA H100 SXM data sheet: as the H200, but for 80 GB at 3.35 TB/s.
+    # NVIDIA H100 SXM data sheet: same as the H200, except for 80 GB at 3.35 TB/s.
     H200,
     name="h100",
     memory_bandwidth=REACHED * 3.35e12,
@@ -257,8 +257,8 @@ MI300X = Device(
 
 CPU = Device(
     # A core complex of AMD's EPYC 9004: 32 MB of third-level cache for 8 cores; a socket has 12
-    # channels of DDR5-4800, 460.8 GB/s (data sheet). Arithmetic is what kernels estimate of
-    # themselves; the third-level cache is part of that, too. `cpu_device` fills in the rest.
+    # channels of DDR5-4800, 460.8 GB/s (data sheet). Arithmetic takes what kernels estimate for
+    # themselves, which includes the third-level cache. `cpu_device` fills in the rest.
     name="cpu:1",
     units=1,
     flops=220e9,
@@ -282,7 +282,8 @@ NAMES = (*GPUS, "cpu:N")
 
 
 def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
-    """A CPU of so many cores, of which tasks, waits and wakes take what a machine's costs say."""
+    """Return a CPU of `cores` cores whose tasks, waits and wakes take the times of a machine's
+    costs."""
     return replace(
         CPU,
         name=f"cpu:{cores}",
@@ -303,12 +304,12 @@ def cpu_device(cores: int, costs: CostModel = HOST_COSTS) -> Device:
 
 
 _PRODUCTS = {"h200": H200, "h100": H100, "a100": A100, "v100": V100, "rtx 4090": RTX4090}
-"""Words of NVIDIA's names of GPUs."""
+"""Words in NVIDIA's names of GPUs."""
 
 
 def gpu_like(name: str, capability: tuple[int, int]) -> Device:
-    """The device that an NVIDIA GPU of this name is or, for one that has no figures here, the one
-    with figures that is built most like it."""
+    """Return the device of an NVIDIA GPU's name or, if there are no figures for it, the one with
+    the most similar architecture."""
     words = " ".join(re.findall(r"[a-z0-9]+", name.lower()))
     for product, device in _PRODUCTS.items():
         if f" {product} " in f" {words} ":
@@ -321,8 +322,8 @@ def gpu_like(name: str, capability: tuple[int, int]) -> Device:
 
 
 def device_for(costs: CostModel, units: int) -> Device:
-    """The device that choices between programs are simulated on: the GPU or CPU that the costs are
-    those of."""
+    """Return the device on which choices between programs are simulated: the GPU or CPU that the
+    costs are for."""
     return GPUS.get(costs.gpu, H200) if costs.uniform else cpu_device(units, costs)
 
 
@@ -340,8 +341,8 @@ _LATENCIES = ("start_seconds", "stage_seconds", "latency_seconds", "wait_seconds
 
 
 def costs_on(device: Device, costs: _Costs) -> _Costs:
-    """The costs of a GPU machine, which are for one device, on another one: rates as the units'
-    shares differ, latencies as the device has them."""
+    """Return the costs of a GPU machine, which are for one device, converted to another: rates by
+    the ratio of the units' shares, latencies as the device has them."""
     usual = GPUS.get(costs.gpu, H200)
     figures = {name: getattr(device, name) for name in _LATENCIES}
     figures["shared_bytes"] = device.cache_bytes
@@ -353,7 +354,8 @@ def costs_on(device: Device, costs: _Costs) -> _Costs:
 
 
 def find_device(name: str, costs: CostModel = HOST_COSTS) -> Device:
-    """The device of a name. costs: of the CPU machine. Raises ValueError for another name."""
+    """Return the device of a name. costs: of the CPU machine. Raises ValueError for an unknown
+    name."""
     if name in GPUS:
         return GPUS[name]
     if match := re.fullmatch(r"cpu:([1-9]\d*)", name):

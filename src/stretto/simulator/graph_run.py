@@ -1,11 +1,11 @@
-"""A simulated run of a graph of launches: kernels side by side, event by event.
+"""Simulated run of a graph of launches: kernels side by side, event by event.
 
-A node is ready some time after all that it waits for has ended. The device takes ready nodes in the
-order in which they were enqueued, one after the other, and places their blocks where there is room:
-threads, registers, shared memory. Blocks of a node that has come later wait until all of the one
-before it have their place, as on a GPU whose kernels are of one priority. All blocks that run share
-the arithmetic of the device, the bandwidth of its memory and that of its cache, equally, each up to
-what one multiprocessor has.
+A node is ready some time after all nodes that it waits for have ended. The device takes
+ready nodes in the order in which they were enqueued, one after the other, and places their
+blocks where there is room: threads, registers, shared memory. Blocks of a later node wait
+until all of the previous one are placed, as on a GPU whose kernels are of one priority. All
+running blocks share the arithmetic of the device, the bandwidth of its memory and that of
+its cache, equally, each up to what one multiprocessor has.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from stretto.simulator.work import TENSOR_TEMPLATE, Known, Residency, Works
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a node needs and does: `blocks` thread blocks, each with `needs`.
+    """Resources and work of a node: `blocks` thread blocks, each with `needs`.
 
-    overhead: seconds of a block in which it neither computes nor moves bytes. compute: seconds of
-    arithmetic of all blocks, were they on one multiprocessor. operations: how many these are, where
-    that is known. memory_bytes, cache_bytes: that all blocks move.
+    overhead: seconds of a block in which it neither computes nor moves bytes. compute: seconds
+    of arithmetic of all blocks on one multiprocessor. operations: their number, 0 if not known.
+    memory_bytes, cache_bytes: moved by all blocks.
     """
 
     blocks: int
@@ -52,7 +52,7 @@ class Profile:
     operations: float = 0.0
 
     def is_memory_bound(self, device: Device) -> bool:
-        """Whether its bytes take longer than its arithmetic, on the whole device."""
+        """True if its bytes take longer than its arithmetic, on the whole device."""
         moving = self.memory_bytes / device.memory_bandwidth
         moving += self.cache_bytes / device.cache_bandwidth
         return moving > self.compute / device.units
@@ -60,9 +60,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GraphCosts:
-    """gap: from the end of a node until one that waits for it begins. join: so much more where it
-    waits for a node of another stream. enqueue: from the start of a node until the device takes the
-    next ready one. begin: until the first node begins."""
+    """Overheads of a graph, in seconds. gap: from the end of a node until one that waits for it
+    begins. join: added to the gap if that waits for a node of another stream. enqueue: from the
+    start of a node until the device takes the next ready one. begin: until the first node
+    begins."""
 
     gap: float
     join: float
@@ -71,21 +72,21 @@ class GraphCosts:
 
 
 def captured_costs(device: Device) -> GraphCosts:
-    """Of a graph that was captured. All of it is an estimate, as what it is derived from: half of
-    what launches on a stream take, since the host has no part in it."""
+    """Return the costs of a captured graph. All of them are estimates, like the figures they are
+    derived from: half of those of launches on a stream, since the host has no part in it."""
     later = device.next_launch_seconds
     return GraphCosts(later / 2, later / 4, later / 8, device.launch_seconds)
 
 
 def launched_costs(device: Device) -> GraphCosts:
-    """Of launches that the host enqueues on streams one by one."""
+    """Return the costs of launches that the host enqueues on streams one by one."""
     later = device.next_launch_seconds
     return GraphCosts(later, later / 4, later, device.launch_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRun:
-    """seconds: of the run. starts, ends: of each node."""
+    """A simulated run; times in seconds. seconds: of the run. starts, ends: of each node."""
 
     seconds: float
     starts: tuple[float, ...]
@@ -95,13 +96,14 @@ class GraphRun:
 def run_graph(
     profiles: Sequence[Profile], arrangement: Arrangement, device: Device, costs: GraphCosts
 ) -> GraphRun:
-    """A run of the nodes with these profiles, as they are arranged."""
+    """Simulate a run of the nodes with these profiles, in the given arrangement."""
     return _GraphSimulator(profiles, arrangement, device, costs).run()
 
 
 @dataclass(slots=True)
 class _Blocks:
-    """Blocks of a node that began together. parts: what of their work has not ended."""
+    """Blocks of a node that began together. parts: number of their resources whose work has not
+    ended."""
 
     node: int
     count: int
@@ -184,7 +186,7 @@ class _GraphSimulator:
             self.work(number, now)
 
     def take(self, now: float) -> None:
-        """Takes the first of the ready nodes, if the device may take one just now."""
+        """Take the first of the ready nodes, if the device may take one now."""
         if not self.ready:
             return
         if now < self.free_at:
@@ -245,20 +247,21 @@ class _GraphSimulator:
                 self.at(now + later, self.READY, follower)
 
 
-# ---- Profiles of the nodes of a graph of launches: what each needs of a device, and does on it.
+# ---- Profiles of the nodes of a graph of launches: the resources that each needs, and its work.
 #
-# A launch of one kernel is as many blocks as units have tasks of it, and does what its tasks do.
-# Other launches, whose units wait for each other, and control nodes of the host are simulated by
-# themselves: they hold the whole device for so long. Library calls are estimated from their
-# operands by the table of `library_kernels.py`. A launch that was compiled says what a block of
-# it needs; everything else has the needs in `ASSUMED`, which are assumptions.
+# A launch of one kernel has as many blocks as units have tasks of it, and does the work of its
+# tasks. Other launches, whose units wait for each other, and control nodes of the host are
+# simulated separately: they occupy the whole device for that time. Library calls are estimated from
+# their operands by the table of `library_kernels.py`. A compiled launch reports the needs of its
+# blocks; everything else has the needs in `ASSUMED`, which are assumptions.
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What is assumed of kernels that nobody has compiled here.
+    """Assumed needs of kernels that have not been compiled.
 
-    product, other: what a block needs of a kernel that multiplies matrices, and of any other one.
+    product, other: the needs of a block of a kernel that multiplies matrices, and of any other
+    one.
     """
 
     product: BlockNeeds
@@ -272,8 +275,8 @@ ASSUMED = Assumptions(
 
 
 class Profiler:
-    """Makes the profiles of a plan's actions in the plan's order, in which buffers come into the
-    cache. compiled: what a block of a launch needs, by the `id` of the launch."""
+    """Makes the profiles of a plan's actions; call it in the plan's order, in which buffers enter
+    the cache. compiled: the needs of a block of a launch, by the `id` of the launch."""
 
     def __init__(
         self,
@@ -298,7 +301,8 @@ class Profiler:
         return self._kernel(kernel, len(items), self._compiled.get(id(launch)))
 
     def kernel(self, kernel: Kernel, units: int) -> Profile:
-        """A kernel as a launch of its own, whose tasks are dealt over so many units."""
+        """Return the profile of a kernel as a separate launch, whose tasks are shared among
+        `units` units."""
         return self._kernel(self._works.kernel(kernel.name), units, None)
 
     def library(self, library: Library) -> Profile:
@@ -309,13 +313,13 @@ class Profiler:
         return replace(made, cache_bytes=made.cache_bytes + found.near)
 
     def whole(self, seconds: float) -> Profile:
-        """What holds the whole device for so long."""
+        """Return the profile of something that occupies the whole device for some seconds."""
         limits = limits_of(self._device)
         needs = BlockNeeds(limits.threads, limits.registers // limits.threads)
         return Profile(self._device.units, needs, seconds)
 
     def _alone(self, launch: Launch) -> float:
-        """Seconds of a launch by itself, without the beginning."""
+        """Return the seconds of a launch by itself, without the launch overhead."""
         trips = Assumed(self._costs.unknown_trips)
         kept = kept_in_loops(launch.program, self._device, self._costs)
         run = simulate(launch.program, self._device, trips, self._costs, kept)
@@ -327,7 +331,7 @@ class Profiler:
         blocks = min(units, tasks)
         products = any(stage.template.name == TENSOR_TEMPLATE for stage in kernel.stages)
         default = ASSUMED.product if products else ASSUMED.other
-        # Of all tasks a unit has at most so many, one after the other.
+        # A unit runs at most ceil(tasks / blocks) tasks, one after the other.
         overhead = work.overhead * -(-tasks // blocks)
         operations = sum(self._costs.work(stage.operator) for stage in kernel.stages)
         made = Profile(blocks, needs or default, overhead, work.compute * tasks,
@@ -335,7 +339,8 @@ class Profiler:
         return self._moving(made, work.moved, tasks)
 
     def _moving(self, profile: Profile, moved: Sequence[tuple[str, float]], tasks: int) -> Profile:
-        """The profile with the bytes that tasks move, by where they lie just then."""
+        """Return the profile with the bytes that tasks move, from memory or from the cache at this
+        point."""
         missing = self._residency.touch(moved, tasks)
         far = sum(nbytes for name, nbytes in moved if name in missing) * tasks
         near = sum(nbytes for name, nbytes in moved if name not in missing) * tasks
@@ -343,9 +348,9 @@ class Profiler:
 
 
 def guarded(profile: Profile, taken: float, device: Device) -> Profile:
-    """A launch that returns at once where its guards do not hold, as it is on average. taken: how
-    often they hold, from 0 to 1. What each block takes to look at them is **an estimate**: as long
-    as the first load of a task."""
+    """Return the average profile of a launch that returns at once if its guards do not hold.
+    taken: fraction of runs in which they hold, from 0 to 1. The time of each block to read them
+    is **an estimate**: that of the first load of a task."""
     return replace(
         profile,
         overhead=device.latency_seconds + taken * profile.overhead,

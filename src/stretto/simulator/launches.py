@@ -1,10 +1,12 @@
-"""What a program would take if each kernel were a launch of its own, beside what it takes as one.
+"""Estimate of a program with one launch per kernel, to compare it with the program as one
+launch.
 
-In one launch units wait for those that they need, and control flow is in the launch. As launches of
-their own, kernels have all units at once, and nobody waits within them; but each begins only when
-the one before has ended entirely, by as much later as launches follow each other, and what only
-values decide is read by the host first. (Rammer, section 2, calls these costs of scheduling in two
-layers; Cocktailer, section 2, those of control flow on the host.)
+In one launch, units wait for the units that they need, and control flow is in the launch.
+With a launch per kernel, kernels have all units at once, and nothing waits inside them; but
+each begins only after the previous one has ended entirely, delayed by the gap between
+launches, and the host first reads the values that decide control. (Rammer, section 2, calls
+these costs of scheduling in two layers; Cocktailer, section 2, those of control flow on the
+host.)
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from stretto.simulator.result import Simulation
 from stretto.simulator.simulate import simulate
 
 LEAST_GAIN = 0.05
-"""The part of a stretch's time that launches of its own must save."""
+"""Least part of a stretch's time that a launch per kernel must save."""
 
 Ways = tuple[float, float]
 """Seconds in one launch, and with a launch per kernel."""
@@ -29,8 +31,8 @@ Ways = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """A run with a launch per kernel. seconds: of the run. count: of the launches. reads: decisions
-    that the host waits for. stretches: seconds that each leaf adds, by its title."""
+    """A run with a launch per kernel. seconds: of the run. count: of the launches. reads:
+    decisions that the host waits for. stretches: seconds that each leaf adds, by its title."""
 
     seconds: float
     count: int
@@ -38,8 +40,8 @@ class Launches:
     stretches: Mapping[str, float]
 
     def faster(self, whole: Simulation, device: Device) -> dict[str, Ways]:
-        """The leaves that run once and would take less time as launches of their own, by title.
-        Such a stretch needs a launch more before it, and one behind it."""
+        """Return the leaves that run once and would take less time with a launch per kernel, by
+        title. Such a stretch needs one more launch before it and one after it."""
         more = 2 * device.next_launch_seconds
         found: dict[str, Ways] = {}
         for stretch in whole.stretches:
@@ -55,7 +57,8 @@ def launch_per_kernel(
     choices: Choices | None = None,
     costs: CostModel = HOST_COSTS,
 ) -> Launches:
-    """A simulated run of a verified program, each of whose kernels is a launch. As `simulate`."""
+    """Simulate a run of a verified program in which each kernel is a launch. Arguments are those
+    of `simulate`."""
     chosen = Asked(choices or Assumed(costs.unknown_trips))
     gap = max(device.next_launch_seconds - device.stage_seconds, 0.0)
     run = simulate(by_kernel(program), replace(device, wait_seconds=gap), chosen, costs)
@@ -66,13 +69,15 @@ def launch_per_kernel(
 
 
 def read_seconds(device: Device) -> float:
-    """What it takes until the host has read a number from the device and launched what follows."""
+    """Return the time until the host has read a number from the device and launched the next
+    kernel."""
     return 2 * device.launch_seconds
 
 
 def by_kernel(program: DeviceProgram) -> DeviceProgram:
-    """The program with the tasks of each kernel dealt over all units, and a wait of all units for
-    all others behind it. It is for simulation: buffers may share memory that is still needed."""
+    """Return the program with the tasks of each kernel shared among all units, and a barrier of
+    all units after it. It is only for simulation: buffers may share memory that is still
+    needed."""
     return replace(program, tree=map_tree(program.tree, _by_kernel))
 
 
@@ -95,7 +100,7 @@ def _by_kernel(leaf: Schedule) -> Schedule:
 
 
 def _kernels(program: DeviceProgram) -> list[int]:
-    """How many kernels each leaf has, by the numbers of `leaf_numbers`."""
+    """Return the number of kernels of each leaf, in the order of `leaf_numbers`."""
     found: dict[int, int] = {}
     numbers, titles = leaf_numbers(program)
     for function in program.tree.functions:

@@ -1,17 +1,17 @@
-"""What kernels of torch's libraries take on a GPU: a roofline with a table of efficiencies.
+"""Run times of kernels of torch's libraries on a GPU: a roofline with a table of efficiencies.
 
-A call takes as long as its arithmetic, at a part of the peak of the units that it uses, or as its
-bytes, whichever is more. **All figures of `KERNELS` are estimates; nothing was measured here.**
-They follow what is published of large problems: cuBLAS reaches 0.7 to 0.85 of the peak of tensor
-cores with f16 and bf16 and 0.85 to 0.9 of that of f32 arithmetic, cuDNN's implicit products about
-0.6 where there are many channels, and FlashAttention-2, which torch calls, 0.35 (H100) to 0.7
-(A100) of the peak (Dao 2023; Shah et al. 2024). What small problems lose follows from three things:
-there are fewer tiles than units, a tile that is not full is computed in full,
-and a short sum has no time to fill the pipeline (`ramp`).
+A call takes as long as its arithmetic, at a part of the peak of the units that it uses, or
+as its bytes, whichever is more. **All figures of `KERNELS` are estimates; nothing was
+measured here.** They follow what is published for large problems: cuBLAS reaches 0.7 to
+0.85 of the peak of tensor cores with f16 and bf16 and 0.85 to 0.9 of that of f32
+arithmetic, cuDNN's implicit products about 0.6 with many channels, and FlashAttention-2,
+which torch calls, 0.35 (H100) to 0.7 (A100) of the peak (Dao 2023; Shah et al. 2024). Small
+problems lose for three reasons: there are fewer tiles than units, a tile that is not full
+is computed in full, and a short sum has no time to fill the pipeline (`ramp`).
 
-f32 numbers are multiplied as torch is set: products in f32 and convolutions in TF32 unless
-`torch.backends.cuda.matmul.allow_tf32` and `torch.backends.cudnn.allow_tf32` say otherwise. Our own
-kernels always sum three products of TF32, which is as accurate as f32.
+f32 numbers are multiplied as torch is configured: products in f32 and convolutions in TF32
+unless `torch.backends.cuda.matmul.allow_tf32` and `torch.backends.cudnn.allow_tf32` are set
+otherwise. Our own kernels always sum three products of TF32, which is as accurate as f32.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from stretto.ir.types import DType
 from stretto.simulator.devices import Device
 from stretto.simulator.occupancy import BlockNeeds
 
-# ---- What a library call does, by its operator and the shapes of its operands: an estimate,
-# since the library chooses its kernels itself.
+# ---- Work of a library call, by its operator and the shapes of its operands: an estimate, since
+# the library chooses its kernels itself.
 
 
 _MATRIX = {"mm": 0, "bmm": 0, "matmul": 0, "linear": 0, "mv": 0, "addmm": 1, "baddbmm": 1}
-"""Products of matrices, and which argument is the left one."""
+"""Products of matrices, with the number of the left argument."""
 _CONVOLUTIONS = ("convolution", "conv1d", "conv2d", "conv3d", "cudnn_convolution")
 _ATTENTION = "scaled_dot_product_attention"
 
 
 class Kind(Enum):
-    """What a call computes, as far as it decides which kernels of the library do so."""
+    """The kind of computation of a call, which decides the kernels that the library uses."""
 
     PRODUCT = "product"
     CONVOLUTION = "convolution"
@@ -50,8 +50,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LibraryWork:
-    """operations: of the whole call. results: elements that it makes. depth: how many products
-    each of them sums; 0 for a call that multiplies no matrices."""
+    """The work of a call. operations: of the whole call. results: elements of the result. depth:
+    products summed for each element; 0 for a call that multiplies no matrices."""
 
     operations: float
     results: int
@@ -60,7 +60,7 @@ class LibraryWork:
 
 
 def library_work(call: LibraryCall, costs: CostModel) -> LibraryWork:
-    """The work of a call; a multiplication and an addition are two operations."""
+    """Return the work of a call; a multiplication and an addition are two operations."""
     name = call.target.removeprefix("aten.").split(".")[0].lstrip("_")
     results = max((costs.points(out.shape) for out in call.outs), default=1)
     left = call.args[_MATRIX[name]] if name in _MATRIX else None
@@ -83,12 +83,12 @@ def library_work(call: LibraryCall, costs: CostModel) -> LibraryWork:
 class LibraryKernel:
     """Kernels of one kind for one kind of numbers.
 
-    efficiency: of the peak, for problems that are large in every dim. ramp: the length of a sum at
-    which half of that is reached. tile: results along either dim that are computed together, on a
-    multiprocessor or on several that hand over what they load; smaller ones are taken where there
-    would be fewer of them than units. needs: of a block. passes: how often the largest operand and
-    the result are moved beyond the once that is counted for all, since the library brings images
-    into another layout and back.
+    efficiency: part of the peak, for problems that are large in every dim. ramp: the length of
+    a sum at which half of that is reached. tile: results along either dim that are computed
+    together, on a multiprocessor or on several that share their loads; smaller ones are used if
+    there would be fewer of them than units. needs: of a block. passes: additional moves of the
+    largest operand and the result, beyond the one that is counted for all, since the library
+    converts images to another layout and back.
     """
 
     efficiency: float
@@ -116,22 +116,22 @@ KERNELS = {
     (Kind.ATTENTION, "single"): LibraryKernel(0.5, 32, 64, _LARGE),
     (Kind.ATTENTION, "double"): LibraryKernel(0.3, 32, 64, _USUAL),
 }
-"""By what they compute, and on which numbers; `numbers_of` says which of them a call is."""
+"""By kind and number format; `numbers_of` returns the format of a call."""
 
 LEAST_TILE = 64
-"""The smallest tile along either dim."""
+"""Smallest tile along either dim."""
 ELEMENTS = 1024
-"""Results of a block of any other kernel, which computes at `Device.functions`."""
+"""Results per block of any other kernel, which computes at `Device.functions`."""
 LEAST_DEPTH = 128
-"""Products whose sums are as long are cut along them, too, where there are fewer tiles than
-units; a second kernel then adds the parts."""
+"""Least length of the partial sums of a product. If there are fewer tiles than units, longer sums
+are split; a second kernel then adds the parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryEstimate:
-    """blocks, needs: of its main kernel. overhead: seconds in which nothing is computed. compute:
-    seconds of all its arithmetic on one multiprocessor. moved: bytes by buffer name. near: bytes
-    that it draws from the cache beyond those. operations: of the call."""
+    """Estimate of a call. blocks, needs: of its main kernel. overhead: seconds in which nothing is
+    computed. compute: seconds of all its arithmetic on one multiprocessor. moved: bytes by
+    buffer name. near: additional bytes that it reads from the cache. operations: of the call."""
 
     blocks: int
     needs: BlockNeeds
@@ -142,7 +142,8 @@ class LibraryEstimate:
     operations: float
 
     def seconds(self, device: Device) -> float:
-        """By itself, with all operands in memory, without the overhead."""
+        """Return the seconds of the call by itself, with all operands in memory, without the
+        overhead."""
         units = min(self.blocks, device.units)
         nbytes = sum(count for _, count in self.moved)
         bandwidth = min(device.memory_bandwidth, device.unit_bandwidth * units)
@@ -151,7 +152,7 @@ class LibraryEstimate:
 
 
 def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> LibraryEstimate:
-    """What a call takes on a GPU."""
+    """Return the estimate of a call on a GPU."""
     work = library_work(call, costs)
     moved = {buffer.name: _nbytes(buffer, costs) for buffer in {*call_buffers(call), *call.outs}}
     start = device.start_seconds + device.latency_seconds
@@ -185,8 +186,8 @@ def library_estimate(call: LibraryCall, device: Device, costs: CostModel) -> Lib
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """count: of a call's results. length: of the sums of each. nbytes: that all of them load.
-    waste: operations on full tiles, for each one on results."""
+    """The tiles of a call. count: of its results. length: of the sums of each. nbytes: loaded by
+    all of them. waste: ratio of operations on full tiles to operations on results."""
 
     count: int
     length: int
@@ -195,8 +196,8 @@ class _Tiles:
 
 
 def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles:
-    """Tiles as large as there are enough of for all units. A tile of an attention is so many rows
-    of queries, which are all multiplied with all keys and values."""
+    """Return the largest tiles of which there are enough for all units. A tile of an attention is
+    a number of rows of queries, which are all multiplied with all keys and values."""
     rows, side = work.kind is Kind.ATTENTION, tile
     while side > LEAST_TILE and work.results < side * (work.depth if rows else side) * device.units:
         side //= 2
@@ -204,13 +205,13 @@ def _tiles(tile: int, work: LibraryWork, dtype: DType, device: Device) -> _Tiles
     count = max(-(-work.results // (side * across)), 1)
     length = max(int(work.operations / (4 * max(work.results, 1))), 1) if rows else work.depth
     nbytes = float(count * length * (2 * across if rows else 2 * side) * dtype.itemsize)
-    # Products of few rows are the business of kernels that compute no full tiles of them.
+    # Products of few rows have their own kernels, which do not compute full tiles.
     waste = min(count * side * across / max(work.results, 1), 2.0)
     return _Tiles(count, length, nbytes, waste)
 
 
 def numbers_of(kind: Kind, dtype: DType, device: Device) -> str:
-    """What the multiplications of a call are done in, as torch is set now."""
+    """Return the number format in which a call multiplies, as torch is configured now."""
     if dtype is DType.F64:
         return "double"
     if dtype in (DType.F16, DType.BF16):
@@ -233,7 +234,7 @@ def _peak(numbers: str, device: Device) -> float:
 
 
 def _images(call: LibraryCall) -> tuple[str, str]:
-    """The image that a convolution reads, and its result."""
+    """Return the names of the image that a convolution reads, and of its result."""
     image = call.args[0]
     assert isinstance(image, Buffer)
     return image.name, call.outs[0].name

@@ -1,8 +1,9 @@
-"""What thread blocks need of a multiprocessor, and what it has: threads, registers, shared memory.
+"""Resources of a multiprocessor that thread blocks need: threads, registers, shared memory.
 
-The figures of devices are those of the CUDA C++ Programming Guide, "Technical Specifications per
-Compute Capability"; those of MI300X are of AMD's CDNA 3 white paper (512 KB of vector registers, 64
-KB of local memory, and 32 waves of 64 threads for each compute unit).
+The figures of devices are those of the CUDA C++ Programming Guide, "Technical
+Specifications per Compute Capability"; those of MI300X are of AMD's CDNA 3 white paper (512
+KB of vector registers, 64 KB of local memory, and 32 waves of 64 threads for each compute
+unit).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stretto.simulator.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class UnitLimits:
-    """What one multiprocessor has for the blocks that it holds at once."""
+    """Resources of one multiprocessor for the blocks that it holds at the same time."""
 
     threads: int
     registers: int
@@ -35,7 +36,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class BlockNeeds:
-    """What one block needs. registers: of each of its threads."""
+    """Resources that one block needs. registers: of each of its threads."""
 
     threads: int
     registers: int
@@ -46,12 +47,14 @@ class BlockNeeds:
         return self.threads, self.threads * self.registers, self.shared_bytes, 1
 
     def per_unit(self, limits: UnitLimits) -> int:
-        """How many such blocks one multiprocessor holds; one at least, which is slow then."""
+        """Return the number of such blocks that one multiprocessor holds; at least 1, even for one
+        that does not fit."""
         pairs = zip(unit_amounts(limits), self.amounts(), strict=True)
         return max(min(has // needs for has, needs in pairs if needs), 1)
 
     def share(self, limits: UnitLimits) -> float:
-        """The part of a multiprocessor that one block takes, of what it takes most of."""
+        """Return the part of a multiprocessor that one block takes, by the resource that it needs
+        most of."""
         pairs = zip(unit_amounts(limits), self.amounts(), strict=True)
         return min(max(needs / has for has, needs in pairs), 1.0)
 
@@ -61,13 +64,13 @@ def unit_amounts(limits: UnitLimits) -> tuple[int, int, int, int]:
 
 
 def limits_of(device: Device) -> UnitLimits:
-    """The limits of a device; those of an H200 where it has none of its own."""
+    """Return the limits of a device; those of an H200 if it has no figures."""
     return LIMITS.get(device.name, _HOPPER)
 
 
 class Room:
-    """What is free of all multiprocessors of a device, taken together: a block is not placed on
-    one of them, so the room for it may in truth be in pieces."""
+    """Free resources of all multiprocessors of a device, added up: blocks are not placed on single
+    ones, so the free room for a block may be fragmented in reality."""
 
     def __init__(self, device: Device) -> None:
         self._limits = limits_of(device)
@@ -75,13 +78,13 @@ class Room:
         self._free = [amount * device.units for amount in unit_amounts(self._limits)]
 
     def fits(self, needs: BlockNeeds, running: int) -> int:
-        """How many more such blocks could begin, where so many of them run."""
+        """Return the number of further blocks that could begin while `running` of them run."""
         most = needs.per_unit(self._limits) * self._units - running
         pairs = zip(self._free, self._capped(needs), strict=True)
         return max(min(most, *(free // need for free, need in pairs if need)), 0)
 
     def take(self, needs: BlockNeeds, count: int) -> None:
-        """Takes room for blocks; a negative count gives it back."""
+        """Take room for blocks; a negative count returns it."""
         for kind, need in enumerate(self._capped(needs)):
             self._free[kind] -= need * count
 

@@ -1,16 +1,19 @@
-"""What the units of a GPU keep on chip over a loop, estimated without printing the program.
+"""Weights that the units of a GPU keep on chip over a loop, estimated without printing the
+program.
 
-Choices between plans are made before anything is printed. A persistent kernel loads weights that a
-loop reads in every iteration once, and keeps them in registers and shared memory; launches of their
-own read them again each time. So a comparison that leaves that out favours launches.
+Choices between plans are made before anything is printed. A persistent kernel loads weights
+that a loop reads in every iteration once, and keeps them in registers and shared memory;
+separate launches read them again each time. So a comparison without this estimate favours
+launches.
 
-Assumed is: weights are the constants that a task reads at positions which its number decides. A
-unit keeps those of a kernel of which it has one task in every iteration of the innermost loop
-around, the smallest kernels first, as far as they fit into `Device.kept_registers` and, behind
-them, `Device.kept_shared`; in a recursive function all activations are iterations. Inner loops have
-room before outer ones. Products on tensor cores, which load their factors step by step, keep
-nothing. The printer counts by blocks of loads, and ptxas may have fewer registers; what came of
-both is known once a program is compiled.
+Assumptions: weights are the constants that a task reads at positions that depend only on
+its number. A unit keeps those of a kernel of which it has one task in every iteration of
+the innermost enclosing loop, the smallest kernels first, as long as they fit into
+`Device.kept_registers` and, after them, `Device.kept_shared`; in a recursive function all
+activations are iterations. Inner loops have priority over outer ones. Products on tensor
+cores, which load their factors step by step, keep nothing. The printer counts by blocks of
+loads, and ptxas may have fewer registers; the actual outcome is known only after the
+program is compiled.
 """
 
 from __future__ import annotations
@@ -29,13 +32,14 @@ from stretto.simulator.devices import Device
 from stretto.simulator.work import TENSOR_TEMPLATE, Kept, KeptPart, Known, Works
 
 LEAST_BYTES = 2048
-"""Of a unit, in registers. Less of a kernel is not kept."""
+"""Least number of bytes of a kernel's constants that a unit keeps."""
 
 
 def kept_in_loops(
     program: DeviceProgram, device: Device, costs: CostModel, works: Works | None = None
 ) -> Kept:
-    """What units keep of each kernel's constants. works: of the program's kernels, where known."""
+    """Return what units keep of each kernel's constants. works: those of the program's kernels, if
+    computed already."""
     if not device.kept_registers:
         return {}
     found = _Estimate(program, device, works or Works(program.kernels, device, costs), costs)
@@ -48,7 +52,7 @@ def kept_in_loops(
 
 @dataclass(slots=True)
 class _Estimate:
-    """kept: by kernel."""
+    """The estimate of one program. kept: by kernel."""
 
     program: DeviceProgram
     device: Device
@@ -57,13 +61,13 @@ class _Estimate:
     kept: dict[str, KeptPart] = field(default_factory=dict[str, KeptPart])
 
     def node(self, node: Node[Schedule]) -> int:
-        """Bytes that the loops in a node keep; of loops one after the other the most."""
+        """Return the bytes that the loops in a node keep; of loops in sequence the maximum."""
         inner = max(map(self.node, children(node)), default=0)
         return self.keep(list(_iteration(node)), inner) if is_loop(node) else inner
 
     def keep(self, schedules: list[Schedule], taken: int) -> int:
-        """Keeps what one iteration reads, beside so many bytes that inner loops keep; the bytes of
-        all."""
+        """Keep the constants that one iteration reads, in addition to `taken` bytes that inner
+        loops keep; return the bytes of all."""
         counts = Counter(name for schedule in schedules for name in schedule.kernels)
         wanted: list[tuple[float, str, dict[str, float]]] = []
         for name, count in counts.items():
@@ -84,7 +88,8 @@ class _Estimate:
         return self.device.kept_registers + self.device.kept_shared
 
     def constants(self, kernel: Kernel) -> dict[str, float]:
-        """The bytes of each constant that the only task of a unit reads."""
+        """Return the bytes of each constant that a kernel's task reads, if each unit has at most
+        one task; else none."""
         registers = Known({}, self.costs.unknown_trips)
         if kernel.call is not None or task_count(kernel, registers) > self.program.units:
             return {}
@@ -98,13 +103,13 @@ class _Estimate:
 
 
 def _is_fixed(access: Access) -> bool:
-    """Whether it is of a constant, at positions that nothing but iteration variables decide."""
+    """True if it accesses a constant, at positions that depend only on iteration variables."""
     atoms = (atom for index in access.index for atom in index.atoms())
     return access.buffer.kind == "constant" and all(isinstance(atom, Var) for atom in atoms)
 
 
 def _iteration(loop: Node[Schedule]) -> Iterator[Schedule]:
-    """The leaves that run in every iteration of a loop, and in no inner one."""
+    """Yield the leaves that run in every iteration of a loop, and in no inner loop."""
     for child in children(loop):
         yield from _leaves(child)
 
@@ -118,7 +123,7 @@ def _leaves(node: Node[Schedule], *, branches: bool = False) -> Iterator[Schedul
 
 
 def _recurs(program: DeviceProgram, function: TreeFunction[Schedule]) -> bool:
-    """Whether a function may call itself, maybe through others."""
+    """True if a function may call itself, directly or through others."""
     pending, seen = [function.name], set[str]()
     while pending:
         body = program.tree.function(pending.pop()).body

@@ -1,9 +1,9 @@
-"""What a simulated run was made of, and why it took as long as it did.
+"""Composition of a simulated run, and the reasons for its time.
 
-Every unit's time is cut into segments without gaps. The critical path is found from its end: before
-a task of a unit stands that unit's segment before it; before the end of a wait, the unit that was
-waited for. Its links add up to the time of the run, so what bounds the run, or a leaf of
-the program, is what most of that time was spent on.
+Every unit's time is cut into segments without gaps. The critical path is found from its
+end: a task of a unit is preceded by that unit's previous segment; the end of a wait by the
+unit that was waited for. Its links add up to the time of the run, so a run, or a leaf of
+the program, is bound by what most of that time was spent on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 
 
 class Bound(StrEnum):
-    """What time is spent on."""
+    """Activities that time is spent on."""
 
     COMPUTE = "compute"
     BANDWIDTH = "bandwidth"
@@ -29,7 +29,7 @@ WORK = (Bound.COMPUTE, Bound.BANDWIDTH)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Who ended a wait: `unit` published at `time`, behind its first `segments` segments."""
+    """The end of a wait: `unit` published at `time`, after its first `segments` segments."""
 
     time: float
     unit: int
@@ -38,10 +38,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a unit did from `start` to `end`; before `ready` a task only begins.
+    """Activity of a unit from `start` to `end`; before `ready` a task only begins.
 
-    kernel: its number in the program, and `task` the task; -1 where it is none. leaf: the leaf of
-    the program's text. cause: of a wait.
+    kernel: its number in the program, and `task` the task's; -1 for other segments. leaf: the
+    leaf of the program's text. cause: the end of a wait.
     """
 
     bound: Bound
@@ -60,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A piece of the critical path, on `unit`; leaf and kernel are -1 where it belongs to none."""
+    """A part of the critical path, on `unit`; leaf and kernel are -1 if it belongs to none."""
 
     bound: Bound
     unit: int
@@ -77,7 +77,7 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """A leaf of the program over the whole run. critical: seconds of the critical path, by what
-    they are spent on. busy, idle: of all units together."""
+    they are spent on. busy, idle: seconds of all units together."""
 
     title: str
     runs: int
@@ -87,7 +87,7 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """What it adds to the time of the run."""
+        """Seconds that it adds to the time of the run."""
         return sum(self.critical.values())
 
     @property
@@ -99,7 +99,7 @@ class Stretch:
 class Simulation:
     """A simulated run; all times in seconds from the call. segments: by unit, in order.
 
-    runs: how often each leaf ran. titles: what leaves are called. names: of the kernels.
+    runs: number of runs of each leaf. titles: of the leaves. names: of the kernels.
     """
 
     device: str
@@ -118,7 +118,7 @@ class Simulation:
         return sum(segment.is_task for unit in self.segments for segment in unit)
 
     def spent(self, unit: int, bound: Bound) -> float:
-        """The seconds that a unit spent on something."""
+        """Return the seconds that a unit spent on one kind of bound."""
         found = self.segments[unit]
         if bound is Bound.OVERHEAD:
             begun = sum(s.ready - s.start for s in found)
@@ -126,13 +126,13 @@ class Simulation:
         return sum(s.end - s.ready for s in found if s.bound is bound)
 
     def utilisation(self, unit: int) -> float:
-        """The part of the run in which a unit computes or moves bytes, from 0 to 1."""
+        """Return the part of the run in which a unit computes or moves bytes, from 0 to 1."""
         worked = sum(self.spent(unit, bound) for bound in WORK)
         return worked / self.seconds if self.seconds else 0.0
 
     @cached_property
     def critical_path(self) -> tuple[Link, ...]:
-        """From the call to the end, without gaps."""
+        """The links from the call to the end, without gaps."""
         unit = max(range(self.units), key=self._end, default=0)
         position = len(self.segments[unit]) - 1 if self.segments else -1
         found: list[Link] = []
@@ -152,7 +152,8 @@ class Simulation:
 
     @property
     def dependent_waits(self) -> int:
-        """The waits of the critical path: each for a unit that has itself waited for the last."""
+        """Number of waits on the critical path: each is for a unit that had itself waited for the
+        previous one."""
         return sum(link.bound is Bound.WAIT for link in self.critical_path)
 
     def _end(self, unit: int) -> float:
@@ -184,13 +185,13 @@ class Simulation:
         )
 
     def gaps(self, most: int) -> list[tuple[int, Segment]]:
-        """The longest waits, with the unit that waits."""
+        """Return the `most` longest waits, with the unit that waits."""
         waits = [(u, s) for u, unit in enumerate(self.segments) for s in unit if s.cause]
         return sorted(waits, key=lambda found: found[1].start - found[1].end)[:most]
 
 
 def _links(unit: int, segment: Segment) -> tuple[Link, Link]:
-    """What a unit did by itself, the later part first."""
+    """Return the links of a segment other than a wait: its work, then its beginning."""
     begun = Link(Bound.OVERHEAD, unit, segment.start, segment.ready, segment.leaf, segment.kernel)
     done = Link(segment.bound, unit, segment.ready, segment.end, segment.leaf, segment.kernel)
     return done, begun

@@ -1,9 +1,10 @@
-"""Runs a DeviceProgram event by event: what each unit does when, without doing it.
+"""Simulation of a DeviceProgram, event by event: when each unit does what, without computing
+anything.
 
-A unit goes through the items of its leaves. A task first begins, then computes and moves bytes at
-the same time; it ends with the last of these. Bytes share the bandwidth of the memory, or of the
-cache, with all that moves just then. A signal publishes a step, and a unit that waits goes on some
-time after the last one it waits for.
+A unit walks the items of its leaves. A task first begins, then computes and moves bytes at
+the same time; it ends with the last of these. Bytes share the bandwidth of the memory, or
+of the cache, with all other transfers at that time. A signal publishes a step, and a
+waiting unit continues some time after the last signal that it waits for.
 """
 
 from __future__ import annotations
@@ -31,25 +32,27 @@ from stretto.simulator.devices import Device
 from stretto.simulator.result import Bound, Cause, Segment, Simulation
 from stretto.simulator.work import Kept, Known, Residency, TaskWork, Works
 
-# ---- Which of the numbers that a unit loads for itself cost it a latency of their own.
+# ---- The loads of registers that cost a separate latency.
 #
-# A register is not waited for where it is loaded, but where it is used. So what is loaded behind
-# one another is under way at once, as long as no address among them, and nothing that is checked,
-# depends on what has been loaded.
+# A unit waits for a register where it is used, not where it is loaded. So consecutive loads are in
+# flight together, as long as none of their addresses, and nothing that is checked, depends on an
+# earlier one.
 
 
 @dataclass(slots=True)
 class Lookups:
-    """A row of register statements. coming: the registers that are loaded or made from such."""
+    """A sequence of register statements. coming: the registers that are loaded or computed from
+    loaded ones."""
 
     coming: set[Reg] = field(default_factory=set[Reg])
 
     def end(self) -> None:
-        """Something else comes, or control is decided: what is under way arrives."""
+        """End the sequence, at any other item or a control decision: the loads arrive."""
         self.coming.clear()
 
     def starts(self, item: Let | Check) -> bool:
-        """Takes in the next statement; whether it loads, and what came before has arrived."""
+        """Add the next statement; return True if it loads and must wait for the earlier loads, or
+        is the first to load."""
         reads = any(True for expr in item.exprs for _ in loads(expr))
         depends = not self.coming.isdisjoint(statement_reads(item))
         starts = reads and (depends or not self.coming)
@@ -60,16 +63,16 @@ class Lookups:
         return starts
 
 
-# ---- The progress counters of the units: what has been published when, and who waits for what.
+# ---- The progress counters of the units: what was published when, and which units wait.
 
 
 START = Cause(0.0, 0, 0)
-"""What has been published before the run."""
+"""The publication of everything that is known before the run."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A unit that waits for `left` more units. last: the latest of the others."""
+    """A unit that waits for `left` more units. last: the latest publication of the others."""
 
     unit: int
     left: int
@@ -77,7 +80,7 @@ class _Waiting:
 
 
 class Progress:
-    """One counter per unit; it begins at 0 and only grows."""
+    """One counter per unit; it begins at 0 and only increases."""
 
     def __init__(self, units: int) -> None:
         self._values: list[list[int]] = [[0] for _ in range(units)]
@@ -85,8 +88,8 @@ class Progress:
         self._waiting: list[dict[int, list[_Waiting]]] = [defaultdict(list) for _ in range(units)]
 
     def wait(self, unit: int, others: tuple[int, ...], value: int) -> Cause | None:
-        """The last of the publications that a wait is for; None where one is still to come: then
-        `publish` will name the unit."""
+        """Return the last of the publications that a wait is for; None if one is still missing:
+        then `publish` will return the unit."""
         last, missing = START, list[int]()
         for other in others:
             values = self._values[other]
@@ -104,7 +107,7 @@ class Progress:
         return None
 
     def publish(self, value: int, cause: Cause) -> list[tuple[int, Cause]]:
-        """Notes that a unit publishes a value; the units whose waits that ends, and the last
+        """Record that a unit publishes a value; return the units whose waits end, with the last
         publication that each has waited for."""
         self._values[cause.unit].append(value)
         self._causes[cause.unit].append(cause)
@@ -122,7 +125,7 @@ class Progress:
 
 NOTHING_KEPT: Kept = MappingProxyType({})
 MOST_TASKS = 5_000_000
-"""Tasks of a simulated run, at most."""
+"""Largest number of tasks of a simulated run."""
 
 
 def simulate(
@@ -132,12 +135,11 @@ def simulate(
     costs: CostModel = HOST_COSTS,
     kept: Kept = NOTHING_KEPT,
 ) -> Simulation:
-    """One run of a verified program on a device.
+    """Simulate one run of a verified program on a device.
 
-    choices: decide what only values decide; by default loops run as often as `costs` assume. costs:
-    the sizes that are assumed. kept: by kernel, what of its loads a unit has on chip from its
-    second task of the kernel on. Raises ScheduleError for a run that
-    is too long.
+    choices: decide control that depends on values; by default loops run as often as `costs`
+    assume. costs: the assumed sizes. kept: by kernel, the part of its loads that a unit has on
+    chip from its second task of the kernel on. Raises ScheduleError for a run that is too long.
     """
     chosen = choices or Assumed(costs.unknown_trips)
     return Simulator(program, device, chosen, costs, kept=kept).run()
@@ -145,7 +147,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Task:
-    """A task under way. parts: what has not ended yet of computing and moving bytes."""
+    """A running task. parts: number of activities (computing, transfers) that have not ended."""
 
     kernel: int
     number: int
@@ -158,8 +160,8 @@ class _Task:
 
 @dataclass(slots=True)
 class _Unit:
-    """Where a unit is: in which leaf of the run, and what of its items is left. begun: kernels of
-    which it has had a task."""
+    """The state of a unit: its leaf of the run, and the rest of its items. begun: kernels of which
+    it has had a task."""
 
     number: int
     visit: int = -1
@@ -175,7 +177,7 @@ class _Unit:
 
 
 class Simulator:
-    """The state of one simulated run. works: of the program's kernels, where they are known."""
+    """The state of one simulated run. works: those of the program's kernels, if known."""
 
     def __init__(
         self,
@@ -228,7 +230,7 @@ class Simulator:
         return min(first, self.memory.next_end, self.cache.next_end)
 
     def next_unit(self, now: float) -> int:
-        """Takes the next event away; its unit."""
+        """Remove the next event and return its unit."""
         if self.events and self.events[0][0] <= now:
             return heappop(self.events)[2]
         channel = self.memory if self.memory.next_end <= now else self.cache
@@ -253,7 +255,7 @@ class Simulator:
 
     # ---- a unit ------------------------------------------------------------------------------
     def advance(self, unit: _Unit, now: float) -> None:
-        """Goes on until something takes time, or the program ends."""
+        """Continue until an item takes time, or the program ends."""
         while True:
             number = next(unit.tasks, None)
             if number is not None:
@@ -267,8 +269,8 @@ class Simulator:
                 return
 
     def enter(self, unit: _Unit, now: float) -> bool:
-        """The next leaf of the run; False at its end. At the end of a leaf all its steps are
-        published."""
+        """Enter the next leaf of the run; return False at its end. At the end of a leaf all its
+        steps are published."""
         if 0 <= unit.visit < len(self.visits):
             schedule = self.visits[unit.visit].schedule
             if schedule.steps:
@@ -288,7 +290,7 @@ class Simulator:
         return True
 
     def item(self, unit: _Unit, item: Item, now: float) -> bool:
-        """Begins an item; whether it takes time."""
+        """Begin an item; return True if it takes time."""
         if isinstance(item, Run | Wait | Signal):
             unit.lookups.end()
         match item:
@@ -336,7 +338,8 @@ class Simulator:
         self.at(now + work.overhead, unit)
 
     def work_of_next(self, unit: _Unit, kernel: str, work: TaskWork) -> TaskWork:
-        """The work of a task of a kernel of which the unit keeps something on chip."""
+        """Return the work of a task of a kernel of which the unit keeps constants on chip: less
+        from the second task on."""
         if kernel not in unit.begun:
             unit.begun.add(kernel)
             return work
@@ -346,7 +349,8 @@ class Simulator:
         return self.repeated[key]
 
     def missing_of(self, unit: _Unit, kernel: Kernel, work: TaskWork) -> frozenset[str]:
-        """The buffers that a kernel in this leaf of the run finds in memory, not in the cache."""
+        """Return the buffers that a kernel in this leaf of the run finds in memory, not in the
+        cache."""
         key = unit.visit, kernel.name
         if key not in self.missing:
             tasks = task_count(kernel, self.registers[unit.visit])
@@ -354,7 +358,7 @@ class Simulator:
         return self.missing[key]
 
     def begin(self, unit: _Unit, task: _Task, now: float) -> None:
-        """Behind its overhead a task computes, and moves its bytes."""
+        """Begin the computation and the transfers of a task, after its overhead."""
         task.ready = now
         far = sum(nbytes for name, nbytes in task.work.moved if name in task.missing)
         near = task.work.nbytes - far
@@ -386,7 +390,8 @@ class Simulator:
 
     # ---- waits and signals -------------------------------------------------------------------
     def signal(self, unit: _Unit, signal: Signal, now: float) -> bool:
-        """The step is published behind the barrier of the unit's threads."""
+        """Publish the step after the barrier of the unit's threads. Return True if that takes
+        time."""
         later = now + self.device.stage_seconds
         took = self.overhead(unit, self.device.stage_seconds, now)
         self.publish(unit, unit.base + signal.step, later)
@@ -398,7 +403,7 @@ class Simulator:
             self.resume(self.units[number], last)
 
     def wait(self, unit: _Unit, wait: Wait, now: float) -> bool:
-        """Whether the unit must wait."""
+        """Return True if the unit must wait."""
         unit.blocked_since = now
         value = unit.base + wait.step
         last = self.progress.wait(unit.number, wait.others(unit.number), value)
@@ -410,7 +415,7 @@ class Simulator:
         return True
 
     def resume(self, unit: _Unit, last: Cause) -> None:
-        """A unit goes on when it sees what `last` has published."""
+        """Continue a unit when it sees the publication `last`."""
         since = unit.blocked_since
         end = max(since, last.time + self.device.wait_seconds)
         leaf = self.visits[unit.visit].leaf

@@ -1,4 +1,5 @@
-"""What one task does on a device: how long it computes, and the bytes of each buffer it moves."""
+"""Work of one task on a device: its seconds of arithmetic, and the bytes of each buffer that it
+moves."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ TENSOR_TEMPLATE = "dot"
 
 @dataclass(frozen=True, slots=True)
 class KeptPart:
-    """What a unit keeps on chip of what a task of a kernel reads. shares: by buffer name, the part.
-    shared_bytes: what the task reads of it from shared memory; the rest is in registers."""
+    """The loads of a kernel that a unit keeps on chip. shares: the part of each buffer, by name.
+    shared_bytes: bytes that the task reads from shared memory; the rest is in registers."""
 
     shares: Mapping[str, float]
     shared_bytes: int = 0
@@ -38,8 +39,8 @@ Kept = Mapping[str, KeptPart]
 
 @dataclass(frozen=True, slots=True)
 class TaskWork:
-    """overhead: seconds before a task works. compute: seconds of arithmetic on one unit. moved:
-    bytes by buffer name, without those that stay within the task."""
+    """Work of one task. overhead: seconds before it works. compute: seconds of arithmetic on one
+    unit. moved: bytes by buffer name, without those that stay within the task."""
 
     overhead: float
     compute: float
@@ -50,8 +51,8 @@ class TaskWork:
         return sum(count for _, count in self.moved)
 
     def keeping(self, kept: KeptPart, device: Device) -> TaskWork:
-        """The same where a unit has these parts of buffers on chip. Shared memory is read while
-        nothing is computed of what is read from there."""
+        """Return the work if a unit has these parts of buffers on chip. Reads of shared memory do
+        not overlap with the arithmetic on them."""
         left = ((name, count * (1 - kept.shares.get(name, 0.0))) for name, count in self.moved)
         moved = tuple((name, count) for name, count in left if count > 0)
         seconds = kept.shared_bytes / device.on_chip_bandwidth
@@ -59,7 +60,7 @@ class TaskWork:
 
 
 class Known(dict[str, Number]):
-    """Registers by name; one whose value is not known has a usual one."""
+    """Registers by name; one whose value is not known has the usual one."""
 
     def __init__(self, values: Mapping[str, Number], usual: int) -> None:
         super().__init__(values)
@@ -70,7 +71,8 @@ class Known(dict[str, Number]):
 
 
 class Works:
-    """The work of the tasks of a program on one device; tasks of equal tiles are looked at once."""
+    """Work of the tasks of a program on one device; tasks with equal tile sizes share one
+    computation."""
 
     def __init__(self, kernels: tuple[Kernel, ...], device: Device, costs: CostModel) -> None:
         self._kernels = {kernel.name: as_executed(kernel) for kernel in kernels}
@@ -79,7 +81,7 @@ class Works:
         self._known: dict[tuple[str, tuple[int, ...]], TaskWork] = {}
 
     def add(self, kernels: Iterable[Kernel]) -> None:
-        """Further kernels; one whose name is known is the same."""
+        """Add kernels; one whose name is known already is the same kernel."""
         for kernel in kernels:
             if kernel.name not in self._kernels:
                 self._kernels[kernel.name] = as_executed(kernel)
@@ -88,7 +90,7 @@ class Works:
         return self._kernels[name]
 
     def task(self, kernel: Kernel, task: int, registers: Mapping[str, Number]) -> TaskWork:
-        """The work of one task. registers: `Known` ones."""
+        """Return the work of one task. registers: a `Known`."""
         tile = tile_ranges(kernel, task, registers)
         key = kernel.name, tuple(last - first for first, last in tile)
         if key not in self._known:
@@ -96,7 +98,8 @@ class Works:
         return self._known[key]
 
     def leaf_seconds(self, schedule: Schedule) -> float:
-        """About how long the longest unit of a leaf works, for comparing arms of branches."""
+        """Estimate the seconds of work of the longest unit of a leaf, for comparing arms of
+        branches."""
         usual = Known({}, self._costs.unknown_trips)
 
         def seconds(item: Tasks) -> float:
@@ -138,7 +141,7 @@ class Works:
         return TaskWork(overhead, compute, tuple(moved.items()))
 
     def _full_share(self, kernel: Kernel, tile: Ranges) -> float:
-        """The part of a full task that a task at the edge of the grid is."""
+        """Return the size of a task relative to a full one; tasks at the edge may be smaller."""
         full, part = 1, 1
         for dim, (first, last) in zip(kernel.grid, tile, strict=True):
             extent = self._costs.size(dim.extent)
@@ -147,7 +150,7 @@ class Works:
         return min(part / full, 1.0)
 
     def _seconds(self, operator: Operator, template: str) -> float:
-        """Arithmetic of a whole operator on one unit."""
+        """Return the seconds of arithmetic of a whole operator on one unit."""
         device = self._device
         work = self._costs.work(operator)
         if operator.combine in (Combine.SUM, Combine.ATTENTION):
@@ -163,8 +166,8 @@ class Works:
     def _add_moved(
         self, operator: Operator, box: Ranges, made: set[Buffer], moved: dict[str, float]
     ) -> None:
-        """Adds what an operator loads and stores; a buffer that an earlier stage of the same task
-        has written is in the unit already."""
+        """Add the bytes that an operator loads and stores, except loads of a buffer that an
+        earlier stage of the task has written: it is on chip."""
         ranges = (*box, *((0, self._costs.size(extent)) for extent in operator.reduce))
         accesses = [load.access for load in operator.reads() if load.access.buffer not in made]
         for access in dict.fromkeys((*accesses, operator.out)):
@@ -174,7 +177,7 @@ class Works:
             moved[buffer.name] = min(moved.get(buffer.name, 0) + nbytes, most)
 
     def _touched(self, access: Access, ranges: Ranges) -> float:
-        """The elements of a buffer that an access touches, at most."""
+        """Return an upper bound of the elements of a buffer that an access touches."""
         used = {n for index in access.index for n in _variables(index) if n < len(ranges)}
         points = prod((ranges[n][1] - ranges[n][0] for n in used), start=1)
         region = 1
@@ -183,15 +186,15 @@ class Works:
         return min(points, region)
 
     def _length(self, index: Index, extent: Extent, ranges: Ranges) -> int:
-        """The positions of a dim that an index comes to, at most."""
+        """Return an upper bound of the positions of a dim that an index takes."""
         most = max(self._costs.size(extent), 1)
         fixed = Index(tuple((a, c) for a, c in index.terms if not _is_fixed(a)), 0)
         found = index_range(fixed, ranges)
         return most if found is None else min(found[1] - found[0], most)
 
     def _call(self, kernel: Kernel) -> TaskWork:
-        """A library call works at the rates of the whole device; where it is a GPU, the launch
-        before it ends, and another one begins behind it."""
+        """Return the work of a library call, at the rates of the whole device; on a GPU it also
+        ends the launch before it and begins another one after it."""
         assert kernel.call is not None
         device = self._device
         launches = 0 if device.trusts_estimates else 2
@@ -207,25 +210,25 @@ class Works:
 
 
 def _variables(index: Index) -> set[int]:
-    """The iteration variables that an index depends on, those of dynamic positions too."""
+    """Return the iteration variables that an index depends on, also through dynamic positions."""
     return {atom.number for atom in index.atoms() if isinstance(atom, Var)}
 
 
 def _is_fixed(atom: object) -> bool:
-    """Whether an atom is the same for all iterations of a task."""
+    """True if an atom is the same for all iterations of a task."""
     if isinstance(atom, Product):
         return all(map(_is_fixed, atom.factors))
     return isinstance(atom, Reg | Symbol)
 
 
-# ---- Which buffers lie in the cache that all units share.
+# ---- The buffers in the cache that all units share.
 
 
 class Residency:
-    """Whole buffers, of which those go that were not touched for longest.
+    """Whole buffers in the cache, with replacement of the least recently used.
 
     A program that fits into the cache finds all of its buffers there, as in the second of two
-    calls; another one begins with an empty cache.
+    calls; any other begins with an empty cache.
     """
 
     def __init__(self, capacity: int, costs: CostModel, kernels: Sequence[Kernel]) -> None:
@@ -236,8 +239,8 @@ class Residency:
         self._held: OrderedDict[str, float] = OrderedDict()
 
     def touch(self, moved: Sequence[tuple[str, float]], tasks: int) -> frozenset[str]:
-        """A kernel of so many tasks that move so many bytes each; the buffers that were not in the
-        cache."""
+        """Record a kernel of `tasks` tasks that move these bytes each; return the buffers that
+        were not in the cache."""
         if self._fits:
             return frozenset()
         missing = frozenset(name for name, _ in moved if name not in self._held)

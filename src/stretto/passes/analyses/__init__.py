@@ -1,4 +1,6 @@
-"""What passes find out about a Program: dependences in loops, affine integers, lengths of lists,
-products with constants. Nothing here changes a Program, but `loop_form`, which brings loops into
-the form that others expect.
+"""Analyses that passes share: dependences in loops, affine integers, list lengths, constant
+products.
+
+None of them changes a Program, except the normalisation of loops in `loops`, which brings
+loops into the form that the passes expect.
 """

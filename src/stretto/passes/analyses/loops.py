@@ -1,4 +1,8 @@
-"""Integers of a loop body that are `scale * k + offset` in the iteration number k = 0, 1, 2 ..."""
+"""Analyses of loops: affine integers, canonical form, dependences, and lengths of lists.
+
+An integer of a loop body is affine if it is `scale * k + offset` in the iteration number k
+= 0, 1, 2 ...
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class Affine:
         return Affine(self.scale * factor, _dim(self.offset * factor))
 
     def last(self, count: Dim) -> Dim:
-        """The value of the last of `count` iterations."""
+        """Return the value in the last of `count` iterations."""
         return _dim((count - 1) * self.scale + self.offset)
 
 
@@ -52,7 +56,8 @@ def _dim(size: Dim) -> Dim:
 
 
 def affine_result(op: Op, known: Mapping[Value, Affine]) -> Affine | None:
-    """The op's result in terms of what is known of its operands, or None."""
+    """Return the op's result as an Affine, given those of its operands in `known`; None if it is
+    not affine."""
     if isinstance(op, LiteralOp) and op.result.type == INDEX:
         return Affine(0, int(op.value))
     if not isinstance(op, TensorOp) or len(op.results) != 1 or op.result.type != INDEX:
@@ -98,9 +103,10 @@ def _operand(item: Argument, known: Mapping[Value, Affine]) -> Affine | None:
 
 
 def replace_loops(program: Program, new: Callable[[ForOp, Block], list[Op]]) -> bool:
-    """Puts the ops that `new` gives in the place of each `for` loop, inner loops first.
+    """Replace each `for` loop, inner loops first, by the ops that `new` returns for it.
 
-    `new` gets the loop and the body of its function. True when a loop became several ops.
+    `new` gets the loop and the body of its function. Returns True if some loop became several
+    ops.
     """
     changed = False
     for function in program.functions.values():
@@ -119,10 +125,8 @@ def innermost_blocks(body: Block) -> list[Block]:
 
 
 def normalise(loop: ForOp) -> bool:
-    """Make a loop whose trip count is a size run from 0 in steps of 1; the old index is computed.
-
-    True when that changed the loop.
-    """
+    """Make a loop whose trip count is a size run from 0 in steps of 1, computing the old index in
+    its body. Return True if the loop changed."""
     trips = loop.trips()
     if trips is None or (loop.start == 0 and loop.step == 1):
         return False
@@ -138,7 +142,7 @@ def normalise(loop: ForOp) -> bool:
 
 
 def _affine_ops(number: Value, scale: int, offset: Dim) -> list[Op]:
-    """Ops whose last result is scale * number + offset."""
+    """Return ops whose last result is scale * number + offset."""
     ops: list[Op] = []
     if scale != 1:
         ops.append(tensor_op("aten.mul.Tensor", number, scale))
@@ -150,11 +154,11 @@ def _affine_ops(number: Value, scale: int, offset: Dim) -> list[Op]:
 
 # ---- Dependences between the parts of a loop body, and the cycles among them.
 #
-# A node is an op of the body (with all that is nested in it) or a carried parameter. An edge
-# leads from what makes a value to what reads it; a carried parameter reads what the iteration
-# before yielded for it. The strongly connected components are the recurrences of the loop: what
-# lies on no cycle need not wait for the iteration before (Allen and Kennedy, "Optimizing
-# Compilers for Modern Architectures", section 2.3).
+# A node is an op of the body (with everything nested in it) or a carried parameter. An edge leads
+# from the node that defines a value to each node that reads it; a carried parameter reads the value
+# that the previous iteration yielded for it. The strongly connected components are the recurrences
+# of the loop: a node on no cycle need not wait for the previous iteration (Allen and Kennedy,
+# "Optimizing Compilers for Modern Architectures", section 2.3).
 
 
 Node = Op | Value
@@ -162,29 +166,31 @@ Node = Op | Value
 
 @dataclass(frozen=True, slots=True)
 class LoopDependence:
-    """The components of one loop body, in an order that respects all edges."""
+    """The strongly connected components of a loop body, in an order that respects all edges."""
 
     components: tuple[tuple[Node, ...], ...]
     component_of: dict[Node, int]
     reads: dict[Node, tuple[Value, ...]]
-    """What each node reads that the body makes: results of its ops, and carried parameters. An op
-    whose types name a size that the body binds reads the results of the op that binds it."""
+    """The values of the body (results of its ops, and carried parameters) that each node reads. An
+    op whose types or arguments name a size bound in the body also reads the results of the op
+    that binds it."""
     maker: dict[Value, Node]
-    """The node that makes a value; a carried parameter makes itself."""
+    """The node that defines a value; a carried parameter defines itself."""
     cyclic: frozenset[int]
 
     def is_recurrent(self, node: Node) -> bool:
-        """True when the node's next value depends on its last one."""
+        """True if the node's next value depends on its previous one."""
         return self.component_of[node] in self.cyclic
 
     def component(self, value: Value) -> int | None:
-        """The component that makes the value; None for the index and for values from outside."""
+        """Return the number of the component that defines the value; None for the index and for
+        values from outside the loop."""
         node = self.maker.get(value)
         return None if node is None else self.component_of[node]
 
 
 def loop_dependence(loop: ForOp | WhileOp) -> LoopDependence:
-    """The dependences in the body of a loop."""
+    """Return the dependences in the body of a loop."""
     body, carried = loop.body, loop.carried if isinstance(loop, ForOp) else loop.body.params
     maker: dict[Value, Node] = {value: value for value in carried}
     for op in body.ops:
@@ -210,8 +216,8 @@ def _ordered(
     reads: dict[Node, tuple[Value, ...]],
     maker: dict[Value, Node],
 ) -> LoopDependence:
-    """The components in the order of the body's text, as far as the edges allow it: a component
-    counts as where its last node is."""
+    """Order the components as in the body's text, as far as the edges allow: a component counts as
+    being at the position of its last node."""
     position = {node: place for place, node in enumerate(reads)}
     groups = [sorted(group, key=position.__getitem__) for group in components(readers)]
     group_of = {node: number for number, group in enumerate(groups) for node in group}
@@ -238,17 +244,21 @@ def _ordered(
     return LoopDependence(tuple(map(tuple, order)), component_of, reads, maker, cycles)
 
 
-# ---- How many items a list has, as far as the ops that build it say.
+# ---- Lengths of lists, derived from the ops that build them.
 
 
 Bounds = tuple[int | Size | Value, int | Size | Value, int]
-"""start, stop and step of a loop."""
+"""The start, stop and step of a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`items`, and one more for each iteration of a loop over `loop`, if any. after: the list, if
-    any, to which these are added: what a loop carries, within its body."""
+    """A list length: `items`, plus one for each iteration of a loop with the bounds `loop`, if
+    any.
+
+    after: the list that these items are added to, if any: a carried list, within the body of
+    its loop.
+    """
 
     items: Dim
     loop: Bounds | None = None
@@ -257,7 +267,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class ListLengths:
-    """Lengths of the lists of one function; `makers` says which op makes a value."""
+    """Lengths of the lists of one function; `makers` maps each value to the op that defines it."""
 
     makers: Mapping[Value, Op]
 
@@ -266,7 +276,7 @@ class ListLengths:
         return ListLengths({value: op for op in body.walk() for value in op.results})
 
     def length(self, value: Value) -> Length | None:
-        """The list's length, or None when it is not known."""
+        """Return the length of the list, or None if it is not known."""
         return self._length(value, {})
 
     def _length(self, value: Value, given: dict[Value, Length]) -> Length | None:
@@ -300,7 +310,7 @@ class ListLengths:
         if before is None or inside is None or inside.loop is not None:
             return None
         if inside.after is not carried:
-            return None  # each iteration makes a list anew, and there may be none
+            return None  # each iteration creates a new list, and the loop may not run at all
         if not bound_symbols(op.body).isdisjoint(Size.of(inside.items).symbols):
             return None  # iterations add different numbers of items
         trips = op.trips()

@@ -1,4 +1,5 @@
-"""Which ops may run earlier, later or where they would not have run."""
+"""Facts about ops that passes share: which may move, what they cost, and which values are
+constant."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ from stretto.ops.table import Cost
 from stretto.passes.manager import PassCosts
 
 LIST_OPS = (ListNewOp, ListPushOp, ListExtendOp, ListLengthOp)
-"""Ops on lists that take every list."""
+"""Ops on lists that never fail, whatever the list."""
 
 
 def may_stop(op: Op) -> bool:
-    """Whether the op may stop the run, never end, or draw random numbers, which all are seen by
-    who runs the program; or whether it binds a symbol, which holds behind a check only."""
+    """True if moving, dropping or repeating the op can be observed: it may stop the run, never
+    end, or draw random numbers, or it binds a symbol, which is valid only after a check."""
     match op:
         case ConstantOp() | LiteralOp():
             return False
@@ -58,12 +59,13 @@ def any_may_stop(ops: Iterable[Op]) -> bool:
 
 
 def reads(op: Op) -> tuple[Value, ...]:
-    """What the op and its blocks read from outside of it."""
+    """Values from outside the op that it or its blocks read."""
     return free_values_of_op(op) if op.blocks else op.operands
 
 
 def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
-    """Those of some ops, given in order, that others of them or `wanted` are made from."""
+    """Those of `ops`, which are in program order, that compute `wanted`, directly or through each
+    other."""
     found: set[Op] = set()
     values = set(wanted)
     for op in reversed(list(ops)):
@@ -74,7 +76,8 @@ def needed_for(ops: Iterable[Op], wanted: Iterable[Value]) -> set[Op]:
 
 
 def made_from(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
-    """Those of some ops, given in order, that read `sources`, or what is made from these."""
+    """Those of `ops`, which are in program order, that read `sources`, directly or through each
+    other."""
     found: set[Op] = set()
     values = set(sources)
     for op in ops:
@@ -85,7 +88,7 @@ def made_from(ops: Iterable[Op], sources: Iterable[Value]) -> set[Op]:
 
 
 def names_own_sizes(op: Op, blocks: Iterable[Block]) -> bool:
-    """Whether the op binds symbols, or names symbols that are bound in the blocks."""
+    """True if the op binds symbols, or names symbols that are bound in the blocks."""
     if symbols_bound_by(op):
         return True
     named = symbols_of_op(op)
@@ -93,35 +96,41 @@ def names_own_sizes(op: Op, blocks: Iterable[Block]) -> bool:
 
 
 def keeps_types(op: IfOp, place: int | None = None) -> bool:
-    """Whether the arms yield the types of the results (of one of them) as they are, not renamed."""
+    """True if the arms yield exactly the result types, with no symbol renamed; `place` restricts
+    the test to one result."""
     places = range(len(op.results)) if place is None else (place,)
     return all(arm.yields[one].type == op.results[one].type for arm in op.blocks for one in places)
 
 
-# ---- What ops of a Program take, roughly, before there are kernels that a machine could say it
-# of.
+# ---- Rough cost estimates of the ops of a Program, made before there are kernels that a machine
+# could estimate.
 
 
 _PASSES = 4
-"""How often an operator that is neither elementwise nor a product looks at each element."""
+"""Assumed number of visits to each element by an operator that is neither elementwise nor a
+product."""
 
 SizeOf = Callable[[Dim], float]
 
 
 def largest(dim: Dim) -> float:
-    """The most that a dim can be."""
+    """Return the upper bound of a dim; infinite if it has none."""
     high = bounds(dim)[1]
     return float("inf") if high is None else high
 
 
 def usual(dim: Dim) -> float:
-    """What a dim is taken to be."""
+    """Return the usual value of a dim, at least 1."""
     return max(usual_value(dim), 1)
 
 
 def seconds(op: Op, costs: PassCosts, size_of: SizeOf = largest, units: int = 1) -> float:
-    """Units compute the op together, with what they read at hand. Infinite where that cannot be
-    said, as for a tensor of any size, a loop or a call."""
+    """Return the estimated seconds of one op that `units` compute together, its operands being in
+    cache.
+
+    Infinite if there is no estimate: for ops other than tensor ops and constants, and for dims
+    without a bound. `size_of` gives the number to assume for a dim.
+    """
     if isinstance(op, ConstantOp | LiteralOp):
         return 0.0
     if not isinstance(op, TensorOp):
@@ -146,7 +155,8 @@ def seconds_of_all(ops: Iterable[Op], costs: PassCosts, size_of: SizeOf = larges
 
 
 def run_seconds(ops: Iterable[Op], costs: PassCosts, units: int) -> float:
-    """One run of some ops, each shared out to the units, which wait for each other behind it."""
+    """Return the estimated seconds of one run of `ops`, each shared among the units, which then
+    wait for each other."""
     return sum(_op_seconds(op, costs, units) for op in ops)
 
 
@@ -170,7 +180,7 @@ def _op_seconds(op: Op, costs: PassCosts, units: int) -> float:
 
 
 def elements(value: Value, size_of: SizeOf = largest) -> float:
-    """How many numbers a tensor has; infinite for a list."""
+    """Return the number of elements of a tensor; infinite for a list."""
     if not isinstance(value.type, TensorType):
         return float("inf")
     return prod((size_of(dim) for dim in value.type.shape), start=1.0)
@@ -181,10 +191,12 @@ def nbytes(value: Value, size_of: SizeOf = largest) -> float:
 
 
 def _product_flops(op: TensorOp, made: float, size_of: SizeOf) -> float:
-    """Floating point operations: each element of the result is a sum over what two operands share.
+    """Return the floating-point operations of a product: each element of the result is a sum over
+    the dim that two operands share.
 
-    Of [M, K] and [K, N] the elements are M K, K N and M N, so K is the root of M K K N / M N. A
-    convolution shares channels and taps: what its weight has for one channel of the result.
+    [M, K] and [K, N] have M K and K N elements and the result M N, so K is the root of M K K N
+    / M N. A convolution sums over channels and taps: the elements of its weight per output
+    channel.
     """
     tensors = [value for value in op.operands if isinstance(value.type, TensorType)]
     if len(tensors) < 2:
@@ -197,22 +209,21 @@ def _product_flops(op: TensorOp, made: float, size_of: SizeOf) -> float:
     return 2.0 * made * max(shared, 1.0)
 
 
-# ---- Constants where passes compute: on the CPU, wherever the program will run.
+# ---- Constants are computed on the CPU, wherever the program will run.
 
 
-# pyright: reportPrivateUsage=false
-# version counters of tensors
+# `Tensor._version` is the only access to version counters.
 
 
 _COPIES = WeakIdKeyDictionary()
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without its gradient; of one on a GPU a copy, the same one as long as the tensor
-    has the same version.
+    """Return the tensor detached and on the CPU. A GPU tensor is copied, and the copy is reused
+    until the tensor's version changes.
 
-    What passes compute from it is a constant on the CPU, which is moved when the program is loaded;
-    a constant that is used as it is stays where it is.
+    A constant that a pass computes from it is on the CPU, and is moved when the program is
+    loaded; a constant that is used unchanged stays where it is.
     """
     if tensor.is_cpu:
         return tensor.detach()
@@ -223,22 +234,24 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return found[1]
 
 
-# ---- Recognising contractions with one constant operand, and making constants from others.
+# ---- Recognition of contractions with one constant operand, and constants computed from others.
 #
-# `linear`, `mm`, `addmm`, `mv` and `matmul` with a constant matrix all are `input @ weight.T +
-# bias` over the last dim of the input, so passes treat them as one (`Linear`).
+# `linear`, `mm`, `addmm`, `mv` and `matmul` with a constant matrix are all `input @ weight.T +
+# bias` over the last dim of the input, so passes treat them alike (`Linear`).
 
 
 def _depends(argument: Argument) -> bool:
-    """Whether an argument is known in the run or at the call only."""
+    """True if an argument is known only in the run or at the call."""
     return bool(argument_values(argument)) or any(symbols_of_argument(argument))
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The values of a function that are known tensors, and the constants that a pass makes of them.
+    """Values of a function that are known tensors, and the constants that a pass computes from
+    them.
 
-    made: keys of the constants that this run of a pass made; the same ones are made once.
+    made: key of each constant that this run of the pass has created, by identity, so that equal
+    ones are created once.
     """
 
     program: Program
@@ -247,14 +260,15 @@ class Constants:
 
     @staticmethod
     def by_function(program: Program) -> Iterator[tuple[Block, Constants]]:
-        """The body and the constants of each function."""
+        """Yield the body and the constants of each function."""
         made: dict[Hashable, str] = {}
         for function in program.functions.values():
             makers = {value: op for op in function.body.walk() for value in op.results}
             yield function.body, Constants(program, makers, made)
 
     def tensor(self, value: Value | None) -> torch.Tensor | None:
-        """The tensor that the value always is, or None: of constants, and of views of them."""
+        """Return the tensor that the value always is, or None; only constants and views of them
+        are known."""
         op = None if value is None else self.makers.get(value)
         if isinstance(op, ConstantOp):
             return on_host(self.program.constants[op.key])
@@ -264,7 +278,7 @@ class Constants:
         if op.kwargs or not isinstance(source, Value) or any(map(_depends, rest)):
             return None
         known = self.tensor(source)
-        # By value there is no layout: a view of a transposed tensor is a reshape.
+        # A Program has no layouts, so that a view of a transposed tensor is a reshape.
         return None if known is None else resolve(op.target)(known.contiguous(), *rest)
 
     def derived(
@@ -273,7 +287,8 @@ class Constants:
         sources: Sequence[torch.Tensor | int],
         make: Callable[[], torch.Tensor],
     ) -> ConstantOp:
-        """A constant op for `make()`, which depends on `sources` and on what `stem` says alone."""
+        """Return a constant op for `make()`, whose result must depend only on `sources` and on
+        `stem`."""
         identity = (stem, *(_identity(item) for item in sources))
         constants = self.program.constants
         if identity not in self.made:
@@ -288,7 +303,7 @@ class Constants:
 
 
 def _identity(item: torch.Tensor | int) -> Hashable:
-    """Equal for tensors that are the same part of the same memory."""
+    """Return a key that is equal for tensors that are the same part of the same memory."""
     if isinstance(item, int):
         return item
     return (item.data_ptr(), item.dtype, item.device, tuple(item.shape), item.stride())
@@ -316,11 +331,12 @@ _LINEAR = {
     "aten.mv.default": ("vec", "self", False, ""),
     "aten.addmv.default": ("vec", "mat", False, "self"),
 }
-"""Names of the input and the weight, whether the weight is [K, N], and the name of the bias."""
+"""Per operator: the names of the input and the weight, True if the weight is [K, N], and the name
+of the bias."""
 
 
 def as_linear(op: Op, constants: Constants) -> Linear | str:
-    """The op as a Linear, or why it is none."""
+    """Return the op as a Linear, or the reason why it is none."""
     if not isinstance(op, TensorOp) or op.target not in _LINEAR:
         return "it is not a product with a matrix"
     input_name, weight_name, transposed, bias_name = _LINEAR[op.target]

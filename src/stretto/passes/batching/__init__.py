@@ -1,5 +1,6 @@
-"""Computing values of a loop body for all iterations at once: the means of the pass `batch_loops`.
+"""Computing values of a loop body for all iterations at once, for the pass `batch_loops`.
 
-`twins` goes through a body and finds what can be computed before the loop. It asks `rules` (and
-`contractions`) for the batched form of each operator; `batch` keeps what has been made so far.
+`twins` walks a body to find the values that can be computed before the loop, and has the
+rules of contractions and of positions; `rules` has the batched forms of the other
+operators, and `Batch`, which records the results so far.
 """

@@ -1,9 +1,10 @@
-"""How each tensor operator is computed for all iterations of a loop at once.
+"""Rules for computing a tensor operator for all iterations of a loop at once.
 
-The table of operators (`ops.table`) says in which way an operator can be batched. Here is what each
-way does: it reads the op of the loop body and makes the same computation on twins, tensors with a
-leading dim for the iteration. Operators with an `OwnRule` register a function by `batches`;
-contractions do in `contractions`. An operator that cannot be batched stays in the loop.
+The table of operators (`ops.table`) gives the kind of batching of each operator. This
+module implements each kind: a rule reads the op of the loop body and emits the same
+computation on twins, which are tensors with a leading dim for the iteration. Operators with
+an `OwnRule` register a function with `batches`; contractions do so in `twins`. An operator
+that cannot be batched stays in the loop.
 """
 
 from __future__ import annotations
@@ -27,27 +28,28 @@ from stretto.passes.simplifications.algebra import permutation
 
 # ---- A batch: ops before a loop that compute values of its body for all iterations at once.
 #
-# The *twin* of a body value is the tensor of all its values, one per iteration along a new
-# leading dim. A value that is the same in every iteration is *invariant* and has no twin; a rule
-# (`batch_rules`) makes the twins of an op's results from twins and invariants.
+# The *twin* of a body value is the tensor of all its values, one per iteration along a new leading
+# dim. A value that is the same in every iteration is *invariant* and has no twin; a rule
+# (`rule_for`) emits the twins of an op's results from twins and invariants.
 
 
 @dataclass(slots=True)
 class Batch:
-    """Twins and invariants known so far, and the ops that make them.
+    """The twins and invariants found so far, and the ops that compute them.
 
-    `length` is the trip count: a number, a size that is known at the call, or a symbol that stands
-    for the length of a list.
+    `length` is the trip count: a number, a size that is known at the call, or a symbol for the
+    length of a list.
     """
 
     length: Dim
     twins: dict[Value, Value] = field(default_factory=dict[Value, Value])
     invariants: dict[Value, Value] = field(default_factory=dict[Value, Value])
-    """Body values that are the same in each iteration, and their copies before the loop."""
+    """The copy, before the loop, of each body value that is the same in every iteration."""
     ops: list[Op] = field(default_factory=list[Op])
 
     def emit(self, target: str, *args: Argument, **kwargs: Argument) -> Value:
-        """The only result of a new op before the loop. VerifyError for arguments torch refuses."""
+        """Add an op before the loop and return its only result. Raises VerifyError if torch
+        refuses the arguments."""
         return self.add(tensor_op(target, *args, **kwargs)).result
 
     def add(self, op: Op) -> Op:
@@ -55,14 +57,14 @@ class Batch:
         return op
 
     def operand(self, value: Value) -> Value:
-        """What replaces a body value before the loop: its twin, its copy, or the value itself."""
+        """Return what a body value is before the loop: its twin, its copy, or itself."""
         return self.twins.get(value) or self.invariants.get(value, value)
 
     def is_batched(self, value: Value | None) -> bool:
         return value is not None and value in self.twins
 
     def aligned(self, value: Value, rank: int) -> Value:
-        """The operand such that it broadcasts against twins of values of `rank` dims."""
+        """Return the operand, reshaped to broadcast with twins of values of `rank` dims."""
         operand = self.operand(value)
         missing = rank - value.tensor.rank
         if not self.is_batched(value) or missing <= 0:
@@ -71,7 +73,8 @@ class Batch:
         return self.reshape(operand, shape)
 
     def expanded(self, value: Value) -> Value:
-        """A tensor with the leading dim, also for a value that is the same in each iteration."""
+        """Return a tensor with the leading dim, even for a value that is the same in every
+        iteration."""
         if self.is_batched(value):
             return self.twins[value]
         shape = (self.length, *value.tensor.shape)
@@ -92,26 +95,26 @@ class Batch:
         return self.emit("aten.permute.default", value, dims)
 
     def merge_rows(self, value: Value) -> Value:
-        """[T, B, ...] as [T * B, ...]."""
+        """Reshape [T, B, ...] to [T * B, ...]."""
         shape = value.tensor.shape
         return self.reshape(value, (times(shape[0], shape[1]), *shape[2:]))
 
     def split_rows(self, value: Value, shape: tuple[Dim, ...]) -> Value:
-        """[T * B, ...] as [T, B, ...], where `shape` is [B, ...]."""
+        """Reshape [T * B, ...] to [T, B, ...], where `shape` is [B, ...]."""
         return self.reshape(value, (self.length, *shape))
 
 
 class Stays(Exception):
-    """The op cannot be batched and stays in the loop; the message says why."""
+    """The op cannot be batched and stays in the loop; the message gives the reason."""
 
 
 Rule = Callable[[Batch, TensorOp], tuple[Value, ...]]
-"""The twins of the op's results. Some operands have twins, the others are invariant. Raises Stays,
-or VerifyError where torch refuses the batched op."""
+"""Emits and returns the twins of the op's results. At least one operand has a twin, the others are
+invariant. Raises Stays, or VerifyError if torch refuses the batched op."""
 
 
 def times(first: Dim, second: Dim) -> Dim:
-    """The size of two dims that become one."""
+    """Return the size of two dims that are merged."""
     return (Size.of(first) * second).dim
 
 
@@ -120,7 +123,7 @@ OWN_RULES: dict[str, Rule] = {}
 
 
 def batches(*targets: str) -> Callable[[Rule], Rule]:
-    """Registers a function as the rule of operators."""
+    """Register the decorated function as the rule of the operators `targets`."""
 
     def register(rule: Rule) -> Rule:
         OWN_RULES.update(dict.fromkeys(targets, rule))
@@ -130,7 +133,7 @@ def batches(*targets: str) -> Callable[[Rule], Rule]:
 
 
 def rule_for(target: str) -> Rule | None:
-    """The rule of an operator, or None."""
+    """Return the rule of an operator, or None if it has no batched form."""
     match properties(target).batching:
         case None:
             return None
@@ -174,8 +177,8 @@ _BY_NUMBER = (
 
 
 def _wide(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str, Argument] | None:
-    """The arguments in F32 where ATen computes so: by a tensor of one element of another dtype,
-    products and quotients in F16 and BF16 take this element as it is. None otherwise."""
+    """Return the arguments in F32 where ATen computes in it, else None: in F16 and BF16, products
+    and quotients by a one-element tensor of another dtype use this element unrounded."""
     other, dtype = changed.get("other"), op.results[0].tensor.dtype
     if op.target not in _BY_NUMBER or dtype not in (DType.F16, DType.BF16):
         return None
@@ -196,8 +199,8 @@ def _wide(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str,
 
 
 def _promoted(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[str, Argument]:
-    """The arguments in the dtype in which the op computes. A tensor without dims gives way to the
-    dtype of one with dims; its twin has dims, and would not."""
+    """Return the arguments converted to the dtype in which the op computes. A tensor without dims
+    takes the dtype of a tensor with dims; its twin has dims and would not, so it is converted."""
     before, after = list[TensorType](), list[TensorType]()
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         if parameter.is_tensor and isinstance(item, Value):
@@ -217,7 +220,7 @@ def _promoted(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> dict[
 
 
 def _common_dtype(types: Sequence[TensorType]) -> DType:
-    """The dtype to which an operator promotes operands of these types."""
+    """Return the dtype to which an operator promotes operands of these types."""
     kinds = ([t for t in types if t.rank], [t for t in types if not t.rank])
     found = [
         torch.empty((1,) * (place == 0), dtype=reduce(torch.promote_types, dtypes), device="meta")
@@ -228,14 +231,15 @@ def _common_dtype(types: Sequence[TensorType]) -> DType:
 
 
 def rebuilt(batch: Batch, op: TensorOp, changed: dict[str, Argument]) -> tuple[Value, ...]:
-    """The results of the same operator before the loop, with some arguments replaced."""
+    """Emit the same operator before the loop with some arguments replaced; return its results."""
     twin = with_arguments(op, changed)
     twin.substitute(lambda value: batch.invariants.get(value, value))
     return batch.add(twin).results
 
 
 def shift_dims(batch: Batch, op: TensorOp, how: ShiftDims) -> tuple[Value, ...]:
-    """The operator on the same dims counted from the end: a non-negative dim grows by one."""
+    """Apply the operator to the same dims of the twin: each non-negative dim is one higher, dims
+    counted from the end stay."""
     name, value = _only_batched(batch, op)
     rank = value.tensor.rank
     changed: dict[str, Argument] = {name: batch.twins[value]}
@@ -266,7 +270,7 @@ def _keep_dims(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
 
 
 def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
-    """The iterations become part of the operand's own batch dim, its first."""
+    """Merge the iterations into the operand's own batch dim, its first."""
     name, value = _only_batched(batch, op)
     if value.tensor.rank < rank:
         raise Stays("its operand has no batch dim")
@@ -276,7 +280,7 @@ def _merge_rows(batch: Batch, op: TensorOp, rank: int) -> tuple[Value, ...]:
 
 
 def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
-    """sum and its like over all dims."""
+    """Reduce over all dims but the iteration, for `sum` and similar operators over all dims."""
     _, value = _only_batched(batch, op)
     rank = value.tensor.rank
     if not rank:
@@ -290,7 +294,8 @@ def _all_dims(batch: Batch, op: TensorOp, target: str) -> tuple[Value, ...]:
 
 
 def _only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
-    """Name and value of the first argument when it alone differs from iteration to iteration."""
+    """Return name and value of the first argument. Raises Stays unless it is the only one that
+    differs between iterations."""
     name = next(iter(parameters(op.target)))
     value = value_argument(op, name)
     if value is None or not batch.is_batched(value):
@@ -308,7 +313,7 @@ def _only_batched(batch: Batch, op: TensorOp) -> tuple[str, Value]:
     "aten.squeeze.default",
 )
 def _to_result_shape(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """view and its like: whatever it does, it keeps the order of elements."""
+    """view and similar operators: all of them keep the order of elements."""
     _, value = _only_batched(batch, op)
     return (batch.reshape(batch.twins[value], (batch.length, *op.result.tensor.shape)),)
 
@@ -356,7 +361,7 @@ def _repeat(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 
 @batches("aten.argmax.default", "aten.argmin.default")
 def _arg(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """Without a dim, it runs over all elements as they lie."""
+    """argmax and argmin. Without a dim, they run over all elements in row-major order."""
     if argument(op, "dim") is not None:
         return shift_dims(batch, op, ShiftDims())
     _, value = _only_batched(batch, op)

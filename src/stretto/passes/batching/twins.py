@@ -1,4 +1,4 @@
-"""Which values of a loop body can be computed for all iterations before the loop, and how."""
+"""Search for the values of a loop body that can be computed for all iterations before the loop."""
 
 from __future__ import annotations
 
@@ -42,32 +42,33 @@ from stretto.passes.batching.rules import (
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """What was found for one loop. `reasons` says why each other op must stay in the loop."""
+    """The values of one loop that can be batched. `reasons` says why each other op must stay in
+    the loop."""
 
     batch: Batch
     of_op: dict[Op, tuple[Value, ...]] = field(default_factory=dict[Op, tuple[Value, ...]])
     index_ops: set[Op] = field(default_factory=set[Op])
-    """Arithmetic on the loop index, and ops that are the same in each iteration."""
+    """Arithmetic on the loop index, and ops that are the same in every iteration."""
     reasons: dict[Op, str] = field(default_factory=dict[Op, str])
 
 
 def find_twins(loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> Twins:
-    """Twins of all ops of the body that depend on no carried value and have a rule."""
+    """Return the twins of all ops of the body that depend on no carried value and have a rule."""
     return _Finder(loop, length, lengths, limit_bytes).run()
 
 
 def type_bytes(type: TensorType) -> int:
-    """The bytes of a tensor, symbolic dims counted as 1."""
+    """Return the bytes of a tensor, symbolic dims counted as 1."""
     return type.dtype.itemsize * prod(dim for dim in type.shape if isinstance(dim, int))
 
 
 def is_source(op: Op) -> bool:
-    """True for ops that read an item of a list: views, as far as cost goes."""
+    """True for an op that reads an item of a list, which is as cheap as a view."""
     return isinstance(op, ListGetOp)
 
 
 class _Finder:
-    """Goes through one body in order. A value is invariant, affine, batched, or unknown."""
+    """Walks one body in order. A value is invariant, affine, batched, or unknown."""
 
     def __init__(self, loop: ForOp, length: Dim, lengths: ListLengths, limit_bytes: int) -> None:
         self.loop = loop
@@ -75,12 +76,12 @@ class _Finder:
         self.limit_bytes = limit_bytes
         self.batch = Batch(length)
         self.trips = loop.trips()
-        """The length, if it is known at the call; None where it is that of a list."""
+        """The trip count, if it is known at the call; None if it is the length of a list."""
         self.names = bound_symbols(loop.body)
         self.found = Twins(self.batch)
         start = 0 if isinstance(loop.start, Value) else loop.start
         self.affine = {loop.index: Affine(loop.step, start)}
-        """Values that are affine in the iteration number and differ between iterations."""
+        """The values that are affine in the iteration number and differ between iterations."""
         self.literals = {
             value: Affine(0, int(op.value))
             for value, op in lengths.makers.items()
@@ -97,7 +98,8 @@ class _Finder:
         return self.found
 
     def visit(self, op: Op) -> str | None:
-        """Record what is known of the op's results, or say why nothing is."""
+        """Record the twins, invariants or affine forms of the op's results, or return why there
+        are none."""
         if self.names and not self.names.isdisjoint(symbols_of_op(op)):
             return "its size is known in the iteration only"
         affine = affine_result(op, ChainMap(self.affine, self.literals))
@@ -168,7 +170,7 @@ class _Finder:
         return rule(self.batch, op)
 
     def numbers(self, affine: Affine) -> Value:
-        """What an integer is in all iterations."""
+        """Return the values of an affine integer in all iterations, as a tensor."""
         if isinstance(self.trips, int) and isinstance(affine.offset, int):
             stop = affine.offset + affine.scale * self.trips
             return self.batch.emit("aten.arange.start_step", affine.offset, stop, affine.scale)
@@ -182,7 +184,7 @@ class _Finder:
         return counted
 
     def items(self, op: ListGetOp) -> tuple[Value, ...]:
-        """The items of a list that the loop does not change."""
+        """Return the twin of reading an item of a list that the loop does not change."""
         if op.list in self.inside:
             raise Stays("the list grows in the loop")
         if op.index not in self.affine:
@@ -197,7 +199,7 @@ class _Finder:
         return (self.stack(op.list, self.batch.length),)
 
     def runs_over(self, items: Value, length: Length | None) -> bool:
-        """Whether the loop's trip count is the length of the list."""
+        """True if the loop's trip count is the length of the list."""
         stop = self.loop.stop
         maker = self.lengths.makers.get(stop) if isinstance(stop, Value) else None
         if isinstance(maker, ListLengthOp) and maker.list is items:
@@ -210,7 +212,8 @@ class _Finder:
         return self.batch.add(ListStackOp(items, results=(result,))).result
 
     def slices(self, op: TensorOp, source: Value, affine: Affine) -> tuple[Value, ...]:
-        """select or narrow of an invariant tensor at a position that is affine in the iteration."""
+        """Return the twin of a select or narrow of an invariant tensor at a position that is
+        affine in the iteration."""
         dim = int_argument(op, "dim")
         assert dim is not None
         dim %= source.tensor.rank
@@ -220,7 +223,7 @@ class _Finder:
         return self.windows(operand, dim, affine, int_argument(op, "length"))
 
     def rows(self, source: Value, dim: int, affine: Affine) -> tuple[Value, ...]:
-        """Twin of `select(source, dim, position)`: a slice, with `dim` first."""
+        """Return the twin of `select(source, dim, position)`: a slice, with `dim` first."""
         size, step = source.tensor.shape[dim], abs(affine.scale)
         if self.trips is None or (step > 1 and not isinstance(self.trips, int)):
             raise Stays("the trip count is not known")
@@ -240,7 +243,8 @@ class _Finder:
     def windows(
         self, source: Value, dim: int, affine: Affine, width: int | None
     ) -> tuple[Value, ...]:
-        """Twin of `narrow(source, dim, position, width)` where the windows lie side by side."""
+        """Return the twin of `narrow(source, dim, position, width)`; the windows must be
+        contiguous."""
         length, shape = self.trips, source.tensor.shape
         if length is None or width is None:
             raise Stays("the trip count or the size is not known")
@@ -271,16 +275,15 @@ class _Finder:
         self.found.of_op[op] = twins
 
 
-# ---- Rules of `batch_rules` for contractions: rows of all iterations go through one product.
+# ---- Rules for contractions: the rows of all iterations become one product.
 #
-# Where one operand is the same in each iteration, the iterations become rows of the other one, so
-# that a weight is read once for all of them. Where both differ, the product becomes a batched
-# one.
+# If one operand is the same in every iteration, the iterations become rows of the other one, so
+# that a weight is read once for all of them. If both differ, the product becomes a batched one.
 
 
 WIDE = 16
-"""Columns from which on many products are faster than one product of matrices that are put side by
-side (docs/performance.md)."""
+"""Number of columns from which N separate products are faster than one product of the matrices put
+side by side (docs/performance.md)."""
 
 
 def _operands(op: TensorOp, *names: str) -> list[Value]:
@@ -290,7 +293,8 @@ def _operands(op: TensorOp, *names: str) -> list[Value]:
 
 
 def _weighted(batch: Batch, op: TensorOp) -> Value:
-    """The input of a product with a weight and a bias that are the same in each iteration."""
+    """Return the input of a product. Raises Stays unless weight and bias are the same in every
+    iteration."""
     if any(batch.is_batched(value_argument(op, name)) for name in ("weight", "bias")):
         raise Stays("the weight differs from iteration to iteration")
     return _operands(op, "input")[0]
@@ -312,7 +316,7 @@ def _linear(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 def _linear_of_each(
     batch: Batch, source: Value, weight: Value, bias: Value | None, shape: tuple[Dim, ...]
 ) -> Value:
-    """A linear layer whose weight differs: a product of matrices for each iteration."""
+    """Return the twin of a linear layer whose weight differs: one matrix product per iteration."""
     if weight.tensor.rank != 2 or not source.tensor.rank:
         raise Stays("the weight is not a matrix")
     rows: Dim = 1
@@ -345,18 +349,20 @@ def _mm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 
 
 def _matrix_product(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
-    """The twin of a product of two matrices with a result of `shape`."""
+    """Return the twin of a product of two matrices whose result has `shape`."""
     if batch.is_batched(left) and batch.is_batched(right):
         return batch.emit("aten.bmm.default", batch.twins[left], batch.twins[right])
     if batch.is_batched(left):
         rows = batch.merge_rows(batch.twins[left])
         product = batch.emit("aten.mm.default", rows, batch.operand(right))
         return batch.split_rows(product, shape)
-    # [M, K] x [T, K, N]. Where N fills the vectors of a machine, each matrix is multiplied where it
-    # lies. Fewer columns of all iterations are put side by side, which transposes them twice.
+    # [M, K] x [T, K, N]. If N fills a machine's vectors, each matrix is multiplied in place. With
+    # fewer columns, those of all iterations are put side by side, at the cost of two
+    # transpositions.
     inner, columns = right.tensor.shape
     if isinstance(columns, int) and columns >= WIDE:
-        # Not a matmul: torch 2.11 and 2.12 infer it for the one size only that stands for all.
+        # Not a matmul: torch 2.11 and 2.12 infer its shape only for the one size that stands for
+        # all.
         return batch.emit("aten.bmm.default", batch.expanded(left), batch.twins[right])
     turned = batch.permute(batch.twins[right], (1, 0, 2))
     flat = batch.reshape(turned, (inner, times(batch.length, columns)))
@@ -419,8 +425,8 @@ def _dot(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
 
 
 def _matmul_of_each(batch: Batch, left: Value, right: Value, shape: tuple[Dim, ...]) -> Value:
-    """A product for each iteration, of matrices that broadcast; a vector becomes a matrix of one
-    row or column, so that all products are one operator."""
+    """Return the twin of a product per iteration, of matrices that broadcast; a vector becomes a
+    matrix of one row or column, so that one operator serves all products."""
     rank = max(2, left.tensor.rank, right.tensor.rank)
 
     def matrices(value: Value, vector: tuple[Dim, ...]) -> Value:
@@ -457,13 +463,13 @@ def _bmm(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     return (batch.permute(split, (2, 0, 1, 3)),)
 
 
-# ---- Rules of `batch_rules` for positions that differ from iteration to iteration.
+# ---- Rules for positions that differ between iterations.
 #
-# Where the tensor differs, too, the number of the iteration is a position in its leading dim.
+# If the tensor differs too, the iteration number becomes a position in its leading dim.
 
 
 def _numbers(batch: Batch, rank: int) -> Value:
-    """The numbers of the iterations, to be used beside positions of `rank` dims each."""
+    """Return the iteration numbers, shaped to broadcast with twins of positions of `rank` dims."""
     counted = batch.emit("aten.arange.default", batch.length)
     return batch.reshape(counted, (batch.length, *(1,) * rank))
 
@@ -491,13 +497,14 @@ def _index_select(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     dim = _dim(op, source.tensor.rank)
     if not batch.is_batched(index):
         return rebuilt(batch, op, {"self": batch.twins[source], "dim": dim + 1})
-    taken = _taken(batch, source, dim, index)  # [n, k, ...], and k belongs to `dim`
+    taken = _taken(batch, source, dim, index)  # [n, k, ...], where k replaces `dim`
     order = [0, *range(2, dim + 2), 1, *range(dim + 2, source.tensor.rank + 1)]
     return (batch.permute(taken, tuple(order)),)
 
 
 def _taken(batch: Batch, source: Value, dim: int, index: Value) -> Value:
-    """The elements of `dim` at positions that differ: [n, *positions, *other dims]."""
+    """Return the elements of `dim` at positions that differ between iterations: [n, *positions,
+    *other dims]."""
     first = (dim, *(other for other in range(source.tensor.rank) if other != dim))
     if not batch.is_batched(source):
         operand = batch.permute(batch.operand(source), first)
@@ -509,7 +516,8 @@ def _taken(batch: Batch, source: Value, dim: int, index: Value) -> Value:
 
 @batches("aten.index.Tensor")
 def _index(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """Indices from the first dim on: those that differ lead the result, as the iteration does."""
+    """Indexing of the leading dims only: positions that differ between iterations put the
+    iteration first in the result."""
     source, indices = value_argument(op, "self"), argument(op, "indices")
     values = argument_values(indices)
     if source is None or not isinstance(indices, tuple) or len(values) != len(indices):
@@ -547,7 +555,8 @@ def _select_scatter(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
     *("aten.scatter_reduce.two", "aten.slice_scatter.default"),
 )
 def _along_dim(batch: Batch, op: TensorOp) -> tuple[Value, ...]:
-    """Tensors of one rank, of which each iteration has its own: the dim moves one up."""
+    """Operators along a dim whose tensors all have one rank: every tensor gets the leading dim,
+    and `dim` is one higher."""
     changed: dict[str, Argument] = {"dim": shifted(argument(op, "dim"))}
     for parameter, item in named_arguments(op.target, op.args, op.kwargs):
         if isinstance(item, Value):

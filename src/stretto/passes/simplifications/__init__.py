@@ -1,4 +1,5 @@
-"""The rules of the pass `simplify`, by what the op works on: `algebra`, `views`, `lists`.
+"""Rules of the pass `simplify` for arithmetic and views, in `algebra`.
 
-A rule looks at an op and at what makes its operands, and gives a value or a cheaper op for it.
+A rule examines an op and the ops that define its operands, and returns a value or a cheaper
+op for it.
 """

@@ -1,7 +1,9 @@
-"""Rules for arithmetic, casts and copies: ops whose result is an operand, exactly.
+"""Rules for arithmetic, casts, copies and views: ops whose result is an operand or a simpler
+op, exactly.
 
-Exact means: the same bits for every input, NaN, infinities, subnormals and both zeros included. So
-`x + 0.0` stays, because it makes 0.0 of -0.0, while `x - 0.0`, `x * 1` and `x + (-0.0)` go.
+Exact means: the same bits for every input, NaN, infinities, subnormals and both zeros
+included. So `x + 0.0` stays, because it turns -0.0 into 0.0, while `x - 0.0`, `x * 1` and
+`x + (-0.0)` are removed.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from stretto.ops.infer import tensor_op
 from stretto.ops.properties import is_lossless, is_random
 
 TensorRule = Callable[[TensorOp, Definitions], Value | TensorOp | None]
-"""Gives a value or an op that replaces the op's only result, or None. The caller compares types."""
+"""Returns a value or an op that replaces the op's only result, or None. The caller
+compares types."""
 
 TensorRules = dict[str, tuple[TensorRule, ...]]
 """Rules by the target of the op."""
 
 
 def number(item: Argument, definitions: Definitions) -> bool | int | float | None:
-    """The number that an argument is, or the literal that it names; None when it is not known."""
+    """Return the number that an argument is, or the literal that it names; None if it is not
+    known."""
     if isinstance(item, Value):
         maker = definitions.get(item)
         return maker.value if isinstance(maker, LiteralOp) else None
@@ -34,13 +38,13 @@ def number(item: Argument, definitions: Definitions) -> bool | int | float | Non
 
 
 def maker_of(item: Argument, definitions: Definitions, *targets: str) -> TensorOp | None:
-    """The tensor op that makes the value, when it has one of the targets."""
+    """Return the tensor op that defines the value, if it has one of the targets."""
     maker = definitions.get(item) if isinstance(item, Value) else None
     return maker if isinstance(maker, TensorOp) and maker.target in targets else None
 
 
 def same_as_operand(op: TensorOp, _: Definitions) -> Value | None:
-    """For ops that copy, or only rearrange: with the type of their operand they do nothing."""
+    """Remove an op that copies or only rearranges, if its result has the type of its operand."""
     operand = value_argument(op, "self")
     if operand is None:
         operand = value_argument(op, "input")
@@ -54,9 +58,10 @@ def dropout_off(op: TensorOp, definitions: Definitions) -> Value | None:
 def neutral(
     is_neutral: Callable[[bool | int | float, bool], bool], *names: str
 ) -> tuple[TensorRule, ...]:
-    """For operators that give their other operand where that in `names` is neutral.
+    """Return the rule of operators that yield their other operand if one of those in `names` is
+    neutral.
 
-    `is_neutral` gets the number, and whether the result is a float.
+    `is_neutral` gets the number, and True if the result is a float.
     """
 
     def rule(op: TensorOp, definitions: Definitions) -> Value | None:
@@ -77,7 +82,7 @@ def _is_one(value: float, _: bool) -> bool:
 
 
 def _is_zero_to_add(value: float, is_float: bool) -> bool:
-    """-0.0 is neutral for floats, either zero for integers."""
+    """True for -0.0 if the result is a float, and for either zero if it is an integer."""
     return value == 0 and (not is_float or math.copysign(1.0, value) < 0)
 
 
@@ -86,7 +91,8 @@ def _is_zero_to_subtract(value: float, _: bool) -> bool:
 
 
 def logical(neutral: bool) -> TensorRule:
-    """For `and` (neutral: True) and `or` (False) of bools; the other bool absorbs."""
+    """Return the rule of `and` (neutral: True) or `or` (neutral: False) of bools; the other bool
+    absorbs."""
 
     def rule(op: TensorOp, definitions: Definitions) -> Value | None:
         operands = (value_argument(op, "self"), value_argument(op, "other"))
@@ -105,13 +111,13 @@ def logical(neutral: bool) -> TensorRule:
 
 
 def twice(op: TensorOp, definitions: Definitions) -> Value | None:
-    """The operand of an operator that undoes itself."""
+    """Return the operand of an operator that is its own inverse and is applied twice."""
     inner = maker_of(argument(op, "self"), definitions, op.target)
     return value_argument(inner, "self") if inner is not None else None
 
 
 def cast_of_cast(op: TensorOp, definitions: Definitions) -> TensorOp | Value | None:
-    """A cast to a wider dtype and on from there is one cast."""
+    """Merge a cast to a wider dtype with the cast that follows."""
     inner = maker_of(argument(op, "self"), definitions, op.target)
     if inner is None or not (_is_plain_cast(op) and _is_plain_cast(inner)):
         return None
@@ -162,7 +168,7 @@ ALGEBRA_RULES: TensorRules = {
 
 # ---- Rules for ops that only rearrange: transposes, reshapes, slices, parts of a cat or a stack.
 #
-# Each rule looks at an op and the op that makes its operand, and finds one op, or none, that does
+# Each rule examines an op and the op that defines its operand, and finds one op, or none, that does
 # both.
 
 
@@ -177,7 +183,7 @@ _SLICES = ("aten.slice.Tensor", "aten.select.int", *_NARROWS)
 
 
 def permutation(op: TensorOp) -> tuple[int, ...]:
-    """Which dim of the operand each dim of the result is."""
+    """Return, for each dim of the result, the dim of the operand that it is."""
     rank = op.result.tensor.rank
     order = list(range(rank))
     match argument(op, "dims"), int_argument(op, "dim0"), int_argument(op, "dim1"):
@@ -192,7 +198,8 @@ def permutation(op: TensorOp) -> tuple[int, ...]:
 
 
 def permuted_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:
-    """A transpose of a transpose is one transpose; one that leaves all dims in place goes."""
+    """Merge a transpose with the transpose of its operand; remove one that leaves all dims in
+    place."""
     source, order = value_argument(op, "self"), permutation(op)
     inner = maker_of(source, definitions, *_PERMUTATIONS)
     if inner is not None:
@@ -204,7 +211,7 @@ def permuted_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp |
 
 
 def reshaped_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:
-    """A reshape of a reshape is one reshape; one to the shape of its operand goes."""
+    """Merge a reshape with the reshape of its operand; remove one to the shape of its operand."""
     inner = maker_of(argument(op, "self"), definitions, *_RESHAPES)
     if inner is None:
         return same_as_operand(op, definitions)
@@ -247,7 +254,8 @@ class Slice:
 
 
 def slice_of(op: TensorOp | None) -> Slice | None:
-    """The slice that an op takes, when its position and the size of the dim are known."""
+    """Return the slice that an op takes, if its position and the size of the dim are known
+    numbers."""
     if op is None:
         return None
     source, dim = value_argument(op, "self"), int_argument(op, "dim")
@@ -271,12 +279,13 @@ def slice_of(op: TensorOp | None) -> Slice | None:
 
 
 def whole_slice(op: TensorOp, definitions: Definitions) -> Value | None:
-    """A slice without step that leaves the size is all of it, for symbolic sizes too."""
+    """Remove a slice of step 1 that keeps the size of the dim, which may be symbolic."""
     return same_as_operand(op, definitions) if argument(op, "step") == 1 else None
 
 
 def sliced_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:
-    """A slice of a slice along the same dim is one slice; a narrow of known position is a slice."""
+    """Merge a slice with the slice of its operand along the same dim; a narrow at a known position
+    becomes a slice."""
     outer = slice_of(op)
     if outer is None:
         return None
@@ -291,7 +300,7 @@ def sliced_twice(op: TensorOp, definitions: Definitions) -> Value | TensorOp | N
 
 
 def slice_of_cat(op: TensorOp, definitions: Definitions) -> Value | TensorOp | None:
-    """What is taken of one piece of a cat is taken of the piece itself."""
+    """Take a slice that is inside one operand of a cat from that operand."""
     outer = slice_of(op)
     maker = maker_of(outer.source, definitions, "aten.cat.default") if outer is not None else None
     dim = int_argument(maker, "dim") if maker is not None else None
@@ -317,7 +326,8 @@ def slice_of_cat(op: TensorOp, definitions: Definitions) -> Value | TensorOp | N
 
 
 def select_of_stack(op: TensorOp, definitions: Definitions) -> Value | None:
-    """An item of a stack is that item, and the only place of an unsqueezed dim its operand."""
+    """Replace an item of a stack by the stacked tensor, and the item of an unsqueezed dim by the
+    operand."""
     outer = slice_of(op)
     if outer is None:
         return None
@@ -333,7 +343,7 @@ def select_of_stack(op: TensorOp, definitions: Definitions) -> Value | None:
 
 
 def items_of_stack(op: Op, definitions: Definitions) -> Replacement | None:
-    """All items of a stack are what was stacked."""
+    """Replace the unbound items of a stack by the stacked tensors."""
     if not isinstance(op, TensorOp) or op.target != "aten.unbind.int":
         return None
     maker = maker_of(argument(op, "self"), definitions, "aten.stack.default")
@@ -350,7 +360,7 @@ def items_of_stack(op: Op, definitions: Definitions) -> Replacement | None:
 
 
 def only_piece(op: TensorOp, _: Definitions) -> Value | None:
-    """A cat of one tensor is that tensor."""
+    """Replace a cat of one tensor by that tensor."""
     pieces = argument(op, "tensors")
     piece = pieces[0] if isinstance(pieces, tuple) and len(pieces) == 1 else None
     return piece if isinstance(piece, Value) else None
