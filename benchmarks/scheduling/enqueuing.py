@@ -348,7 +348,7 @@ def graph_data(found: Graphed) -> dict[str, Any]:
 
 
 # ---- A graph of launches as an SVG: a row per stream, a box per node over its simulated time,
-# and a line for each event that a node of one stream waits for in another.
+# and a line for each event by which a node of one stream waits for one of another.
 
 
 WIDTH = 1200

@@ -93,5 +93,5 @@ def test_programs_say_what_is_independent() -> None:
       return %b
     }
     """
-    with pytest.raises(VerifyError, match="what iterations share are tensors with dims"):
+    with pytest.raises(VerifyError, match="it may carry only tensors with dims"):
         verify_ir(parse(wrong))

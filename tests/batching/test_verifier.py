@@ -56,22 +56,22 @@ def program(
 SET = Assign(M, "copy", (ONE,))
 USE = Assign(N, "add", (N, M))
 BROKEN: dict[str, tuple[str, tuple[Statement, ...]]] = {
-    "never": ("%m is used on a way", (USE, DONE)),
-    "one arm": ("%m is used on a way", (If(FLAG, (SET,), ()), USE, DONE)),
-    "before a break": ("%m is used on a way", (Loop((If(FLAG, (Break(),), ()), SET)), USE, DONE)),
+    "never": ("%m is used on a path", (USE, DONE)),
+    "one arm": ("%m is used on a path", (If(FLAG, (SET,), ()), USE, DONE)),
+    "before a break": ("%m is used on a path", (Loop((If(FLAG, (Break(),), ()), SET)), USE, DONE)),
     "before a leave": (
-        "%m is used on a way",
+        "%m is used on a path",
         (Scope(1, (If(FLAG, (Leave(1),), ()), SET)), USE, DONE),
     ),
-    "other body of a fork": ("%m is used on a way", (Fork(((SET,), (USE,))), DONE)),
-    "break outside": ("Break is not in what it ends", (Break(),)),
-    "continue outside": ("Continue is not in what it ends", (Scope(1, (Continue(),)),)),
-    "leave outside": ("Leave 2 is not in what it ends", (Scope(1, (Leave(2),)),)),
+    "other body of a fork": ("%m is used on a path", (Fork(((SET,), (USE,))), DONE)),
+    "break outside": ("Break is not inside of what it ends", (Break(),)),
+    "continue outside": ("Continue is not inside of what it ends", (Scope(1, (Continue(),)),)),
+    "leave outside": ("Leave 2 is not inside of what it ends", (Scope(1, (Leave(2),)),)),
     "leave a fork": ("Leave leaves a body of a fork", (Scope(1, (Fork(((Leave(1),),)),)), DONE)),
     "break a fork": ("Break leaves a body of a fork", (Loop((Fork(((Break(),),)),)), DONE)),
     "return from a fork": ("Return leaves a body of a fork", (Fork(((DONE,),)),)),
     "raise in a fork": (
-        "a body of a fork does not come to its end",
+        "a body of a fork does not reach its end",
         (Fork(((Raise(ValueError, ()),),)), DONE),
     ),
     "condition": ("bool is needed, not int", (If(N, (), ()), DONE)),

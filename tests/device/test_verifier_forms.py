@@ -106,7 +106,7 @@ def test_schedules(old: str, new: str, reason: str) -> None:
         ('"&main.b.1" = 0', "other = 0", "the address of main.b.1 has no word"),
         ("results ($main.j.3)", "results ()", "main.j.3 may be read before it is written"),
         ("params ($main.j.3)", "params ()", "reads register main.j.3 but does not take it"),
-        ("rotated (main.b.1, main.b.2)", "rotated (main.b.1)", "other buffers trade places"),
+        ("rotated (main.b.1, main.b.2)", "rotated (main.b.1)", "not those that its loops rotate"),
         ("leaf launch frame main kernels (add)", "leaf launch frame main kernels (n)", "no kernel"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_register_is_not_assigned_behind_what_it_cuts() -> None:
     (kernel, *_) = re.findall(r"run (softmax)\b", text)
     mutant = re.sub(rf"( *)(run {kernel} [0-9]+ .*)\n", rf"\1\2\n\1{re.escape(let)}\n", text)
     mutant = mutant.replace("\\", "")
-    with pytest.raises(VerifyError, match="is assigned behind kernel"):
+    with pytest.raises(VerifyError, match="is assigned after kernel"):
         verify(parse_program(mutant, TEMPLATES))
 
 

@@ -318,5 +318,5 @@ def test_a_split_that_changes_behind_its_kernel_is_refused() -> None:
         late: Item = Let(let.reg, Position(Index.of(let.reg) + -1))
         return replace(schedule, units=tuple((*items, late) for items in schedule.units))
 
-    with pytest.raises(VerifyError, match=f"is assigned behind kernel {kernel}"):
+    with pytest.raises(VerifyError, match=f"is assigned after kernel {kernel}"):
         verify(changed(program, again))

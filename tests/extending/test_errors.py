@@ -64,7 +64,7 @@ def test_declarations(operator: Any, regions: str, options: dict[str, Any], mess
 @pytest.mark.parametrize(
     ("regions", "message"),
     [
-        ("x[i]", "what is read -> "),
+        ("x[i]", "regions have the form"),
         ("x[i -> [i]", "cannot read"),
         ("x[i] -> [i + 1]", "indices or `:`"),
         ("x[i] -> [i, i]", "one index"),

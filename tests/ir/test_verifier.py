@@ -159,7 +159,7 @@ def test_there_is_a_main() -> None:
 
 def test_functions_stand_under_their_names() -> None:
     program = Program({"main": Function("other", Block())})
-    with pytest.raises(VerifyError, match="@other stands under the name @main"):
+    with pytest.raises(VerifyError, match="@other is stored under the name @main"):
         verify(program)
 
 

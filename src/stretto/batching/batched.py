@@ -1,4 +1,4 @@
-"""`stretto.batch`: a function written for one instance, called with many."""
+"""`stretto.batch`: call a function that is written for one instance with many."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from stretto.locks import ForkSafeLock
 from stretto.options import Options
 
 MOST_EXTENSIONS = 200
-"""How often a program may learn of new kinds of data before that is an error."""
+"""Number of times a program may be extended for new kinds of data before that is an error."""
 
 
 @dataclass(slots=True)
 class _Signature:
-    """What is known for calls with as many columns and the same keywords."""
+    """The state for calls with the same number of columns and the same static keywords."""
 
     static: dict[str, Any]
     dynamic: tuple[str, ...]
@@ -39,29 +39,30 @@ class _Signature:
     compiled: CompiledBatch | None = None
     extensions: int = 0
     trained: Callable[[], None] | None = None
-    """Raises Trained where the last batch ran eager, for a reason that holds on."""
+    """Raises Trained while the reason holds for which the last batch ran eager; None if it did
+    not."""
 
     def __post_init__(self) -> None:
         self.observer = Observer(self.evaluation)
 
     def check_gradients(self) -> None:
-        """Raises Trained with grad mode on, while the reason holds that a batch ran eager for."""
+        """Raise Trained if grad mode is on and the reason why a batch ran eager still holds."""
         if self.trained is not None and torch.is_grad_enabled():
             self.trained()
 
     def types(self) -> tuple[object, ...]:
-        """All that is known of the types of instances."""
+        """Return all that is known of the types of instances: cells and classes."""
         return (*self.evaluation.cells, *self.evaluation.classes.infos)
 
     def forget(self) -> None:
-        """The program is made from the beginning, since something static has changed."""
+        """Discard the program, since something static has changed."""
         self.evaluation = Evaluation()
         self.observer = Observer(self.evaluation)
         self.compiled = None
 
 
 class Batched(Streaming):
-    """A function or module that runs for many instances at once. Made by `stretto.batch`."""
+    """A function or module that runs for many instances at once. Created by `stretto.batch`."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Batched(Streaming):
         options: Options | None = None,
         passes: BatchPasses | None = None,
     ) -> None:
-        """passes: which optimisations are on, to see what each is worth; all of them."""
+        """passes: the optimisations that are on, to measure the worth of each; None means all."""
         self._passes = passes
         self._function = function
         self._backend = backend
@@ -83,13 +84,14 @@ class Batched(Streaming):
             functools.update_wrapper(self, function, updated=())
 
     def __call__(self, /, *columns: Any, **shared: Any) -> list[Any]:
-        """The results for all instances, as a list, in their order: what
-        `[function(*items, **shared) for items in zip(*columns)]` gives.
+        """Return the results for all instances, in order: a list equal to `[function(*items,
+        **shared) for items in zip(*columns)]`.
 
-        columns: a sequence for each positional parameter, all of one length. shared: keyword
-        arguments that all instances share. Raises what the function raises for the first instance
-        that fails, with a note that names it; CaptureError, with the line, for what cannot be
-        batched; ValueError for columns of different lengths.
+        columns: a sequence for each positional parameter, all of one length, or one
+        `Flattened`. shared: keyword arguments that all instances share. Raises what the
+        function raises for the first instance that fails, with a note that names it;
+        CaptureError, with the line, for what cannot be batched; ValueError for columns of
+        different lengths.
         """
         flattened = columns[0] if len(columns) == 1 else None
         if isinstance(flattened, Flattened):
@@ -102,7 +104,7 @@ class Batched(Streaming):
         return [outcome.value for outcome in outcomes if isinstance(outcome, Value)]
 
     def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
-        """Calls of a stream as one batch; see `serving.calls.Run`."""
+        """Run the calls of a stream as one batch; see `serving.Run`."""
         if not calls:
             return []
         columns: list[Sequence[Any]] = [
@@ -148,7 +150,7 @@ class Batched(Streaming):
         columns: list[Sequence[Any]],
         flattened: Flattened | None,
     ) -> list[Outcome]:
-        """Runs a batch; makes or extends the program where it does not know the instances."""
+        """Run a batch; build the program, or extend it for instances that it does not cover."""
         if signature.compiled is not None and not signature.compiled.is_current():
             signature.forget()
         if signature.compiled is None:
@@ -167,11 +169,12 @@ class Batched(Streaming):
                     ) from None
                 known = signature.types()
                 self._compile(signature, columns)
-                if signature.types() == known:  # it is no data that a program could know
+                if signature.types() == known:  # data that no program can cover
                     raise CaptureError(found.message) from None
 
     def _compile(self, signature: _Signature, columns: list[Sequence[Any]]) -> None:
-        """Makes the program for all kinds of data seen so far and in these instances."""
+        """Build the program for all kinds of data seen so far and in these instances. On failure
+        the evaluation is restored."""
         restore = signature.evaluation.saved()
         try:
             signature.compiled = self._compiled(signature, columns)
@@ -198,30 +201,33 @@ class Batched(Streaming):
             self._passes,
         )
 
-    # ---- what was made
+    # ---- reports and tuning
 
     def explain(self) -> str:
-        """What was batched at which depth, what was not and why, as text: the blocks, how many
-        instances ran them together in the last call, and the program of an instance."""
+        """Return a report of the last call: the blocks and how many instances ran them together at
+        which depth, what was not batched and why, and the program of an instance."""
         eager = "".join(f"{line}\n" for line in self._notices.eager_calls)
         if self._last is None or self._last.compiled is None:
             return eager or "nothing has been compiled yet: call it with instances first\n"
         return eager + explain_batch(self._last.compiled)
 
     def profile(self, /, *columns: Any, runs: int = 20, **shared: Any) -> Profile:
-        """Time by activity for these instances: the medians of some runs. It can be printed."""
+        """Return the time by activity for these instances: medians over `runs` runs. It can be
+        printed."""
         with torch.no_grad(), self._lock:
             compiled, every = self._ready("profile", columns, shared)
             return profile_of(compiled, every, runs)
 
     def tune(self, /, *columns: Any, runs: int = 10, **shared: Any) -> Tuning:
-        """Chooses the kernels of the tensor operators for batches like this one: by the numbers of
-        rows that its blocks run with, and by measuring some programs (the fastest of `runs` runs).
+        """Choose the kernels of the tensor operators for batches like this one: by the numbers of
+        rows that its blocks run with, and by measuring some programs (the fastest of `runs`
+        runs).
 
-        The choice is shown by `explain()` and kept in the build cache; batchers of this program
-        that are made later, in any process, begin with it. Results are the same but for rounding,
-        for any batch. It takes as long as compiling the tensor operators two or three times. Where
-        new kinds of data extend the program, kernels are chosen as usual until it is tuned again.
+        `explain()` shows the choice. It is stored in the build cache: batchers of this program
+        created later, in any process, begin with it. Results are the same except for rounding,
+        for any batch. It takes as long as compiling the tensor operators two or three times. If
+        new kinds of data extend the program, kernels are chosen as usual until it is tuned
+        again.
         """
         with torch.no_grad(), self._lock:
             compiled, every = self._ready("tune", columns, shared)
@@ -230,8 +236,8 @@ class Batched(Streaming):
     def _ready(
         self, name: str, columns: Sequence[Any], shared: Mapping[str, Any]
     ) -> tuple[CompiledBatch, list[Sequence[Any]]]:
-        """The program for these instances, and a column for each of its parameters. Raises what the
-        function raises for an instance."""
+        """Return the program for these instances, and a column for each of its parameters. Raises
+        what the function raises for an instance, and ValueError if there is no instance."""
         given = _columns(columns)
         for outcome in self._run(given, shared):
             if isinstance(outcome, Failure):
@@ -250,18 +256,19 @@ class Batched(Streaming):
 def batch(
     function: Callable[..., Any], *, backend: str = AUTO, options: Options | None = None
 ) -> Batched:
-    """Runs a function or module, written for one instance, for many instances at once.
+    """Run a function or module, written for one instance, for many instances at once.
 
     >>> many = stretto.batch(model.eval())
     >>> results = many(trees)  # == [model(tree) for tree in trees]
 
-    An instance is any Python data: dataclasses, tuples, lists, dicts, numbers, strings, None and
-    tensors. The function's source is evaluated once; what depends on an instance is compiled to
-    native code that walks instances and records which tensor operators each needs, and operators
-    that do not depend on each other run as one, over all instances (ACRoBat, sections 3 to 5).
-    With grad mode on, a batch that reads a tensor that requires grad runs eager, with a
-    StrettoWarning. backend: as for `stretto.compile`. Raises TypeError for what is no
-    function; the call raises CaptureError for what cannot be batched.
+    An instance is any Python data: dataclasses, tuples, lists, dicts, numbers, strings, None
+    and tensors. The function's source is evaluated once. Code that depends on an instance is
+    compiled to native code that walks the instances and records which tensor operators each
+    needs; operators that do not depend on each other run as one, over all instances (ACRoBat,
+    sections 3 to 5). With grad mode on, a batch that reads a tensor that requires grad runs
+    eager, with a StrettoWarning. backend: as for `stretto.compile`. Raises TypeError if
+    `function` is not callable; calling the result raises CaptureError for what cannot be
+    batched.
     """
     require_backend(backend)
     if not callable(function):
@@ -274,7 +281,7 @@ def batch(
 def _eager(
     function: Callable[..., Any], number: int, items: tuple[Any, ...], shared: Mapping[str, Any]
 ) -> Outcome:
-    """The outcome of one instance by the function itself."""
+    """Return the outcome of instance number `number`, computed by the function itself."""
     try:
         return Value(function(*items, **shared))
     except Exception as error:
@@ -283,7 +290,8 @@ def _eager(
 
 
 def _columns(columns: Sequence[Any]) -> list[Sequence[Any]]:
-    """The instances, a list per parameter. Raises TypeError and ValueError."""
+    """Return the instances as one sequence per parameter. Raises TypeError for what is not a
+    sequence of instances, ValueError for different lengths."""
     if not columns:
         raise TypeError("a batched function takes at least one sequence of instances")
     found: list[Sequence[Any]] = []
@@ -301,8 +309,8 @@ def _columns(columns: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a shared keyword is data: numbers, so that another one needs no other program, and
-    tensors."""
+    """Return True if a shared keyword is dynamic: numbers, so that another number needs no other
+    program, and tensors."""
     return type(value) in (bool, int, float) or isinstance(value, torch.Tensor)
 
 

@@ -39,11 +39,10 @@ from stretto.passes.horizontal import Horizontal
 
 
 class Flattened:
-    """Columns of instances, of which each batcher keeps its native form. Made by
-    `stretto.flatten`.
+    """Columns of instances whose native form each batcher stores. Created by `stretto.flatten`.
 
     The instances are read when a batcher sees them for the first time, and must not be changed
-    from then on; the content of their tensors may be.
+    after that; the contents of their tensors may be.
     """
 
     def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
@@ -54,7 +53,7 @@ class Flattened:
         return len(self.columns[0])
 
     def of(self, host: HostProgram) -> Flat:
-        """The native form for a program. Raises OtherInstance."""
+        """Return the native form for a host program. Raises OtherInstance."""
         found = self._known.get(host)
         if found is None:
             found = self._known[host] = host.flatten(self.columns)
@@ -65,11 +64,11 @@ class Flattened:
 
 
 def flatten(instances: Sequence[Any], *more: Sequence[Any]) -> Flattened:
-    """Instances that a batcher reads once: `many(stretto.flatten(trees))`.
+    """Return instances that a batcher reads only once: `many(stretto.flatten(trees))`.
 
-    instances, more: a sequence for each positional parameter, all of one length. For data that is
-    run more than once, as in evaluation after each epoch. Raises ValueError for columns of
-    different lengths.
+    instances, more: a sequence for each positional parameter, all of one length. Meant for data
+    that is run more than once, as in an evaluation after each epoch. Raises ValueError for
+    columns of different lengths.
     """
     columns = (instances, *more)
     if len({len(column) for column in columns}) > 1:
@@ -78,18 +77,18 @@ def flatten(instances: Sequence[Any], *more: Sequence[Any]) -> Flattened:
 
 
 FIRST_ROWS = 256
-"""Rows of a pool at first."""
+"""Initial number of rows of a pool."""
 MOST_KEPT = 64
-"""Launches whose steps are kept for `explain`."""
+"""Number of launches of a call whose steps are stored for `explain`."""
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of a call by activity, as in ACRoBat's Table 5, and how often programs were launched.
+    """Seconds of a call by activity, as in ACRoBat's Table 5, and the number of launches.
 
     flatten: instances to native values. copy: their tensors to the pools. record: walking them.
-    schedule: sorting what was recorded into tables. execute: the level program. results: making
-    Python's objects.
+    schedule: sorting the recorded blocks into tables. execute: the level program. results:
+    building Python's objects.
     """
 
     flatten: float = 0.0
@@ -102,8 +101,8 @@ class Times:
 
 
 class LaunchStopped(Exception):
-    """A launch has ended with an error, as one of its instances alone would have; it is not known
-    which of them."""
+    """A launch ended with an error that one of its instances would raise alone; which one is not
+    known."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -119,21 +118,21 @@ class CompiledBatch:
     host: HostProgram
     levels: LevelProgram | None
     tuning: Tuning
-    """What the kernels of `levels` are chosen for."""
+    """The choice of kernels that `levels` was built with."""
     device: torch.device
     reads: tuple[Read, ...]
-    """What was static and must stay the same."""
+    """Static values that the program relies on: they must stay the same."""
     guards: ReadGuards
-    """Whether it is."""
+    """Checks that `reads` are unchanged."""
     tensors: TensorGuards
     seconds: dict[str, float]
-    """How long each part of the compilation took."""
+    """Seconds that each part of the compilation took."""
     pools: list[torch.Tensor] = field(default_factory=list[torch.Tensor])
     times: Times = field(default_factory=Times)
-    """Those of the last call."""
+    """Times of the last call."""
     _steps: list[bytes] = field(default_factory=list[bytes])
     _room: list[int] = field(default_factory=list[int])
-    """The rows of each pool: `len` of a tensor takes a microsecond."""
+    """The rows of each pool, cached since `len` of a tensor takes a microsecond."""
 
     def __post_init__(self) -> None:
         for type_, permanent in zip(
@@ -146,12 +145,14 @@ class CompiledBatch:
 
     @property
     def steps(self) -> list[torch.Tensor]:
-        """The steps of the last call, a table per launch, for the first launches."""
+        """The steps of the last call, an i64 table [S, width] per launch, for the first
+        `MOST_KEPT` launches."""
         tables = [torch.frombuffer(bytearray(words), dtype=torch.int64) for words in self._steps]
         return [table.view(-1, self.host.layout.width) for table in tables]
 
     def is_current(self) -> bool:
-        """Whether what was static is the same, and the program is right for the parameters."""
+        """Return True if all static values and parameters are those that the program was built
+        for."""
         if not self.guards.hold() or not self.tensors.hold():
             return False
         return self.levels is None or self.levels.is_current()
@@ -159,9 +160,9 @@ class CompiledBatch:
     def run(
         self, columns: Sequence[Sequence[Any]], flattened: Flattened | None = None
     ) -> list[Outcome]:
-        """The outcomes of all instances. flattened: the same columns, which keep their native form.
-        Raises OtherInstance for an instance with data of a kind that the program does not know,
-        Trained for a tensor that requires grad while grad mode is on."""
+        """Return the outcomes of all instances. flattened: the same columns with their native
+        form. Raises OtherInstance for an instance with data of a kind that the program does not
+        cover, and Trained for a tensor that requires grad while grad mode is on."""
         begin = perf_counter()
         flat = self.host.flatten(columns) if flattened is None else flattened.of(self.host)
         self.times = Times(flatten=perf_counter() - begin)
@@ -177,9 +178,9 @@ class CompiledBatch:
     def _apart(
         self, columns: Sequence[Sequence[Any]], first: int, error: Exception
     ) -> list[Outcome]:
-        """The outcomes of instances whose launch was stopped by a check that does not say for which
-        of them: both halves run by themselves, and so on, until those that fail are alone. Programs
-        are pure, so that it does not matter who ran before. first: the number of the first one."""
+        """Find the failing instances of a launch that a check stopped without naming one: run both
+        halves separately, and so on, until each failing instance is alone. This is safe since
+        programs are pure. first: the number of the first instance."""
         count = len(columns[0])
         if count == 1:
             error.add_note(f"in instance {first}")
@@ -192,13 +193,13 @@ class CompiledBatch:
                 continue
             except LaunchStopped as stopped:
                 error = stopped.error
-            # Not inside `except`: errors of the parts would name this one as their context.
+            # Outside `except`, else the errors of the halves would have this one as context.
             outcomes += self._apart(half, first + low, error)
         return outcomes
 
     def run_flat(self, flat: Flat, first: int = 0) -> list[Outcome]:
-        """The same for instances that have been flattened before. first: the number that the first
-        one has in messages. Raises LaunchStopped."""
+        """Return the outcomes of instances that are already flattened. first: the number of the
+        first instance in messages. Raises LaunchStopped."""
         times = self.times
         begin = perf_counter()
         if self.levels is not None:
@@ -234,7 +235,7 @@ class CompiledBatch:
         ]
 
     def _grow(self, rows: Sequence[int]) -> None:
-        """Makes room for as many rows in each pool; rows that are there stay."""
+        """Enlarge the pools that have fewer than `rows` rows; existing rows keep their contents."""
         if not any(map(gt, rows, self._room)):
             return
         for number, (pool, needed) in enumerate(zip(self.pools, rows, strict=True)):
@@ -262,8 +263,8 @@ def compile_batch(
     options: Options,
     passes: BatchPasses | None = None,
 ) -> CompiledBatch:
-    """The program of a function for instances of these types. Raises CaptureError for what cannot
-    be batched, and the errors of building."""
+    """Build the program of a function for instances of these types. Raises CaptureError for what
+    cannot be batched, and the errors of the build stages."""
     with uncollected(), quiet():
         return _compiled(
             function, parameters, keywords, static, evaluation, backend, options, passes
@@ -315,8 +316,8 @@ def _compiled(
 
 
 def _require_main_memory(machine: Machine, shared: Sequence[torch.Tensor]) -> None:
-    """Raises BuildError for a machine, or for tensors of the function, on another device: instances
-    are walked, and their values decided on, in main memory."""
+    """Raise BuildError for a machine, or a tensor of the function, on a device other than the CPU:
+    instances are walked, and decisions on values made, in main memory."""
     remedy = 'move the model and the instances to the CPU; backend "cuda-emulated" runs there'
     if machine.device_type != HOST.type:
         raise BuildError(
@@ -347,7 +348,8 @@ def tune_batch(
     backend: str,
     runs: int,
 ) -> Tuning:
-    """Takes the kernels that are fastest for these instances, and keeps the choice in the cache."""
+    """Choose the kernels that are fastest for these instances, and store the choice in the build
+    cache."""
     if runs < 1:
         raise ValueError(f"tune: runs must be at least 1, not {runs}")
     compiled.run(columns)

@@ -1,4 +1,5 @@
-"""`Batched.explain()`: what was batched at which depth, what was not and why, as text."""
+"""The text of `Batched.explain()`: what was batched at which depth, what was not and why. Also the
+times of `Batched.profile()`."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ MOST_STEPS = 40
 MOST_LINES = 4
 MOST_ROWS = 12
 MOST_BLOCKS = 6
-"""Of what is longer, the first ones are shown."""
+"""Longer lists are cut off after this many entries."""
 
 
 def explain_batch(compiled: CompiledBatch) -> str:
-    """A compiled batch and its last call."""
+    """Return the report of a compiled batch and its last call."""
     program = compiled.program
     reads = sum(isinstance(s, Read) for f in program.functions for s in walk(f.body))
     out = Writer()
@@ -57,7 +58,7 @@ def explain_batch(compiled: CompiledBatch) -> str:
 
 
 def _blocks(out: Writer, compiled: CompiledBatch) -> None:
-    """The static blocks, with how often the last call ran them."""
+    """Write the static blocks, with the number of times the last call ran them."""
     steps: defaultdict[int, int] = defaultdict(int)
     rows: defaultdict[int, int] = defaultdict(int)
     for number, count in _all_steps(compiled):
@@ -89,7 +90,7 @@ def _blocks(out: Writer, compiled: CompiledBatch) -> None:
 
 
 def _products(out: Writer, compiled: CompiledBatch) -> None:
-    """How many products those of the blocks have become."""
+    """Write how many products those of the blocks have been joined into."""
     if compiled.levels is None:
         return
     before, after = (
@@ -119,7 +120,7 @@ def _lines(block: Block) -> str:
 
 
 def _rows_alone(out: Writer, compiled: CompiledBatch) -> None:
-    """Operators that run once per instance, and why."""
+    """Write the operators that run once per instance, and why."""
     if compiled.levels is None:
         return
     found = [
@@ -140,13 +141,13 @@ def _rows_alone(out: Writer, compiled: CompiledBatch) -> None:
 
 
 def _remarks(out: Writer, compiled: CompiledBatch) -> None:
-    """What the passes did, and what they left as it is, each with the reason."""
+    """Write what the passes did and what they left as it is, each with the reason."""
     _grouped(out, "what the passes did", [r for r in compiled.program.remarks if r.is_done])
     _grouped(out, "left as it is", [r for r in compiled.program.remarks if not r.is_done])
 
 
 def _grouped(out: Writer, title: str, remarks: Sequence[Remark]) -> None:
-    """Remarks that differ in their lines alone are one row."""
+    """Write a table of remarks; those that differ only in their lines share a row."""
     lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for remark in remarks:
         lines[remark.what, remark.reason].append(_place(remark.location))
@@ -171,7 +172,7 @@ def _place(location: SourceLocation | None) -> str:
 
 @dataclass(slots=True)
 class _Depths:
-    """Depths that follow each other and run the same blocks; rows: of each block at each depth."""
+    """Consecutive depths that run the same blocks; rows: of each block at each depth."""
 
     launch: int
     first: int
@@ -196,7 +197,7 @@ def _numbers(rows: Sequence[int]) -> str:
 
 
 def _steps(out: Writer, compiled: CompiledBatch) -> None:
-    """What the last call ran at which depth, in order."""
+    """Write what the last call ran at which depth, in order."""
     found = [item for n, steps in enumerate(compiled.steps, 1) for item in _depths(n, steps)]
     out.write()
     if compiled.times.launches > len(compiled.steps):
@@ -214,7 +215,8 @@ def _steps(out: Writer, compiled: CompiledBatch) -> None:
 
 
 def _depths(launch: int, steps: torch.Tensor) -> list[_Depths]:
-    """The depths of a launch."""
+    """Return the depths of a launch, joined where consecutive ones run the same blocks. steps: i64
+    [S, width]."""
     levels: dict[int, list[tuple[int, int]]] = {}
     for row in steps.tolist():
         levels.setdefault(row[END], []).append((row[BLOCK], row[ROWS]))
@@ -229,13 +231,13 @@ def _depths(launch: int, steps: torch.Tensor) -> list[_Depths]:
 
 
 def _all_steps(compiled: CompiledBatch) -> Iterator[tuple[int, int]]:
-    """Block and number of rows of each step that is known of the last call."""
+    """Yield block number and number of rows of each step stored from the last call."""
     for steps in compiled.steps:
         for row in steps.tolist():
             yield row[BLOCK], row[ROWS]
 
 
-# ---- `Batched.profile()`: where the time of a batch goes, by activity (ACRoBat, Table 5).
+# ---- `Batched.profile()`: the time of a batch by activity (ACRoBat, Table 5).
 
 
 ACTIVITIES: dict[str, str] = {
@@ -251,10 +253,11 @@ ACTIVITIES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Medians of some runs of one batch, in milliseconds.
+    """Medians over several runs of one batch, in milliseconds.
 
-    seconds: by activity, as in `ACTIVITIES`. launches: how often the level program was launched.
-    steps: how many steps it ran; rows: of how many instances of blocks.
+    milliseconds: by activity, as in `ACTIVITIES`. launches: number of launches of the level
+    program. steps: number of steps it ran; rows: sum of their rows, i.e. of blocks run for
+    single instances.
     """
 
     instances: int
@@ -266,7 +269,7 @@ class Profile:
 
     @property
     def host_share(self) -> float:
-        """The part of the time that is not spent in tensor operators."""
+        """The fraction of the time that is not spent in tensor operators."""
         return 1 - self.milliseconds["execute"] / self.total_ms if self.total_ms else 0.0
 
     def __str__(self) -> str:
@@ -286,18 +289,18 @@ class Profile:
 
 
 def profile_of(compiled: CompiledBatch, columns: Sequence[Sequence[Any]], runs: int) -> Profile:
-    """Runs a batch several times. Raises ValueError for less than one run."""
+    """Run a batch `runs` times and return the medians. Raises ValueError if `runs` is below 1."""
     if runs < 1:
         raise ValueError(f"profile: runs must be at least 1, not {runs}")
     found: list[Times] = []
     totals: list[float] = []
     for _ in range(runs):
         begin = perf_counter()
-        compiled.is_current()  # as each call asks
+        compiled.is_current()  # part of every call
         outcomes = compiled.run(columns)
         totals.append(perf_counter() - begin)
         found.append(compiled.times)
-        del outcomes  # a user keeps them: to free them is no part of a call
+        del outcomes  # freeing results is not part of a call, since users keep them
     names = [item.name for item in fields(Times) if item.name != "launches"]
     seconds = {name: median(getattr(times, name) for times in found) for name in names}
     total = median(totals)

@@ -1,7 +1,7 @@
-"""The oracle: runs an InstanceProgram on one instance in plain Python with eager PyTorch.
+"""The oracle: run an InstanceProgram on one instance in plain Python with eager PyTorch.
 
-It executes programs before their operators are in blocks (`Operate`) and after (`Record`). Rows
-are tensors here. A failing instance raises what the user's code would raise.
+It runs programs whose operators are still single (`Operate`) or in blocks (`Record`). Rows are
+one tensor here. A failing instance raises what the user's code would raise.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def interpret(
     watch: Callable[[Variable, Any], None] | None = None,
     order: Callable[[int], Iterable[int]] = range,
 ) -> Any:
-    """What functions[0] returns for the parameters of one instance. `watch` is called with each
-    variable and each value that it is assigned. `order` gives the order in which as many concurrent
-    bodies run: any has to give the same."""
+    """Return the result of functions[0] for the parameters of one instance. `watch` is called with
+    each variable and each value assigned to it. `order(n)` gives the order in which n
+    concurrent bodies run: every order must give the same result."""
     return _call(_Run(program, watch, order), 0, args)
 
 
@@ -73,13 +73,13 @@ class _Run:
 
 @dataclass(slots=True)
 class _Returned:
-    """Ends a function, with its result."""
+    """The end of a function, with its result."""
 
     value: Any
 
 
 _End = Break | Continue | Leave | _Returned
-"""Why a body ended before its last statement."""
+"""The statement by which a body ended before its last statement."""
 _Values = dict[Variable, Any]
 
 
@@ -92,7 +92,7 @@ def _call(run: _Run, number: int, args: Sequence[Any]) -> Any:
 
 
 def _body(run: _Run, body: Body, values: _Values) -> _End | None:
-    """Runs the statements of a body; None where it came to its end."""
+    """Run the statements of a body; return None if it reached its end."""
 
     def of(operand: Operand) -> Any:
         return operand.value if isinstance(operand, Literal) else values[operand]
@@ -161,7 +161,8 @@ def _loop(run: _Run, body: Body, values: _Values) -> _End | None:
 
 
 def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
-    """Runs concurrent bodies. The exception of the first one that raises is that of all."""
+    """Run concurrent bodies, and raise the exception of the first one (in program order) that
+    fails."""
     failures: dict[int, Exception] = {}
     for place in run.order(len(several)):
         try:
@@ -175,7 +176,7 @@ def _fork(run: _Run, several: Sequence[Callable[[], _End | None]]) -> None:
 
 def _fork_loop(run: _Run, loop: ForkLoop, values: _Values) -> None:
     iterations: list[_Values] = []
-    """The private variables of each."""
+    """The private variables of each iteration."""
     failures: dict[int, Exception] = {}
 
     def part(body: Body, own: _Values) -> _End | None:

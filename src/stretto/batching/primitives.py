@@ -1,7 +1,7 @@
-"""What each primitive of an InstanceProgram does, in plain Python.
+"""Implementation of each primitive of an InstanceProgram in plain Python.
 
-The oracle runs these. The host program has them in C++, and where one fails there, the error is
-made by calling it here with the same arguments, so that its text is that of the running Python.
+The oracle runs these. The host program has C++ versions; when one fails there, the primitive is
+called again here with the same arguments, so that the error has Python's own text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OVERFLOW = "an int of this program would need more than 64 bits"
 
 
 def has_type(program: InstanceProgram, value: Any, type_: Type) -> bool:
-    """Whether a value is of a type; what lists and dicts hold is not looked at."""
+    """Return True if a value is of a type. The contents of lists and dicts are not checked."""
     return any(_is(program, value, item) for item in alternatives(type_))
 
 
@@ -70,7 +70,7 @@ def _is(program: InstanceProgram, value: Any, type_: Type) -> bool:
 def make_record(
     program: InstanceProgram, number: int, names: tuple[str, ...], values: list[Any]
 ) -> Any:
-    """A new object of a class, with values for some of its fields."""
+    """Create an object of class number `number`, with values for some of its fields."""
     info = program.classes[number]
     match info.kind:
         case "dict":
@@ -86,7 +86,8 @@ def make_record(
 
 
 def is_same(left: Any, right: Any) -> bool:
-    """Identity; of numbers and strs, type and value."""
+    """Return True for the same object; numbers and strs are compared by type and value, NaN equals
+    NaN."""
     if isinstance(left, bool | int | str):
         return type(left) is type(right) and left == right
     if isinstance(left, float) and isinstance(right, float):
@@ -194,8 +195,8 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
 
 
 def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> Any:
-    """What a primitive gives for some arguments. Raises what Python raises, and OverflowError
-    where an int would need more than 64 bits."""
+    """Return the result of a primitive. Raises what Python raises, and OverflowError if an int
+    would need more than 64 bits."""
     match op:
         case "ready":
             return 0  # there are no depths here
@@ -235,7 +236,7 @@ def apply(program: InstanceProgram, op: str, detail: Any, args: list[Any]) -> An
 
 
 def in_64_bits(value: Any) -> Any:
-    """The value. Raises OverflowError for an int of more than 64 bits."""
+    """Return the value. Raises OverflowError for an int that needs more than 64 bits."""
     if type(value) is int and not -_LARGEST - 1 <= value <= _LARGEST:
         raise OverflowError(OVERFLOW)
     return value

@@ -10,8 +10,8 @@
       if %is_none:
         ...
 
-Variables of one function that have the same name are told apart by a suffix. The text is for
-people: nothing reads it back.
+Variables of one function that have the same name are distinguished by a suffix. There is no
+parser for this text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _INDENT = "  "
 
 
 def print_program(program: InstanceProgram) -> str:
-    """The text of a whole program."""
+    """Return the text of a whole program."""
     lines: list[str] = []
     for number, info in enumerate(program.classes):
         fields = zip(info.fields, info.cells, strict=True)
@@ -72,17 +72,17 @@ def print_program(program: InstanceProgram) -> str:
 
 
 def print_function(program: InstanceProgram, number: int) -> str:
-    """The text of one function."""
+    """Return the text of function number `number`."""
     return "\n".join(_FunctionPrinter(program).lines(program.functions[number], number)) + "\n"
 
 
 def print_block(block: Block, number: int) -> str:
-    """The text of a block."""
+    """Return the text of a block."""
     return "\n".join(_block_lines(block, number)) + "\n"
 
 
 def show_operation(operation: Operation, operands: Iterable[str]) -> str:
-    """A call of a torch function with its operands at their places."""
+    """Return the text of a call of a torch function, with the operands' texts in their places."""
     shown = list(operands)
     args = [_show(arg, shown) for arg in operation.args]
     args += [f"{name}={_show(arg, shown)}" for name, arg in operation.kwargs]
@@ -90,7 +90,7 @@ def show_operation(operation: Operation, operands: Iterable[str]) -> str:
 
 
 def function_name(function: Any) -> str:
-    """The name of a torch function, or of the class of a module."""
+    """Return the name of a torch function, or of the class of a module."""
     if isinstance(function, Composition):
         return ", ".join(function_name(step.function) for step in function.steps)
     return getattr(function, "__name__", type(function).__name__).strip("_")
@@ -137,12 +137,13 @@ def _block_lines(block: Block, number: int) -> Iterator[str]:
 
 
 def _name(items: Sequence[Block] | Sequence[Function], number: int) -> str:
-    """The name of a block or function; programs that the verifier refuses are printed, too."""
+    """Return the name of a block or function, "?" for a bad number: the verifier prints invalid
+    programs."""
     return items[number].name if 0 <= number < len(items) else "?"
 
 
 class _FunctionPrinter:
-    """Prints one function; it knows the names that its variables have got."""
+    """Printer of one function, with the unique names given to its variables so far."""
 
     def __init__(self, program: InstanceProgram) -> None:
         self._program = program
@@ -163,7 +164,7 @@ class _FunctionPrinter:
         return self._names[variable]
 
     def _target(self, variable: Variable) -> str:
-        """A variable with its type, where it is first met; without it afterwards."""
+        """Return a variable's name, with its type at the first mention."""
         known = variable in self._names
         name = self._name(variable)
         return name if known else f"{name}: {variable.type}"
@@ -212,14 +213,14 @@ class _FunctionPrinter:
                 yield indent + self._simple(statement)
 
     def _simple(self, statement: Statement) -> str:
-        """The line of a statement that has no bodies."""
+        """Return the line of a statement that has no bodies."""
         match statement:
             case Assign(target, op, args, detail):
                 shown = "" if detail is None else f" {self._detail(op, detail)}"
                 call = f"{op}({self._operands(args)}){shown}"
                 return self._targets(() if target is None else (target,)) + call
             case Operate(targets, operation, operands):
-                # The operands first: a target is shown with its type where it is first met.
+                # Operands come first: a target shows its type only at its first mention.
                 call = show_operation(operation, map(self._operand, operands))
                 return self._targets(targets) + call
             case Record(targets, number, operands, after=after):

@@ -1,17 +1,17 @@
 """The InstanceProgram: control and data of one instance, and the tensor operators it records.
 
-It is what the front end makes of a user's function for one instance: functions over variables, in
-structured statements. It has the values of Python (mutable lists and objects with identity,
-`None`, numbers, strings as tags), and tensors of which it knows the types alone: a tensor is
-computed when a batch runs, and a program asks for its value with `Read` only. What is the same for
-all instances (parameters, modules, functions, settings) has been evaluated away: parameters are
-arguments of operators (`Operation`).
+The front end builds it from a user's function for one instance. It consists of functions over
+variables, in structured statements. Its values are those of Python (mutable lists and objects
+with identity, `None`, numbers, strings as tags) and tensors, of which only the types are known:
+tensors are computed while a batch runs, and `Read` is the only statement that needs the value
+of one. Everything that is the same for all instances (parameters, modules, functions, settings)
+has been evaluated already: parameters are arguments of operators (`Operation`).
 
 Statements:
 
     Assign     %a = op(...)            a primitive on data (`PRIMITIVES`)
     Operate    %h = torch function     one tensor operator, as the user's code calls it
-    Record     %h, %c = block(...)     a static block of operators, made of these by `passes/`
+    Record     %h, %c = block(...)     a static block of operators, built from Operates by `passes/`
     Call       %r = function(...)      another function, maybe recursive
     Read       %p = value of %t        the number in a tensor of one element: the instance waits
     If, Loop, Scope, Break, Continue, Leave, Return, Raise, Fork, ForkLoop
@@ -34,8 +34,8 @@ from stretto.errors import SourceLocation
 class Variable:
     """A variable of a function; it may be assigned several times. Compared by identity.
 
-    `type` holds for all its values. Where it is one scalar type (but None and str) or one tensor
-    type, it is kept in a native register.
+    `type` holds for all its values. A variable of one scalar type (other than None and str) or
+    of one tensor type is a native register in the host program.
     """
 
     name: str
@@ -56,7 +56,7 @@ Operand = Variable | Literal
 class Assign:
     """target = op(*args). `op` is a key of `PRIMITIVES`; `detail` is static data that it needs.
 
-    target is None for what is done for its effect.
+    target is None for a primitive that runs for its effect only.
     """
 
     target: Variable | None
@@ -68,9 +68,9 @@ class Assign:
 
 PRIMITIVES: dict[str, str] = {
     # -- values
-    "copy": "the argument",
+    "copy": "returns the argument",
     "shared": "detail: torch.Tensor, the same for all instances -> a tensor value",
-    # -- numbers and bools, as Python's: ints are of 64 bits, and OverflowError is raised beyond
+    # -- numbers and bools, as in Python, but OverflowError is raised for ints beyond 64 bits
     **dict.fromkeys(
         ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"), "arithmetic of two numbers"
     ),
@@ -78,9 +78,9 @@ PRIMITIVES: dict[str, str] = {
     **dict.fromkeys(("neg", "abs", "invert", "to_int", "to_float", "round"), "of one number"),
     "round_to": "(float, digits, not negative) -> float",
     **dict.fromkeys(("min", "max"), "of two numbers"),
-    "unset": "any value of the target's type; nothing reads it",
-    "ready": "(tensor): the depth from which it may be read, and detail, an int >= 0, more; for "
-    "`Record.after` alone -> int",
+    "unset": "any value of the target's type; it is never read",
+    "ready": "(tensor): the depth from which it may be read plus detail, an int >= 0; only for "
+    "`Record.after` -> int",
     "math": "detail: the name of a function of `math`, on floats (sqrt, exp, log, ...) -> float",
     # -- comparisons -> bool
     **dict.fromkeys(("lt", "le", "gt", "ge"), "of two numbers or strs"),
@@ -88,22 +88,22 @@ PRIMITIVES: dict[str, str] = {
     "is": "identity of two values; None, bools, ints and strs by value",
     "not": "of a bool",
     "truth": "bool(x) of a number, str, list, tuple, dict or None; True for other objects",
-    "has_type": "detail: tuple of Types; whether the value is of one of them -> bool",
+    "has_type": "detail: tuple of Types; True if the value is of one of them -> bool",
     "cast": "detail: Type; the same value, known to be of that type (the front end has tested it)",
     "expect": "detail: (Type, message) or (Type, message, exception class); as `cast`, but raises "
     "TypeError, or the class, where the value is of another type",
-    # -- records; detail of get and set: field name. A value that has no such field raises
-    # AttributeError as Python does
+    # -- records; detail of get and set: field name. They raise AttributeError, as Python does, for
+    # a value without that field
     "record": "detail: (class number, names of fields); args: their values -> a new object "
     "(fields that are not given are missing until they are assigned)",
     "get": "a field of a record",
-    "has": "detail: field name; whether a record has the field, and it is assigned -> bool",
+    "has": "detail: field name; True if a record has the field and it is assigned -> bool",
     "set": "(record, value): assigns a field",
     # -- tuples of known length
     "tuple": "args: the items",
     "item": "detail: the position, known; an item of a tuple of known length",
-    # -- lists (and tuples of any length, and RowsType); positions as Python's, negative ones from
-    # the end; IndexError, ValueError as Python's
+    # -- lists (and tuples of any length, and RowsType); positions (negative ones count from the
+    # end), IndexError and ValueError as in Python
     "list": "args: the items; detail: is_tuple -> a new list",
     "len": "of a list, tuple, dict, str or RowsType -> int",
     "at": "(list, position) -> item",
@@ -122,7 +122,7 @@ PRIMITIVES: dict[str, str] = {
     "clear": "(list or dict)",
     "rows": "(list of tensors of one type) -> RowsType, as torch.stack",
     "sorted_ints": "(list of ints) -> a new sorted list",
-    # -- dicts with keys that are not fixed; KeyError as Python's
+    # -- dicts whose keys are not fixed; KeyError as in Python
     "dict": "args: key, value, key, value, ... -> a new dict",
     "lookup": "(dict, key) -> value",
     "lookup_or": "(dict, key, default) -> value",
@@ -138,18 +138,18 @@ PRIMITIVES: dict[str, str] = {
     "repr": "repr(x) of a str, int, bool or None",
     "text": "str(x) of a str, int, bool or None",
 }
-"""The primitives of `Assign` and what each does."""
+"""The primitives of `Assign`, each with what it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a torch function, as the user's code makes it, in the words of one instance.
+    """One call of a torch function for one instance, as the user's code makes it.
 
-    `args` and `kwargs` are what the function is called with (tuples, lists, dicts, static values,
-    parameters), in which an `Input` is a place for an operand. Operands are tensors, rows, ints,
-    floats or bools. Operands that are rows have one length, which results that are rows have, too.
-    `results` gives the types of the tensors in what the function returns, in the
-    order of `torch.utils._pytree.tree_leaves`.
+    `args` and `kwargs` are the arguments of the function (tuples, lists, dicts, static values,
+    parameters), with an `Input` in the place of each operand. Operands are tensors, rows, ints,
+    floats or bools. All operands that are rows have the same length, and so do results that are
+    rows. `results` gives the types of the tensors in the function's result, in the order of
+    `torch.utils._pytree.tree_leaves`.
     """
 
     function: Callable[..., Any]
@@ -161,13 +161,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The place of operand number `number` among the arguments of an `Operation`."""
+    """The place of operand number `number` in the arguments of an `Operation`."""
 
     number: int
 
 
 def inputs_of(item: Any) -> Iterator[int]:
-    """The numbers of the operands that have a place in some arguments of an operation."""
+    """Yield the numbers of the operands that have a place (`Input`) in `item`, nested containers
+    included."""
     match item:
         case Input(number):
             yield number
@@ -184,7 +185,7 @@ def inputs_of(item: Any) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Operate:
-    """targets = the tensors that an operation makes of its operands."""
+    """targets = the tensors that an operation returns for its operands."""
 
     targets: tuple[Variable, ...]
     operation: Operation
@@ -192,8 +193,8 @@ class Operate:
 
     @property
     def may_raise(self) -> bool:
-        """Whether it may fail for what an instance holds: integers may be positions out of range or
-        divisors of 0, and rows may be none."""
+        """True if it may fail because of an instance's data: an integer may be a position out of
+        range or a divisor of 0, and a tensor of rows may be empty."""
         types = (item.type for item in self.operands if isinstance(item, Variable))
         return any(
             isinstance(its, RowsType)
@@ -205,7 +206,7 @@ class Operate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operation of a block: `operands` are numbers of values of the block."""
+    """An operation of a block. `operands` are numbers of values of the block."""
 
     operation: Operation
     operands: tuple[int, ...]
@@ -213,10 +214,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A static block: straight-line tensor operators of one instance, run as one for many.
+    """A static block: straight-line tensor operators of one instance, run as one for many
+    instances.
 
-    Its values are numbered: the inputs first, then what each step makes, in order. `outputs` are
-    the numbers of the values that are used outside of it.
+    Its values are numbered: the inputs first, then the results of each step, in order.
+    `outputs` are the numbers of the values that are used outside the block.
     """
 
     name: str
@@ -231,8 +233,8 @@ class Block:
         return (*self.inputs, *made)
 
     def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        """Computes the outputs for one instance: tensors for tensors and rows, numbers for
-        scalars. Rows are one tensor [L, *shape]."""
+        """Compute the outputs for one instance in eager PyTorch. Inputs are tensors, or numbers
+        for scalars; rows are one tensor [L, *shape]."""
         values: list[Any] = list(inputs)
         for step in self.steps:
             given = [values[number] for number in step.operands]
@@ -242,7 +244,7 @@ class Block:
 
 
 def filled(item: Any, operands: Sequence[Any]) -> Any:
-    """Arguments of an operation with operands in the place of each `Input`."""
+    """Return arguments of an operation with `operands` substituted for each `Input`."""
     match item:
         case Input(number):
             return operands[number]
@@ -260,25 +262,25 @@ def filled(item: Any, operands: Sequence[Any]) -> Any:
 
 
 def call_operation(operation: Operation, operands: Sequence[Any]) -> Any:
-    """What the function returns for some operands."""
+    """Call the operation's function with these operands and return its result."""
     kwargs = {name: filled(value, operands) for name, value in operation.kwargs}
     return operation.function(*filled(operation.args, operands), **kwargs)
 
 
 def rows_in(tensor: Any) -> Any:
-    """How many rows a tensor has."""
+    """Return the number of rows of a tensor."""
     return tensor.shape[0]
 
 
 def leaf_of(made: Any, number: int) -> Any:
-    """One of the tensors that a function returned."""
+    """Return tensor number `number` (in `tree_leaves` order) of a function's result."""
     return pytree.tree_leaves(made)[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composition:
-    """A function that makes several calls, and returns what the last one does. The operands of a
-    step are those of the function, then the results of the steps before."""
+    """A function that runs several operations and returns the result of the last one. The operands
+    of a step are those of the function, followed by the results of the earlier steps."""
 
     steps: tuple[Operation, ...]
 
@@ -286,7 +288,7 @@ class Composition:
         return self.run(operands, call_operation)
 
     def run(self, operands: Sequence[Any], call: Callable[[Operation, list[Any]], Any]) -> Any:
-        """The same, where `call` makes the call of a step."""
+        """Run the steps, each by `call(operation, values)`, and return the last result."""
         values = list(operands)
         for step in self.steps:
             values.append(call(step, values))
@@ -303,7 +305,7 @@ class Composition:
 class Record:
     """targets = block number `block` of the operands, recorded to run later.
 
-    after: ints, what `ready` gave; it runs at none of the depths before these.
+    after: ints from the primitive `ready`; the block runs at none of the depths before them.
     """
 
     targets: tuple[Variable, ...]
@@ -315,7 +317,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """target = function number `function`; target is None where the result is not used."""
+    """target = function number `function` of `args`; target is None if the result is not used."""
 
     target: Variable | None
     function: int
@@ -341,14 +343,14 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Runs the body again and again, until a Break, a Leave or a Return."""
+    """Run the body repeatedly, until a Break, a Leave or a Return."""
 
     body: Body
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Runs the body once; `Leave` of its label ends it. A function that was inlined is one."""
+    """Run the body once; `Leave` with its label ends it. An inlined function is a Scope."""
 
     label: int
     body: Body
@@ -356,19 +358,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Ends the scope of that label, which is around this statement."""
+    """End the enclosing scope with that label."""
 
     label: int
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Ends the innermost loop."""
+    """End the innermost loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Begins the next iteration of the innermost loop."""
+    """Begin the next iteration of the innermost loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,10 +380,10 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """Ends this instance with an exception of the user's code.
+    """End this instance with an exception of the user's code.
 
-    exception: a class with static arguments, or an exception. `parts` are the pieces of its
-    message where it depends on the instance: strs and operands that are shown by `str`.
+    exception: a class to call, or an exception. `parts` are the fragments of a message that
+    depends on the instance: strs, and operands that are formatted by `str`.
     """
 
     exception: type[BaseException]
@@ -391,20 +393,20 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Bodies that do not depend on each other: where one waits for a value, the others go on."""
+    """Bodies independent of each other: while one waits for a value, the others continue."""
 
     bodies: tuple[Body, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ForkLoop:
-    """A loop whose iterations do not depend on each other: runs head, body and tail again and
-    again, until a Break in the head; where one body waits for a value, the others go on.
+    """A loop whose iterations are independent: it runs head, body and tail until a Break in the
+    head; while one body waits for a value, the others continue.
 
-    All heads run before the tails, and no body needs what another one makes. The tails run in the
-    order of the iterations; where one fails, those before it have run. `private` variables are
-    assigned in each iteration before it reads them, and nothing else reads them: each iteration
-    has its own.
+    All heads run before the tails, and no body uses what another body computes. The tails run
+    in the order of the iterations; if one iteration fails, the tails of the iterations before
+    it have run. `private` variables are assigned in each iteration before it reads them, and
+    nothing else reads them: each iteration has its own copy.
     """
 
     head: Body
@@ -415,7 +417,8 @@ class ForkLoop:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What follows belongs to a later phase: it runs after all that instances recorded before."""
+    """Begin a later phase: the statements after it run after all that instances recorded before
+    it."""
 
     number: int
 
@@ -443,7 +446,7 @@ Body = tuple[Statement, ...]
 
 @dataclass(slots=True)
 class Function:
-    """A function, specialised for what is static of its arguments and for the types of the rest."""
+    """A function, specialised for its static arguments and for the types of the others."""
 
     name: str
     parameters: tuple[Variable, ...]
@@ -454,11 +457,12 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
-    """A class of objects in instances or made by the program.
+    """A class of objects that instances hold or the program creates.
 
-    kind: "object" (dataclass or plain class), "namedtuple" or "dict" (with fixed keys, the fields).
-    cells: the cell of each field. absent: names that the program looked up in the class, since
-    no object that was known then stores them; an object that does is of another kind.
+    kind: "object" (dataclass or plain class), "namedtuple" or "dict" (with fixed keys, the
+    fields). cells: the cell of each field. absent: names that the program looked up in the
+    class because no object known at that time stores them; an object that stores one is of
+    another kind.
     """
 
     python: type
@@ -470,8 +474,8 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What a pass did and why, or why it left something as it is. what: what it has, or might have,
-    changed."""
+    """What a pass did, or left as it is, and why. what: the thing that was changed, or might have
+    been."""
 
     what: str
     reason: str
@@ -481,10 +485,9 @@ class Remark:
 
 @dataclass(slots=True)
 class InstanceProgram:
-    """functions[0] is what is called with the parameters of one instance. remarks: what passes say
-    for `explain()`. tested: names of fields for which `hasattr` was asked.
-    joins: whether products of a block that share their operand become one.
-    """
+    """A program for one instance; functions[0] is called with the instance's parameters. remarks:
+    remarks of passes for `explain()`. tested: names of fields that the program tests with
+    `hasattr`. joins: True if products of a block that share an operand are joined into one."""
 
     functions: list[Function] = field(default_factory=list[Function])
     classes: list[ClassInfo] = field(default_factory=list[ClassInfo])
@@ -496,7 +499,7 @@ class InstanceProgram:
 
 
 def bodies(statement: Statement) -> Iterator[Body]:
-    """The bodies directly in a statement."""
+    """Yield the bodies directly in a statement."""
     match statement:
         case If(_, then, orelse):
             yield from (then, orelse)
@@ -511,7 +514,7 @@ def bodies(statement: Statement) -> Iterator[Body]:
 
 
 def walk(body: Body) -> Iterator[Statement]:
-    """All statements of a body, inner ones too, in the order of the text."""
+    """Yield all statements of a body, nested ones included, in source order."""
     for statement in body:
         yield statement
         for inner in bodies(statement):
@@ -519,7 +522,7 @@ def walk(body: Body) -> Iterator[Statement]:
 
 
 def place_of(body: Body) -> SourceLocation | None:
-    """The first place in the user's source that a body has."""
+    """Return the first source location in a body; None if no statement has one."""
     for statement in walk(body):
         found = statement.operation if isinstance(statement, Operate) else statement
         location: SourceLocation | None = getattr(found, "location", None)

@@ -29,18 +29,18 @@ AS_USUAL = "as usual"
 FOR_THESE_ROWS = "for these rows"
 ON_ONE_UNIT = "for these rows, on one unit"
 GAIN = 0.97
-"""Another way than the usual one must take at most this part of its time."""
+"""Another choice than the usual one must take at most this fraction of its time."""
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What the kernels of a level program are chosen for.
+    """The choice of kernels of a level program.
 
-    name: of the way that was taken, one of the above. rows: the usual number of rows of each block;
-    0 where none was seen, empty where nothing is known. units: None is those of the options.
-    instances: how many the batch had that was measured. milliseconds: what the tensor operators of
-    this batch took at least, by way.
+    name: of the choice, one of the constants above. rows: the usual number of rows of each
+    block; 0 where none was seen, empty where nothing is known. units: number of units, or None
+    for that of the options. instances: size of the batch that was measured. milliseconds: the
+    least time of the tensor operators of this batch, by choice.
     """
 
     name: str = AS_USUAL
@@ -50,7 +50,7 @@ class Tuning:
     milliseconds: tuple[tuple[str, float], ...] = ()
 
     def options(self, given: Options) -> Options:
-        """The options of the level program."""
+        """Return the options to build the level program with."""
         return given if self.units is None else replace(given, threads=self.units)
 
     def __str__(self) -> str:
@@ -65,8 +65,8 @@ class Tuning:
 
 
 def usual_rows(steps: Sequence[torch.Tensor], blocks: int) -> tuple[int, ...]:
-    """For each block the number of rows in the middle: half of its rows are in steps of at most so
-    many. steps: i64 [S, width], a table per launch."""
+    """Return for each block the median number of rows, weighted by rows: half of its rows are in
+    steps of at most that many. steps: i64 [S, width], a table per launch."""
     found: list[list[int]] = [[] for _ in range(blocks)]
     for launch in steps:
         for row in launch.tolist():
@@ -84,7 +84,7 @@ def _middle(counts: list[int]) -> int:
 
 
 def ways(rows: tuple[int, ...], options: Options, backend: str) -> list[Tuning]:
-    """What is measured: the usual kernels first."""
+    """Return the choices to measure, the usual kernels first."""
     found = [Tuning(), Tuning(FOR_THESE_ROWS, rows)]
     if find_machine(backend).is_native and options.unit_count() > 1:
         found.append(Tuning(ON_ONE_UNIT, rows, 1))
@@ -94,12 +94,13 @@ def ways(rows: tuple[int, ...], options: Options, backend: str) -> list[Tuning]:
 def fastest(
     found: Sequence[Tuning], seconds: Callable[[Tuning], float], instances: int, runs: int
 ) -> Tuning:
-    """The way that takes least, with what all take. seconds: runs a way once; they take turns."""
+    """Return the choice that takes least time, with the times of all. seconds: runs a choice once
+    and returns its time; the choices take turns."""
     times: list[list[float]] = [[] for _ in found]
     for _ in range(runs + 1):  # the first run of each is not counted
         for way, spent in zip(found, times, strict=True):
             spent.append(seconds(way))
-    least = [min(spent[1:]) for spent in times]  # what other processes took does not count
+    least = [min(spent[1:]) for spent in times]  # the minimum excludes time of other processes
     best = min(range(len(found)), key=least.__getitem__)
     if least[best] > GAIN * least[0]:
         best = 0
@@ -107,12 +108,12 @@ def fastest(
     return replace(found[best], instances=instances, milliseconds=named)
 
 
-# ---- kept in the build cache -----------------------------------------------------------------
+# ---- storage in the build cache --------------------------------------------------------------
 
 
 def keep(tuning: Tuning, program: InstanceProgram, options: Options, backend: str) -> None:
-    """Later compilations of this program on such a machine begin with this choice. Where the cache
-    cannot be written it is for this batcher only."""
+    """Store the choice for later compilations of this program on such a machine. If the cache
+    cannot be written, the choice holds for this batcher only."""
     cache, key = DiskCache(options.cache_path()), _key(program, options, backend)
     measured = tuning.instances, tuning.milliseconds
     text = json.dumps((tuning.name, tuning.rows, tuning.units, *measured))
@@ -127,7 +128,7 @@ def keep(tuning: Tuning, program: InstanceProgram, options: Options, backend: st
 
 
 def kept(program: InstanceProgram, options: Options, backend: str) -> Tuning:
-    """The choice that was made for this program before; the usual one where there is none."""
+    """Return the stored choice for this program; the usual one if there is none."""
     path = DiskCache(options.cache_path()).get(_key(program, options, backend), _SUFFIX)
     if path is None:
         return Tuning()

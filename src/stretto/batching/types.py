@@ -1,9 +1,10 @@
 """Types of the values of an InstanceProgram: Python data, and tensors of one instance.
 
-A type says what is known of a value before the instances are. Records and lists are mutable
-objects with identity, so what they hold is a *cell* of the program that all values of one origin
-share (`InstanceProgram.cells`): a class has a cell per field, each place where lists are made has
-one for their items. A cell's type grows while a program is evaluated, and never shrinks.
+A type is what is known of a value before any instance is read. Records and lists are mutable
+objects with identity, so the type of their contents is a *cell* of the program
+(`InstanceProgram.cells`), shared by all values of one origin: a class has a cell per field, and
+each place that creates lists has one for their items. The type in a cell grows while a program
+is evaluated, and never shrinks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stretto.ir.types import DType
 
 
 class Scalar(Enum):
-    """Python values without parts; the value is the printed name."""
+    """Python values without parts. The enum value is the printed name."""
 
     NONE = "None"
     BOOL = "bool"
@@ -30,7 +31,7 @@ class Scalar(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor of one instance, with known dims. It is a row of a pool while a batch runs."""
+    """A tensor of one instance, with known dims: a row of a pool while a batch runs."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -41,7 +42,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class RowsType:
-    """A tensor of one instance whose first dim is known only when the instance is: [?, *shape].
+    """A tensor of one instance whose first dim is known only at run time: [?, *shape].
 
     At run time it is a list of tensors, its rows, each of type `row`.
     """
@@ -54,7 +55,7 @@ class RowsType:
 
 @dataclass(frozen=True, slots=True)
 class RecordType:
-    """An object of class number `number` (`InstanceProgram.classes`)."""
+    """An object of class `InstanceProgram.classes[number]`."""
 
     number: int
 
@@ -74,7 +75,7 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A list, or with `is_tuple` a tuple of any length, whose items have the type of a cell."""
+    """A list, or if `is_tuple` a tuple of any length; its item type is in cell number `cell`."""
 
     cell: int
     is_tuple: bool = False
@@ -85,7 +86,7 @@ class ListType:
 
 @dataclass(frozen=True, slots=True)
 class DictType:
-    """A dict whose keys are not fixed: keys of one scalar type, values of the type of a cell."""
+    """A dict without fixed keys: keys of one scalar type, values of the type in cell `cell`."""
 
     key: Scalar
     cell: int
@@ -96,7 +97,7 @@ class DictType:
 
 @dataclass(frozen=True, slots=True)
 class UnionType:
-    """One of several types, none of which is a union. Use `union` to make one."""
+    """One of several types, none of which is a union. Build it with `union`."""
 
     items: frozenset[Type]
 
@@ -107,11 +108,11 @@ class UnionType:
 Type = Scalar | TensorType | RowsType | RecordType | TupleType | ListType | DictType | UnionType
 
 NEVER = UnionType(frozenset())
-"""The type of what has no value: the result of a function that is not known to return yet."""
+"""The type without values: the result of a function that is not yet known to return."""
 
 
 def alternatives(type_: Type) -> Iterator[Type]:
-    """What a value may be: the items of a union, or the type itself."""
+    """Yield the types that a value may have: the items of a union, or the type itself."""
     if isinstance(type_, UnionType):
         yield from type_.items
     else:
@@ -119,7 +120,8 @@ def alternatives(type_: Type) -> Iterator[Type]:
 
 
 def union(types: Iterable[Type]) -> Type:
-    """The type of a value that has one of some types; tuples of one length are joined by item."""
+    """Return the type of a value that has one of `types`; tuples of one length are joined item by
+    item."""
     found: set[Type] = set()
     tuples: dict[int, TupleType] = {}
     for item in (item for type_ in types for item in alternatives(type_)):

@@ -1,13 +1,14 @@
 """The rules of InstancePrograms, checked after the front end and after every pass.
 
-- Every variable is assigned before it is used, on every way that leads to the use. In an arm of a
-  branch on the number of a choice (`frontend/joins.py`) a variable may be used that some ways to
-  the branch have assigned: those on which the number was chosen.
-- Break and Continue are in a loop, Leave in the scope that it names, and none of these nor a
+- Every variable is assigned before its use, on every path to it. Exception: in an arm of a
+  branch on the number of a choice (`frontend/joins.py`) a variable may be used that only some
+  paths to the branch have assigned, namely those on which that number was chosen.
+- Break and Continue are in a loop, Leave in the scope that it names, and neither these nor a
   Return leaves a body of a Fork.
-- Operands of operators and blocks are tensors, rows and numbers, of the types that these are
-  made for; targets, arguments and results have types that may hold what is assigned to them.
-- What variables, functions, blocks, classes and fields are named exists.
+- Operands of operators and blocks are tensors, rows and numbers, of the types that the
+  operators and blocks take; the types of targets, parameters and results include those of the
+  values that they get.
+- The variables, functions, blocks, classes and fields that are named exist.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _NUMBERS = (Scalar.BOOL, Scalar.INT, Scalar.FLOAT)
 
 
 def verify(program: InstanceProgram) -> None:
-    """Raises VerifyError for the first rule that a program breaks."""
+    """Raise VerifyError for the first rule that a program breaks."""
     for number, cell in enumerate(program.cells):
         _check_type(program, cell, f"cell {number}")
     for number, block in enumerate(program.blocks):
@@ -75,7 +76,7 @@ def verify(program: InstanceProgram) -> None:
 
 
 def holds(wide: Type, narrow: Type) -> bool:
-    """Whether every value of type `narrow` is one of type `wide`."""
+    """Return True if every value of type `narrow` is one of type `wide`."""
     kinds = list(alternatives(wide))
     return all(any(_holds_one(kind, item) for kind in kinds) for item in alternatives(narrow))
 
@@ -88,7 +89,7 @@ def _holds_one(wide: Type, narrow: Type) -> bool:
 
 
 def type_of(operand: Operand) -> Type:
-    """The type of an operand."""
+    """Return the type of an operand."""
     if isinstance(operand, Variable):
         return operand.type
     match operand.value:
@@ -162,14 +163,15 @@ _Assigned = frozenset[Variable]
 
 
 def _meet(ways: Iterable[_Assigned | None]) -> _Assigned | None:
-    """What is assigned where several ways meet; None stands for a way that does not come here."""
+    """Return the variables assigned where several paths join; None is a path that does not arrive
+    here."""
     arriving = [way for way in ways if way is not None]
     return frozenset.intersection(*arriving) if arriving else None
 
 
 @dataclass(slots=True)
 class _Around:
-    """A loop, scope or fork around a statement, and what is assigned where it is left."""
+    """An enclosing loop, scope or fork. ends: the variables assigned at each jump out of it."""
 
     kind: str
     label: int | None = None
@@ -183,11 +185,11 @@ class _FunctionVerifier:
         self._function = function
         self._around: list[_Around] = []
         self._seen: set[Variable] = set(function.parameters)
-        """What any statement so far has assigned."""
+        """Variables that any statement so far has assigned."""
         self._tests: set[Variable] = set()
-        """Whether a number is that of an option of a choice."""
+        """Variables that test whether a number is that of an option of a choice."""
         self._choices = 0
-        """How many branches on such numbers are around a statement."""
+        """Number of enclosing branches on such tests."""
 
     def verify(self) -> None:
         for parameter in self._function.parameters:
@@ -195,7 +197,7 @@ class _FunctionVerifier:
         assigned: _Assigned | None = frozenset(self._function.parameters)
         assigned = self._body(self._function.body, assigned)
         if assigned is not None and not holds(self._function.result, Scalar.NONE):
-            raise self._error("a way comes to the end of the function without a Return")
+            raise self._error("a path reaches the end of the function without a Return")
 
     def _error(self, message: str, statement: Statement | None = None) -> VerifyError:
         name = f"function {self._number} {self._function.name}"
@@ -206,7 +208,7 @@ class _FunctionVerifier:
         )
 
     def _body(self, body: Body, assigned: _Assigned | None) -> _Assigned | None:
-        """What is assigned at the end of a body; None where no way comes to its end."""
+        """Return the variables assigned at the end of a body; None if no path reaches its end."""
         for statement in body:
             if assigned is not None:
                 assigned = self._statement(statement, assigned)
@@ -232,7 +234,7 @@ class _FunctionVerifier:
             case Fork(several):
                 ends = [self._within(_Around("fork"), inner, assigned) for inner in several]
                 if any(end is None for end in ends):
-                    raise self._error("a body of a fork does not come to its end", statement)
+                    raise self._error("a body of a fork does not reach its end", statement)
                 self._keeps_apart(why_not_apart(several), statement)
                 return assigned.union(*(end for end in ends if end is not None))
             case ForkLoop():
@@ -264,14 +266,14 @@ class _FunctionVerifier:
             if end is not None:
                 end = self._within(_Around("fork"), part, end)
         if end is None:
-            raise self._error("an iteration of a concurrent loop does not come to its end")
+            raise self._error("an iteration of a concurrent loop does not reach its end")
         self._keeps_apart(why_not_loop(statement), statement)
         found = _meet(around.ends)
         return None if found is None else found - private
 
     def _keeps_apart(self, reason: str | None, statement: Statement) -> None:
         if reason is not None:
-            raise self._error(f"bodies of a fork do not keep apart: {reason}", statement)
+            raise self._error(f"bodies of a fork are not independent: {reason}", statement)
 
     def _within(self, around: _Around, body: Body, assigned: _Assigned) -> _Assigned | None:
         self._around.append(around)
@@ -292,7 +294,7 @@ class _FunctionVerifier:
                     around.ends.append(assigned)
                 return
         shown = f" {statement.label}" if isinstance(statement, Leave) else ""
-        raise self._error(f"{type(statement).__name__}{shown} is not in what it ends")
+        raise self._error(f"{type(statement).__name__}{shown} is not inside of what it ends")
 
     def _simple(
         self, statement: Assign | Operate | Record | Call | Read, assigned: _Assigned
@@ -313,7 +315,7 @@ class _FunctionVerifier:
             case Record(targets, number, operands, after=after):
                 self._use((*operands, *after), assigned, statement)
                 if any(type_of(ghost) is not Scalar.INT for ghost in after):
-                    raise self._error("a block runs after something that is no int", statement)
+                    raise self._error("an operand of `after` of a block is not an int", statement)
                 if not 0 <= number < len(self._program.blocks):
                     raise self._error(f"there is no block {number}", statement)
                 block = self._program.blocks[number]
@@ -357,7 +359,7 @@ class _FunctionVerifier:
                 continue
             if not (self._choices and operand in self._seen):
                 raise self._error(
-                    f"%{operand.name} is used on a way where it is not assigned", statement
+                    f"%{operand.name} is used on a path where it is not assigned", statement
                 )
 
     def _scalar(self, operand: Operand, kinds: Sequence[Scalar], statement: Statement) -> None:
@@ -367,7 +369,8 @@ class _FunctionVerifier:
             raise self._error(f"{wanted} is needed, not {type_}", statement)
 
     def _fits(self, wide: Type, narrow: Type, what: str, statement: Statement) -> None:
-        """One at least of what a value may be has to fit: decisions before may exclude others."""
+        """Check that at least one alternative of `narrow` fits in `wide`: earlier decisions may
+        exclude the others."""
         kinds = list(alternatives(narrow))
         if kinds and not any(holds(wide, kind) for kind in kinds):
             raise self._error(f"{what} of type {wide} gets {narrow}", statement)

@@ -1,9 +1,11 @@
-"""Which units are waited for at the ends of leaves.
+"""Analyses of control trees: leaf ends that units wait for, loops that are entered, later
+accesses.
 
-The end of a leaf counts as a step of every unit, but costs a release only where somebody waits for
-it: in the same leaf, for a step behind the last signal of the unit; or in a later leaf, for step 0,
-before the unit publishes anything else. Whatever a unit does
-in a leaf that nobody waits for is published with what it publishes next, since counters only grow.
+The end of a leaf counts as a step of every unit, but needs a release only if another
+unit waits for it: in the same leaf, for a step after the last signal of the unit; or in
+a later leaf, for step 0, before the unit publishes anything else. Anything a unit does
+in a leaf whose end is not awaited is published with its next signal, since counters
+only grow.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ Units = frozenset[int]
 
 
 def has_end(schedule: Schedule) -> bool:
-    """Does the end of a leaf count as a step? In one that only computes registers from registers
-    nothing happens that others could wait for."""
+    """Return True if the end of a leaf counts as a step. In a leaf that only computes registers
+    from registers nothing happens that another unit could wait for."""
     if not schedule.steps:
         return False
     statements = schedule.statements
@@ -54,22 +56,25 @@ def has_end(schedule: Schedule) -> bool:
 
 
 def awaited_ends(program: DeviceProgram) -> Mapping[int, Units]:
-    """By the identity of a leaf's schedule, the units that others wait for at its end. Of the last
-    leaf of `main` that are all, unless it `ends_in_call`: the next run begins with what they have
-    published. In a program without waits nobody publishes anything: not all units may run, and
-    other programs may run beside it."""
+    """Map each leaf's schedule, by identity, to the units whose end of that leaf another unit
+    waits for.
+
+    For the last leaf of `main` these are all units unless `ends_in_call`: the next run
+    starts from the counters that they have published. In a program without waits no unit
+    publishes anything, since not all units may run and other programs may run concurrently.
+    """
     return _Ends(program).found if has_waits(program) else defaultdict(frozenset)
 
 
 def has_waits(program: DeviceProgram) -> bool:
-    """Whether a unit waits for another one."""
+    """Return True if any unit waits for another one."""
     schedules = (s for function in program.tree.functions for s in leaves(function.body))
     return any(isinstance(item, Wait) for s in schedules for items in s.units for item in items)
 
 
 def ends_in_call(program: DeviceProgram) -> bool:
-    """Whether on some way through `main` a call comes behind the last leaf that has an end: then
-    units publish behind it, where any unit waits for another one."""
+    """Return True if on some path through `main` a call follows the last leaf that has an end.
+    Units then publish after that leaf. False for a program without waits."""
     if not has_waits(program):
         return False
     last = _LastCall()
@@ -78,7 +83,7 @@ def ends_in_call(program: DeviceProgram) -> bool:
 
 
 class _LastCall(Backward[Schedule, bool]):
-    """The state is whether the program may end before a leaf does."""
+    """State: True if the program may end before another leaf with an end runs."""
 
     def __init__(self) -> None:
         self.found = False
@@ -95,7 +100,7 @@ class _LastCall(Backward[Schedule, bool]):
 
 
 class _Ends(Backward[Schedule, Units]):
-    """The state is the units that are waited for before they publish anything else."""
+    """State: the units that are waited for before they publish anything else."""
 
     def __init__(self, program: DeviceProgram) -> None:
         self.found: dict[int, Units] = defaultdict(frozenset)
@@ -138,19 +143,19 @@ def _last_signal(items: tuple[Item, ...]) -> int:
     return max((item.step for item in items if isinstance(item, Signal)), default=0)
 
 
-# ---- Which loops of a function surely have an iteration, whatever the data is.
+# ---- Loops of a function that have at least one iteration for all data.
 #
-# Registers that numbers decide are followed through the control tree. `while` loops often begin
-# with a condition of such registers: a flag that is set, a counter that is 0.
+# Constant registers are propagated through the control tree. `while` loops often begin with a
+# condition on such registers: a flag that is set, a counter that is 0.
 
 
 Known = Mapping[Reg, Number]
-"""The registers of which the value is known."""
+"""The registers whose value is known."""
 
 
 def entered_loops(body: Node[Schedule]) -> frozenset[int]:
-    """Identities of the loops of a function that have at least one iteration whenever they are
-    come to."""
+    """Return the identities of the loops of a function that run at least one iteration whenever
+    they are reached."""
     analysis = _Entered()
     analysis.end(body, {})
     return frozenset(loop for loop, is_entered in analysis.entered.items() if is_entered)
@@ -177,7 +182,7 @@ class _Entered(Facts[Schedule, Known]):
         return _without(state, node)
 
     def loop(self, node: Loop[Schedule], state: Known) -> tuple[Node[Schedule], Known]:
-        # In a loop around it this is done again, at last with what holds in all its iterations.
+        # The walk of an enclosing loop repeats this, the last time with what holds in every turn.
         self.entered[id(node)] = self._is_entered(node, state)
         return super().loop(node, state)
 
@@ -205,8 +210,8 @@ def _assigned(state: Known, item: Let) -> Known:
 
 
 def _is_computed(expr: Expr, state: Known) -> bool:
-    """Whether an expression follows from what is known, by integers and flags, and without anything
-    that may stop the run."""
+    """Return True if an expression follows from known registers by integer or bool arithmetic that
+    cannot stop the run."""
     if not expr_regs(expr) <= state.keys() or not all(
         isinstance(atom, Reg) for atom in expr_atoms(expr)
     ):
@@ -228,7 +233,8 @@ def _is_exact(part: Expr) -> bool:
 
 
 def _bound(expr: Expr, state: Known) -> Index | None:
-    """A bound of a loop, in terms of the sizes that a call gives."""
+    """Return a loop bound in terms of the sizes that a call passes, or None if it depends on
+    memory."""
     number = constant(expr)
     if number is not None:
         return Index(const=number)
@@ -245,8 +251,8 @@ def _bound(expr: Expr, state: Known) -> Index | None:
     return None if any(isinstance(atom, Dynamic) for atom in found.atoms()) else found
 
 
-# ---- Which buffers a function may still access after each of its leaves: the others need no
-# record.
+# ---- Buffers that a function may still access after each of its leaves; other buffers need not be
+# tracked.
 
 
 L = TypeVar("L")
@@ -257,10 +263,11 @@ BufferNames = frozenset[str]
 def later_names(
     body: Node[L], names: Callable[[L], Iterable[str]], *, returns: bool
 ) -> Callable[[L], BufferNames | None]:
-    """For the body of a leaf, names of the buffers accessed after it, on any way; None: all.
+    """Return a function from the body of a leaf to the names of the buffers accessed after it
+    on any path; None: all.
 
-    A call may access anything, and so may the caller when the function `returns`. Buffers that
-    rotate are accessed under each other's names.
+    A call may access any buffer, and so may the caller if the function `returns`. Rotating
+    buffers are accessed under each other's names.
     """
     later = _Later(names)
     later.visit(body, None if returns else frozenset())
@@ -288,15 +295,15 @@ class _Later(Backward[L, BufferNames | None]):
         return state | {other.name for name, other in swaps(pairs).items() if name in state}
 
 
-# ---- How often the threads of a unit meet within a task.
+# ---- Number of barriers among the threads of a unit within a task.
 #
-# Threads hand over through memory with a barrier in between. Where a stage holds its results in
-# the registers of those threads that compute on with them (`Template.holds_rows`), pointwise
-# stages over the same tile take them from there, and need no barrier.
+# Threads pass values through memory with a barrier in between. If a stage holds its results in the
+# registers of the threads that continue with them (`Template.holds_rows`), pointwise stages over
+# the same tile take them from there and need no barrier.
 
 
 def meetings(stages: Sequence[Stage]) -> int:
-    """The barriers between the stages of a task."""
+    """Return the number of barriers between the stages of a task."""
     held: dict[Buffer, frozenset[int]] = {}
     written: set[Buffer] = set()
     count = 0
@@ -314,22 +321,23 @@ def meetings(stages: Sequence[Stage]) -> int:
 
 
 def _tiled(stage: Stage) -> frozenset[int]:
-    """The grid dims along which a stage has the tile of its task."""
+    """Return the grid dims along which a stage has the tile of its task."""
     return frozenset(span.grid for span in stage.box if span.grid is not None)
 
 
-# ---- Relations between units as matrices of booleans.
+# ---- Relations between units as boolean matrices.
 
 
 FEW_ROWS = 64
-"""So many rows are composed faster than equal ones among them are found."""
+"""Below this number of rows, composing all rows is faster than finding equal ones."""
 
 
 def compose(a: Mask, b: Mask) -> Mask:
-    """[i, k]: is there a j with a[i, j] and b[j, k]? Equal rows of `a` are looked at once.
+    """Return the composition of two relations: [i, k] is True if a[i, j] and b[j, k] for some
+    j. Equal rows of `a` are computed once.
 
-    By words of 64 columns: a product of matrices would wake the threads of the BLAS library, which
-    costs milliseconds where others use the cores.
+    It works on words of 64 columns: a matrix product would wake the threads of the BLAS
+    library, which costs milliseconds while other threads use the cores.
     """
     if len(a) < FEW_ROWS:
         return _compose(a, b)

@@ -1,4 +1,4 @@
-"""Many regions of one buffer as arrays: which of these meet which of those, in a few operations."""
+"""Arrays of regions of one buffer, which compute all pairwise overlaps in a few operations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Mask = NDArray[np.bool_]
 Limits = NDArray[np.int64]
 
 MOST_TASKS = 1024
-"""Where the tasks of a kernel with more are dealt among the units, every unit is taken to touch
-what all tasks touch: comparing them pair by pair would take seconds."""
+"""Largest number of tasks whose regions are compared individually. In a larger kernel whose tasks
+are dealt among the units, every unit is assumed to touch what all tasks touch: pairwise
+comparison would take seconds."""
 
 ALL = 1 << 62
 """The end of a dim that is taken whole."""
@@ -37,7 +38,8 @@ ALL = 1 << 62
 class Boxes:
     """Regions of one buffer that have one shape and one kind: row r is region r.
 
-    limits[r, d]: first and last + 1 of dim d; of the tiles where the dim is cut.
+    limits[r, d]: first and last + 1 of dim d, in values, or in tiles or parts if the dim is
+    cut.
     """
 
     buffer: Buffer
@@ -59,19 +61,19 @@ class Boxes:
         return len(self.regions)
 
     def under(self, buffer: Buffer) -> Boxes:
-        """The same places of another buffer."""
+        """Return the same regions in another buffer."""
         return replace(self, buffer=buffer)
 
     def lasting(self) -> Boxes:
-        """The same places as far as they are known when registers have changed: what a register
-        cuts is then taken whole."""
+        """Return regions that stay valid when registers change: dims that are cut by a register
+        become whole."""
         dims = [n for n, cut in enumerate(self.cuts) if cut is not None and cut.is_cut_by_register]
         if not dims:
             return self
         return Boxes.of([region.whole_in(dims) for region in self.regions])
 
     def overlap(self, other: Boxes) -> Mask:
-        """[r, s]: may region r and region s of `other` have an element in common?"""
+        """Return a mask [r, s]: True if region r and region s of `other` may share an element."""
         if self.shape == other.shape:
             return self._overlap_in(len(self.shape), other)
         strides = refined_strides(self.shape, other.shape)
@@ -81,13 +83,13 @@ class Boxes:
         return self._overlap_in(dims, other) & meeting(self.spans(), other.spans())
 
     def _overlap_in(self, dims: int, other: Boxes) -> Mask:
-        """The same by the first dims alone, which both have."""
+        """Return the mask computed from the first `dims` dims alone, which both shapes share."""
         cuts = zip(self.cuts[:dims], other.cuts[:dims], strict=True)
         same = [number for number, (one, another) in enumerate(cuts) if one == another]
         return meeting(self.limits[:, same], other.limits[:, same])
 
     def spans(self) -> Limits:
-        """[r, 0]: the elements from the first to the last one + 1."""
+        """Return [r, 0]: the first element and the last + 1 of each region."""
         if () not in self._refined:
             spans = [(region.span,) for region in self.regions]
             self._refined[()] = _limits(spans, 1)
@@ -101,7 +103,7 @@ class Boxes:
 
 
 def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[np.int64]]]:
-    """Regions by buffer, shape and kind; rows keep the numbers of their regions."""
+    """Group regions by kind (buffer, shape, access, cuts), with the given number of each region."""
     groups: dict[Kind, list[tuple[int, Region]]] = {}
     for number, region in regions:
         groups.setdefault(region.kind, []).append((number, region))
@@ -115,11 +117,11 @@ def grouped(regions: Iterable[tuple[int, Region]]) -> list[tuple[Boxes, NDArray[
 
 
 def part(mask: Mask, region: Region) -> Mask:
-    """The elements of a region of numbers, as a view."""
+    """Return the elements of a region, whose dims are numbers, as a view of a buffer's mask."""
     shape = tuple(dim if isinstance(dim, int) else -1 for dim in region.shape)
     size = prod(shape)
     if 0 in shape or 0 <= size < len(mask):
-        # A view of fewer elements than the buffer has.
+        # The view has fewer elements than the buffer.
         mask = mask[:size]
         shape = tuple(max(dim, 0) for dim in shape)
     box = tuple(slice(*one) if isinstance(one, tuple) else slice(None) for one in region.box)

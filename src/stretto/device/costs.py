@@ -1,8 +1,9 @@
-"""What a machine takes to do things: the figures that all choices between ways come from.
+"""The cost model: the figures that all choices between alternatives are based on.
 
-Lowering decides by it what is computed again, fusion and splitting what is one kernel, selection
-templates and tiles, scheduling where tasks run. A machine's own model derives from `CostModel` and
-adds what its templates ask (`machines/*/costs.py`). The figures rank choices, they do not predict.
+Lowering uses it to decide what is recomputed, fusion and splitting which operators form
+a kernel, selection the templates and tiles, scheduling where tasks run. A machine's own
+model derives from `CostModel` and adds what its templates need (`machines/*/costs.py`).
+The figures rank choices, they do not predict times.
 """
 
 from __future__ import annotations
@@ -23,40 +24,41 @@ _ENOUGH = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """`_seconds` are seconds, `_bytes` bytes, everything else counts; of one unit where it matters.
+    """Estimated times and limits of a machine. `_seconds` are seconds, `_bytes` bytes,
+    everything else counts; per unit where that matters.
 
     The defaults are those of the threads of a CPU.
     """
 
     # ---- tasks and units ---------------------------------------------------------------------
     start_seconds: float = 2e-8
-    """To start a task."""
+    """Time to start a task."""
     task_seconds: float = 1e-6
-    """A task whose kernel has no estimate."""
+    """Time of a task whose kernel has no estimate."""
     call_seconds: float = 5e-6
-    """A library call."""
+    """Time of a library call."""
     wait_seconds: float = 2e-7
-    """One unit waits for another that has just finished."""
+    """Time for a unit to notice that another one has just finished."""
     wake_seconds: float = 5e-6
-    """The workers are woken for a launch that uses more than one unit."""
+    """Time to wake the workers for a launch that uses more than one unit."""
     launch_seconds: float = 0.0
-    """From a call in Python until the first unit begins, and back; where it was not measured, it is
-    left out."""
+    """Time from a call in Python until the first unit begins, and back; 0 if it was not
+    measured."""
     small_waits: float = 1.5
-    """A kernel that takes less than this many waits runs on one unit."""
+    """A kernel that takes less time than this many waits runs on one unit."""
     share_bytes: int = 16384
-    """A smaller buffer gets memory of its own, so that it causes no waits."""
+    """Buffers smaller than this get separate memory, so that they cause no waits."""
     planning_seconds: float = 1.2e-5
-    """The compiler looks at one kernel on one unit while it plans."""
+    """Compile time to consider one kernel on one unit during planning."""
     planning_share: float = 0.02
-    """What a second of planning may cost of the seconds of one run."""
+    """Weight of planning time: a second of planning counts as this many seconds of one run."""
     uniform: bool = False
-    """All units run one text, as the thread blocks of one GPU kernel: all of them run even where
-    nothing is gained, and tasks are dealt among them."""
+    """True if all units run the same code, as the thread blocks of one GPU kernel: all of them run
+    even if nothing is gained, and tasks are dealt among them."""
     gpu: str = ""
-    """The GPU that the figures are for, by its name in `simulator/devices.py`."""
+    """The GPU that the figures are for, by its name in `simulator/devices.py`; empty for a CPU."""
     slow_denormals: bool = True
-    """Arithmetic with numbers below the normal ones takes much longer than with others."""
+    """True if arithmetic on denormal numbers is much slower than on normal ones."""
 
     # ---- products ----------------------------------------------------------------------------
     flops: float = 220e9
@@ -64,43 +66,46 @@ class CostModel:
     bandwidth: float = 90e9
     """Bytes per second from a unit's own cache."""
     memory_bandwidth: float = 1e10
-    """Bytes per second from beyond it."""
+    """Bytes per second from beyond the unit's own cache."""
     stream_bandwidth: float = 2e10
     """Bytes per second that one unit reads from main memory."""
     cache_bytes: int = 1 << 20
-    """What the own cache of a unit holds for long."""
+    """Bytes that stay in a unit's own cache."""
     element_seconds: float = 0.12e-9
-    """An element and function application of vectorised pointwise work."""
+    """Time per element and function application of vectorised pointwise work."""
 
-    # ---- what only the run knows -------------------------------------------------------------
+    # ---- values known only at run time -------------------------------------------------------
     taken: tuple[tuple[Symbol, int], ...] = ()
-    """Sizes that symbols are taken to have; others are taken to be usual ones."""
+    """Assumed sizes of symbols; other symbols are assumed to have their usual size."""
     unknown_size: int = 64
-    """The size of a dim that data decide, where none was seen."""
+    """Assumed size of a dim that data decide, if none was seen."""
     unknown_tiles: int = 8
-    """The tiles of a grid dim."""
+    """Assumed number of tiles of a grid dim of unknown extent."""
     unknown_trips: int = 16
-    """The iterations of a loop, the activations of a function that calls itself once, the tasks of
-    a grid."""
+    """Assumed iterations of a loop, activations of a function that calls itself once, and tasks of
+    a grid, if unknown."""
     unknown_activations: int = 1000
-    """The activations behind a call of a function that calls itself several times: a tree's."""
+    """Assumed activations caused by one call of a function that calls itself several times, as for
+    a tree."""
     unknown_parallelism: int = 1 << 20
-    """The tasks that a grid dim could give."""
+    """Assumed number of tasks that a grid dim of unknown extent could give."""
 
-    # ---- computing again ---------------------------------------------------------------------
+    # ---- recomputation -----------------------------------------------------------------------
     most_applies: int = 48
-    """An expression with more function applications is stored."""
+    """An expression with more function applications than this is stored in a buffer."""
     cheap_applies: int = 2
-    """Up to as many applications, none of them expensive, may be computed again per use."""
+    """An expression with at most this many applications, none of them expensive, may be recomputed
+    per use."""
 
     repeated_uses: int = 4
-    """An operand that is not cheap is stored where each of its elements is used as often."""
+    """An operand that is not cheap is stored if each of its elements is used at least this many
+    times."""
 
     # ---- fusion ------------------------------------------------------------------------------
     small_work: int = 20_000
-    """Scalar operations up to which one task is as good as many."""
+    """Number of scalar operations up to which one task is as good as many."""
     vector: int = 16
-    """f32 numbers that are computed at once: along a contiguous dim they count as one."""
+    """Number of f32 values computed at once: along a contiguous dim they count as one."""
 
     # ---- variants of a kernel ----------------------------------------------------------------
     later_gain: float = 1.0
@@ -108,81 +113,86 @@ class CostModel:
 
     # ---- branches on sizes -------------------------------------------------------------------
     branch_gain: float = 1.3
-    """Kernels of their own must make a call of a small size faster by this factor."""
+    """Separate kernels for small sizes must make such a call faster by this factor."""
     branch_seconds: float = 2e-5
-    """And save so much of it."""
+    """Separate kernels for small sizes must also save more than this many seconds of a call."""
     branch_operators: int = 60
-    """What has more operators is not compiled twice."""
+    """Groups with more operators than this are not compiled twice."""
 
     # ---- branches --------------------------------------------------------------------------
     branch_miss_seconds: float = 1e-8
-    """What a branch costs a unit that works alone: sometimes it has begun with the wrong arm."""
+    """Average cost of a branch to a unit that works alone, from branch mispredictions."""
     speculated_bytes: int = 1 << 21
-    """What an arm may have computed before it is known whether it runs."""
+    """Bytes that an arm may have computed before it is known whether it runs."""
     level_rows: int = 4
     """Activations of a recursion that are computed at a time: as many rows as a product computes
-    while it reads its weights."""
+    in the time in which it reads its weights."""
     level_bytes: float = 1 << 18
-    """Weights that an activation reads, from which on it pays to compute several at a time."""
+    """Bytes of weights read per activation from which on it pays to compute several activations at
+    a time."""
     rows_before: bool = False
-    """Whether the activations of one height are computed in one kernel, which reads the results of
-    calls where they lie: that saves waits, where products take any expression as a factor."""
+    """True if the activations of one height are computed in one kernel that reads the results of
+    calls in place. This saves waits, but needs products that accept any expression as a factor."""
     activation_seconds: float = 7e-9
-    """A call of a recursive function, without its body: a frame, arguments, results."""
+    """Time of a call of a recursive function without its body: frame, arguments, results."""
     in_turn: bool = True
-    """Whether iterations of parallel loops may call functions, for which each unit has frames of
-    its own, and stop the run: the machine then runs them again, one after the other, to find the
-    first that does."""
+    """True if iterations of parallel loops may call functions, with separate frames for each unit,
+    and may stop the run: the machine then repeats the loop sequentially to find the first
+    failure."""
     early_lookups: bool = False
-    """Whether numbers that an arm reads from memory are read before its branch: a load takes so
-    long, and others that need nothing of it are under way meanwhile."""
+    """True if numbers that an arm reads from memory are loaded before its branch, so that the
+    latency of several loads overlaps."""
     row_results: bool = False
-    """Whether functions hand back which row of a parameter their result is, and copy nothing."""
+    """True if functions return the index of the parameter row that is their result, instead of a
+    copy."""
     stacked_layers: int = 0
-    """So many layers of equal ops, side by side in a loop, become one; 0: none do."""
+    """Minimum number of layers of equal ops, side by side in a loop, that are stacked into one; 0:
+    never."""
 
     # ---- splitting ---------------------------------------------------------------------------
     split_gain: float = 1.3
-    """A reduction in two steps must be faster than one by this factor."""
+    """A reduction in two steps must be faster than one in a single step by this factor."""
     selected_share: int = 8
-    """Up to one of as many elements are selected; where more are wanted, all are sorted."""
+    """If at most one in this many elements is wanted they are selected; otherwise all elements are
+    sorted."""
     selected_part: int = 8192
-    """Elements that one unit looks through before another one could begin."""
+    """Number of elements that one unit scans in the time that another unit needs to start."""
     compared_slice: int = 128
-    """Elements, at least, that are compared each with each when some of many are wanted."""
+    """Minimum length of a slice whose elements are compared pairwise, if a few of many are
+    wanted."""
     compared_spare: int = 16
-    """A slice has so many times more elements than are wanted of it."""
+    """A slice has at least this many times more elements than are wanted of it."""
     most_comparisons: int = 1 << 25
-    """With more of them a library call is used: a GPU needs some 10 us for these (an estimate), the
-    emulated one some 30 s."""
+    """Limit on comparisons beyond which a library call is used: a GPU needs about 10 us for these
+    (an estimate), the emulated one about 30 s."""
 
     spread_figures: ClassVar[Mapping[str, float]] = {}
-    """What makes the machine's own selection cut finely."""
+    """Figures that make the machine's own selection cut work finely (see `spread`)."""
 
     def spread(self) -> Self:
-        """The machine as tests take it: however small the work is, it is cut finely, all units have
-        a part of it, and buffers share memory."""
+        """Return the model that tests use: however small the work is, it is cut finely, all units
+        get a part of it, and buffers share memory."""
         waits = {"wait_seconds": 1e-12, "wake_seconds": -1e9, "small_waits": 0.0}
         figures = {**waits, "branch_seconds": inf, "level_bytes": 0, **self.spread_figures}
         return replace(self, share_bytes=0, small_work=0, **figures)
 
     @property
     def dependent_seconds(self) -> float:
-        """What a product takes beside its work where it needs what another unit has just made."""
+        """Extra time of a product whose operands another unit has just computed."""
         return self.wait_seconds
 
     def product_seconds(self, operations: float, nbytes: float, units: int) -> float:
-        """Products of so many operations, shared out to units. nbytes: of the weights that are read
-        again and again, where they are read once in this time."""
+        """Return the time of products with this many operations, divided among units. nbytes: size
+        of the weights that are read repeatedly, counted once."""
         rate = self.bandwidth if nbytes / units <= self.cache_bytes else self.memory_bandwidth
         return max(operations / self.flops, nbytes / rate) / units
 
     def taking(self, sizes: Mapping[Symbol, int]) -> Self:
-        """The model for calls of these sizes."""
+        """Return the model for calls of these sizes."""
         return replace(self, taken=tuple(sizes.items()))
 
     def parallelism(self, extent: Extent) -> int:
-        """The tasks that a grid dim could give."""
+        """Return the number of tasks that a grid dim could give."""
         if isinstance(extent, int):
             return extent
         known = isinstance(extent, Size) and any(
@@ -191,7 +201,7 @@ class CostModel:
         return self.size(extent) if known else self.unknown_parallelism
 
     def size(self, extent: Extent) -> int:
-        """How large a dim is, or is taken to be; at least 1 where the run decides."""
+        """Return the known or assumed size of a dim; at least 1 if it is decided at run time."""
         if isinstance(extent, int):
             return extent
         if not isinstance(extent, Size):
@@ -199,15 +209,15 @@ class CostModel:
         return max(usual_value(extent, dict(self.taken)), 1)
 
     def points(self, extents: Iterable[Extent]) -> int:
-        """The elements of a box."""
+        """Return the number of elements of a box."""
         return prod((self.size(extent) for extent in extents), start=1)
 
     def is_cheap(self, expr: Expr) -> bool:
-        """Cheap enough to compute at every use."""
+        """Return True if an expression is cheap enough to recompute at every use."""
         return count_applies(expr) <= self.cheap_applies and not _is_expensive(expr)
 
     def work(self, operator: Operator) -> int:
-        """The scalar operations of an operator."""
+        """Return the number of scalar operations of an operator."""
         each = 1 + count_applies(operator.value)
         if operator.combine in SORTS:
             length, keep = (self.size(extent) for extent in operator.reduce)
@@ -219,7 +229,7 @@ class CostModel:
         return self.points((*operator.dims, *operator.reduce)) * each
 
     def _attention_work(self, operator: Operator) -> int:
-        """Each score takes a product of the depth, its softmax, and a row of values."""
+        """Count for each score a product over the depth, its softmax, and a row of values."""
         assert isinstance(operator.value, Apply)
         used = {atom for atom in expr_atoms(operator.value.args[0]) if isinstance(atom, Var)}
         sizes = [self.size(extent) for extent in operator.dims]
@@ -229,13 +239,13 @@ class CostModel:
         return scores * (2 * depth + 2 * columns + self.most_applies)
 
     def _sort_steps(self, length: int, keep: int) -> int:
-        """Operations that finding the first `keep` of `length` elements takes for each of them."""
+        """Return the operations per element of finding the first `keep` of `length` elements."""
         most = 64 if keep * self.selected_share > length else 4
         return min(length // 4, most)
 
 
 def count_applies(expr: Expr) -> int:
-    """Function applications, shared ones counted each time; stops counting at about 1000."""
+    """Count function applications, shared ones each time; stops at about 1000."""
     if not isinstance(expr, Apply):
         return 0
     total = 1
@@ -247,8 +257,8 @@ def count_applies(expr: Expr) -> int:
 
 
 def count_expensive(expr: Expr) -> int:
-    """Those of the applications that `count_applies` counts which take long, as tanh; stops
-    counting at about 1000, too."""
+    """Count the expensive function applications, such as tanh, shared ones each time; stops at
+    about 1000."""
     if not isinstance(expr, Apply):
         return 0
     total = int(FUNCTIONS[expr.function].is_expensive)
@@ -266,4 +276,4 @@ def _is_expensive(expr: Expr) -> bool:
 
 
 HOST_COSTS = CostModel()
-"""What is assumed where no machine is known."""
+"""The cost model that is assumed if no machine is known."""

@@ -1,7 +1,9 @@
-"""What operators mean: they are run here with torch, exactly and without any cleverness.
+"""Reference semantics of operators: they are executed with torch, exactly and without
+optimisation.
 
-The emulator runs tasks with it, and tests of printed code take it as their oracle. Registers are
-numbers by name; memory is read and written through an object that may look at every access.
+The emulator runs tasks with it, and tests of generated code use it as their oracle.
+Registers are numbers by name; memory is read and written through an object that can
+check every access.
 """
 
 from __future__ import annotations
@@ -43,16 +45,16 @@ Registers = Mapping[str, Number]
 Ranges = tuple[tuple[int, int], ...]
 
 LARGEST_GRID = 1 << 22
-"""Points evaluated at once; a larger box is cut."""
+"""Maximum number of points evaluated at once; a larger box is cut."""
 
 SMALL_RANGE = 256
-"""The variables of ranges up to this long are kept: most tasks are small, and run often."""
+"""Variables of ranges up to this length are cached: most tasks are small and run often."""
 
 
 class CheckFailed(RunError):
     """An index that the program checks (`checked` in an expression) is out of range.
 
-    number: the check's. index: the first one that is wrong.
+    number: the check's number. index: the first index that is wrong.
     """
 
     def __init__(self, number: int, index: int) -> None:
@@ -65,7 +67,7 @@ class Memory(Protocol):
     """Flat buffers. Offsets are i64 tensors of any shape, in elements."""
 
     def elements(self, buffer: Buffer) -> int:
-        """The number of elements, of a list its capacity times the size of an item."""
+        """Return the number of elements; for a list its capacity times the size of an item."""
         ...
 
     def read(self, buffer: Buffer, offsets: Tensor) -> Tensor: ...
@@ -74,7 +76,7 @@ class Memory(Protocol):
 
 
 class Tensors:
-    """Memory of plain tensors, contiguous, by name of the buffer."""
+    """Memory that consists of plain contiguous tensors, by buffer name."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._flat = {name: tensor.view(-1) for name, tensor in tensors.items()}
@@ -90,7 +92,7 @@ class Tensors:
 
 
 def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
-    """The value of an expression without iteration variables, as a Python number."""
+    """Return the value of an expression without iteration variables as a Python number."""
     scope = Scope((), (), registers, memory)
     if isinstance(expr, Position) and isinstance(index := _index(expr.index, scope, None), int):
         return index
@@ -98,7 +100,7 @@ def evaluate(expr: Expr, registers: Registers, memory: Memory) -> Number:
 
 
 def resolve(extent: Extent, registers: Registers) -> int:
-    """The size of a dim."""
+    """Return the size of a dim."""
     if isinstance(extent, int):
         return extent
     if isinstance(extent, Reg):
@@ -107,7 +109,7 @@ def resolve(extent: Extent, registers: Registers) -> int:
 
 
 def number_of(quantity: Quantity, registers: Registers) -> int:
-    """The value of a register or of a symbol."""
+    """Return the value of a register or symbol. Raise ValueError for other quantities."""
     match quantity:
         case Reg(name):
             return int(registers[name])
@@ -118,7 +120,7 @@ def number_of(quantity: Quantity, registers: Registers) -> int:
 
 
 def task_count(kernel: Kernel, registers: Registers) -> int:
-    """Number of tasks, of a dynamic grid too."""
+    """Return the number of tasks, also of a dynamic grid."""
     return prod((_tiles(dim, registers) for dim in kernel.grid), start=1)
 
 
@@ -127,7 +129,7 @@ def _tiles(dim: TileDim, registers: Registers) -> int:
 
 
 def tile_ranges(kernel: Kernel, task: int, registers: Registers) -> Ranges:
-    """(first, last + 1) of each grid dim for task number `task`, of a dynamic grid too."""
+    """Return (first, last + 1) of each grid dim for task number `task`, also of a dynamic grid."""
     ranges: list[tuple[int, int]] = []
     for dim in reversed(kernel.grid):
         task, position = divmod(task, _tiles(dim, registers))
@@ -138,14 +140,14 @@ def tile_ranges(kernel: Kernel, task: int, registers: Registers) -> Ranges:
 
 
 def _begin(dim: TileDim, position: int, extent: int) -> int:
-    """Where a tile begins, or one of the parts that a dim is cut into."""
+    """Return where tile `position`, or part `position` of a dim that is cut into parts, begins."""
     if dim.parts is not None:
         position = -(-position * -(-extent // dim.tile) // dim.parts)
     return min(position * dim.tile, extent)
 
 
 def span_range(span: Span, tile: Ranges, registers: Registers) -> tuple[int, int]:
-    """What a stage computes of one of its parallel dims."""
+    """Return (first, last + 1) of a stage's parallel dim for a task with these tile ranges."""
     if span.grid is None:
         return span.offset, span.offset + resolve(span.extent, registers)
     first, last = tile[span.grid]
@@ -153,7 +155,7 @@ def span_range(span: Span, tile: Ranges, registers: Registers) -> tuple[int, int
 
 
 def run_task(kernel: Kernel, task: int, registers: Registers, memory: Memory) -> None:
-    """All stages of one task, in order. The kernel must not be a library call."""
+    """Run all stages of one task, in order. The kernel must not be a library call."""
     tile = tile_ranges(kernel, task, registers)
     for stage in kernel.stages:
         box = tuple(span_range(span, tile, registers) for span in stage.box)
@@ -161,7 +163,7 @@ def run_task(kernel: Kernel, task: int, registers: Registers, memory: Memory) ->
 
 
 def run_operator(operator: Operator, box: Ranges, registers: Registers, memory: Memory) -> None:
-    """Computes `operator` where its parallel variables lie in `box`."""
+    """Compute `operator` at the points of its parallel dims that are in `box`."""
     points = prod((last - first for first, last in box), start=1)
     depth = prod((resolve(extent, registers) for extent in operator.reduce), start=1)
     widest = max(range(len(box)), key=lambda dim: box[dim][1] - box[dim][0], default=0)
@@ -176,8 +178,8 @@ def run_operator(operator: Operator, box: Ranges, registers: Registers, memory: 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The iteration variables (tensors that broadcast against each other) and the ranges they run
-    over, registers, memory."""
+    """The environment of an evaluation: iteration variables (tensors that broadcast against each
+    other), the ranges they run over, registers and memory."""
 
     variables: tuple[Tensor, ...]
     ranges: Ranges
@@ -212,7 +214,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
         value = order[..., : depths[1]].unsqueeze(-2)
     else:
         shape, value = outer, value.expand(outer if attends else grid)
-        # Without the reduction's variables the others have too many dims of size 1.
+        # The stores have no reduction variables, so the parallel ones need fewer dims.
         parallel = (
             variables
             if not depths
@@ -225,7 +227,7 @@ def _run_box(operator: Operator, box: Ranges, registers: Registers, memory: Memo
 
 
 def _attended(value: Expr, scope: Scope) -> Tensor:
-    """The average of the values of an attention, by the softmax of the scores."""
+    """Return the average of the values of an attention, weighted by the softmax of the scores."""
     assert isinstance(value, Apply) and value.function == ATTEND
     product, scale, bias, values = (evaluate_tensor(part, scope) for part in value.args)
     outer = (1,) * (len(scope.ranges) - 2)
@@ -241,7 +243,7 @@ def _attended(value: Expr, scope: Scope) -> Tensor:
 
 
 def variable(first: int, last: int, dim: int, dims: int) -> Tensor:
-    """The numbers from `first` to `last`, exclusive, along one of several dims."""
+    """Return the numbers first .. last - 1 along dim `dim` of a tensor with `dims` dims."""
     small = last - first <= SMALL_RANGE
     return (_known_range if small else _range)(first, last, dim, dims)
 
@@ -254,7 +256,7 @@ _known_range = lru_cache(4096)(_range)
 
 
 def _reduce(combine: str, value: Tensor) -> Tensor:
-    """Over the last dim."""
+    """Reduce the last dim."""
     if value.shape[-1] == 0 and combine in ("max", "min"):
         return value.new_full(value.shape[:-1], _no_extreme(value.dtype, combine))
     match combine:
@@ -279,7 +281,7 @@ def _reduce(combine: str, value: Tensor) -> Tensor:
 
 
 def _no_extreme(dtype: torch.dtype, combine: str) -> float | int | bool:
-    """The maximum or the minimum of no elements, where a reduction begins."""
+    """Return the maximum or minimum of no elements: the initial value of a reduction."""
     if dtype is torch.bool:
         return combine == "min"
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
@@ -288,7 +290,8 @@ def _no_extreme(dtype: torch.dtype, combine: str) -> float | int | bool:
 
 
 def _first(value: Tensor, extreme: Tensor) -> Tensor:
-    """Where the last dim first equals `extreme`; NaN equals NaN (amax and amin return it)."""
+    """Return the first position in the last dim that equals `extreme`; NaN equals NaN (amax and
+    amin return it)."""
     found = (value == extreme) | (value.isnan() & extreme.isnan())
     positions = torch.arange(value.shape[-1]).expand(value.shape)
     return torch.where(found, positions, value.shape[-1]).amin(-1)
@@ -308,7 +311,8 @@ def _store(operator: Operator, value: Tensor, shape: tuple[int, ...], scope: Sco
 def _in_order(
     operator: Operator, offsets: Tensor, value: Tensor, memory: Memory
 ) -> tuple[Tensor, Tensor]:
-    """Distinct offsets and their values: of two stores to one place the last one stays."""
+    """Return distinct offsets and their values: of several stores to one place the last wins, or
+    all are added."""
     places, which = offsets.unique(return_inverse=True)
     current = torch.zeros(len(places), dtype=value.dtype)
     if operator.accumulate:
@@ -320,7 +324,7 @@ def _in_order(
 
 
 def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Tensor:
-    """The value at every point of the scope; only points in `mask` need to be meaningful."""
+    """Return the value at every point of the scope; only points in `mask` need to be meaningful."""
     match expr:
         case Const(value, dtype):
             return torch.tensor(value, dtype=computed_dtype(dtype))
@@ -359,7 +363,7 @@ def evaluate_tensor(expr: Expr, scope: Scope, mask: Tensor | None = None) -> Ten
 
 
 def computed_dtype(dtype: DType) -> torch.dtype:
-    """The dtype in which values of `dtype` are computed."""
+    """Return the dtype in which values of `dtype` are computed."""
     return torch.float32 if dtype in (DType.F16, DType.BF16) else dtype.torch
 
 
@@ -368,7 +372,7 @@ def _computed(value: Tensor) -> Tensor:
 
 
 def _index(index: Index, scope: Scope, mask: Tensor | None) -> Tensor | int:
-    """The position, which wraps around at 64 bits."""
+    """Return the position, wrapped around at 64 bits."""
 
     def lookup(quantity: Quantity) -> Tensor | int:
         match quantity:
@@ -393,7 +397,8 @@ def _larger(a: Tensor | int, b: Tensor | int) -> Tensor | int:
 
 
 def _offsets(access: Access, scope: Scope, mask: Tensor | None = None) -> Tensor:
-    """Positions in the flat buffer, where `mask` holds. Raises RunError for one out of range."""
+    """Return positions in the flat buffer, valid where `mask` is True. Raise RunError if one is
+    out of range there."""
     constant = 0
     varying: Tensor | int = 0
     for dim, (index, step) in enumerate(zip(access.index, strides(access.shape), strict=True)):
@@ -421,7 +426,7 @@ def _limit(access: Access, dim: int, stride: int, scope: Scope) -> int:
 
 
 def _bounds(index: Index, scope: Scope) -> tuple[float, float]:
-    """Numbers that no value of the index is below or above; infinite where it takes looking."""
+    """Return a lower and an upper bound of the index; infinite if computed values occur in it."""
     first = last = index.const
     for atom, coefficient in index.terms:
         match atom:

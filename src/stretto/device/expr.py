@@ -1,12 +1,13 @@
-"""Scalar expressions: what one element of an operator's result is.
+"""Scalar expressions: the value of one element of an operator's result.
 
-An operator runs over iteration variables `Var(0) .. Var(n-1)` (parallel dims first, then reduction
-dims). Its value is an `Expr` over loads from buffers; a load says by an `Index` per buffer dim
-which element it reads. Fusing a producer, and every view (transpose, slice, expand, flip ...), is
-substitution of variables. Registers (`Reg`) are scalars that every unit computes for itself: loop
-indices, list lengths, positions and conditions read from memory. Integer arithmetic of indices
-wraps around at 64 bits, as that of eager's numbers; `Quotient` and `Remainder` floor. A quotient
-is simplified as if nothing wrapped around, so rules make one only where that holds.
+An operator iterates over variables `Var(0) .. Var(n-1)` (parallel dims first, then
+reduction dims). Its value is an `Expr` over loads from buffers; each load has one
+`Index` per buffer dim. Fusing a producer, and every view (transpose, slice, expand,
+flip ...), is a substitution of variables. Registers (`Reg`) are scalars that every unit
+computes for itself: loop indices, list lengths, positions and conditions read from
+memory. Integer arithmetic of indices wraps around at 64 bits, as in eager mode;
+`Quotient` and `Remainder` floor. Quotients are simplified as if nothing wrapped around,
+so rules create one only where that is true.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from stretto.ir.sizes import (
 from stretto.ir.types import DType
 
 Index = Size
-"""A position, or a number computed from positions: the algebra of sizes (`ir/sizes.py`) whose
-quantities are iteration variables, registers, elements read from memory, and symbols."""
+"""A position, or a number computed from positions: an element of the algebra of sizes
+(`ir/sizes.py`) whose quantities are iteration variables, registers, elements read from memory,
+and symbols."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reg(Quantity):
-    """A scalar variable, the same on every unit. Names are unique in a function.
+    """A scalar variable, equal on every unit. Names are unique in a function.
 
-    usual: of a size that the run decides, the one that was seen; kernels are chosen for it, and
-    nothing is proved by it. No text has it.
+    usual: for a size that is decided at run time, the value that was seen. Kernels are
+    chosen for it, but no proof relies on it, and no text shows it.
     """
 
     is_any: ClassVar[bool] = True
@@ -46,27 +48,28 @@ class Reg(Quantity):
     dtype: DType = DType.I64
     usual: int | None = field(default=None, compare=False, repr=False)
 
-    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+    def __hash__(self) -> int:  # names are nearly unique, and sets hold many registers
         return hash(self.name)
 
 
 LIMIT = "limit."
-"""Registers of this prefix and a slot hold the capacity of that list; the machine sets them."""
+"""Name prefix of the registers that hold the capacity of the list in a slot; the machine sets
+them."""
 
 
 def limit_register(slot: int) -> Reg:
-    """The register that tells how many items the list in `slot` has room for."""
+    """Return the register that holds the capacity, in items, of the list in `slot`."""
     return Reg(f"{LIMIT}{slot}")
 
 
 SPLIT = "split.at"
-"""What registers are called that tell at which row a kernel's accesses to a buffer are apart: what
-it reads lies before that row, what it writes from there on. A leaf assigns none behind a kernel
-that uses it (`device/regions.py`)."""
+"""Name part of split registers. Such a register holds a row at which a kernel's accesses to a
+buffer divide: it reads only below that row and writes only from that row on. A leaf assigns no
+split register after a kernel that uses it (`device/regions.py`)."""
 
 
 def is_split(reg: Reg) -> bool:
-    """Whether a register tells where accesses to a buffer are apart."""
+    """Return True if a register holds the row that separates a kernel's reads from its writes."""
     return f".{SPLIT}." in reg.name
 
 
@@ -74,33 +77,33 @@ SIZE = "size."
 
 
 def size_name(symbol: str) -> str:
-    """The name under which a run keeps the value of a symbol, among the registers."""
+    """Return the register name under which a run stores the value of a symbol."""
     return SIZE + symbol
 
 
 def size_register(symbol: Symbol) -> Reg:
-    """The register that holds the value of a symbol."""
+    """Return the register that holds the value of a symbol."""
     return Reg(size_name(symbol.name))
 
 
 def depends_on_sizes(index: Index) -> bool:
-    """Whether a number follows from the values of symbols, and is no constant."""
+    """Return True if an index depends on symbols and on no other quantity."""
     quantities = [atom for atom in index.atoms() if isinstance(atom, Quantity)]
     return bool(quantities) and all(isinstance(atom, Symbol) for atom in quantities)
 
 
 Extent = int | Reg | Size
-"""The size of a dim: a number; a register, for the length of a list, which changes while the
-program runs; or a size over symbols, which is known at the call and is no number."""
+"""The size of a dim: a number; a register, for a list length that changes during the run; or a
+size over symbols, which is known once the program is called."""
 
 
 def is_known(extent: Extent) -> bool:
-    """Whether a size is known at the call."""
+    """Return True if an extent is known at the call, i.e. is not a register."""
     return not isinstance(extent, Reg)
 
 
 def known_size(shape: Sequence[Extent]) -> int | Size:
-    """The number of elements of dims that are known at the call."""
+    """Return the number of elements of dims that are all known at the call."""
     total: int | Size = 1
     for dim in shape:
         assert not isinstance(dim, Reg)
@@ -124,12 +127,12 @@ class Dynamic(Quantity):
 class Buffer:
     """A dense row-major block of memory.
 
-    kind: "input", "output", "constant", "list" (grows at run time), "updated" (an input that the
-    program changes): external memory, `slot` numbers it in the argument block; "local": lives in
-    the frame of its function; "items": the same for a list, of which the first items are written,
-    as many as the run tells; "param": a pointer that the caller passes. Only the first dim may be a
-    register, and only for "list": it is the capacity, which the runtime chooses. Sizes over symbols
-    may stand anywhere else.
+    kind: "input", "output", "constant", "list" (grows at run time) and "updated" (an input
+    that the program changes) are external memory, with their number in the argument block
+    in `slot`. "local" is in the frame of its function; "items" as well, for list items of
+    which only the first ones, a number decided at run time, are written. "param" is a
+    pointer that the caller passes. Only the first dim may be a register, and only for
+    "list": it is the capacity, chosen by the runtime. Any dim may be a size over symbols.
     """
 
     name: str
@@ -138,22 +141,22 @@ class Buffer:
     kind: str = "local"
     slot: int = -1
 
-    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+    def __hash__(self) -> int:  # names are nearly unique, and sets hold many buffers
         return hash(self.name)
 
     @property
     def is_input(self) -> bool:
-        """Whether a call gives its memory, with what is in it."""
+        """True if the caller supplies the memory and its contents."""
         return self.kind in ("input", "updated")
 
     @property
     def is_sized(self) -> bool:
-        """Whether its size depends on symbols, and so is known at the call only."""
+        """True if the size depends on symbols and is thus known only at the call."""
         return any(isinstance(dim, Size) for dim in self.shape)
 
     @property
     def elements(self) -> int:
-        """Number of elements; a dim that is no number counts as 1."""
+        """Number of elements, with dims that are not numbers counted as 1."""
         total = 1
         for dim in self.shape:
             total *= dim if isinstance(dim, int) else 1
@@ -165,21 +168,23 @@ class Buffer:
 
 
 def known_dims(buffer: Buffer) -> tuple[int | Size, ...]:
-    """The dims of a buffer, all of which are known at the call."""
+    """Return the dims of a buffer, all of which must be known at the call."""
     dims = tuple(dim for dim in buffer.shape if not isinstance(dim, Reg))
     assert len(dims) == len(buffer.shape)
     return dims
 
 
 def input_symbols(inputs: Iterable[Buffer]) -> tuple[Symbol, ...]:
-    """The symbols of a program with these inputs, by name: a call gives values in this order."""
+    """Return the symbols in the shapes of these inputs, sorted by name; a call passes their values
+    in this order."""
     found = {s for b in inputs for dim in b.shape if isinstance(dim, Size) for s in dim.symbols}
     return tuple(sorted(found, key=str))
 
 
 @lru_cache(4096)
 def strides(shape: tuple[Extent, ...]) -> tuple[int | Size, ...]:
-    """Row-major strides in elements; only the leading dim may be a register."""
+    """Return the row-major strides in elements. Raise ValueError if a dim other than the first is
+    a register."""
     found: list[int | Size] = []
     step: int | Size = 1
     for position, dim in reversed(list(enumerate(shape))):
@@ -193,7 +198,7 @@ def strides(shape: tuple[Extent, ...]) -> tuple[int | Size, ...]:
 
 @lru_cache(4096)
 def row_major(shape: tuple[Extent, ...]) -> tuple[int, ...]:
-    """The strides, of which none may depend on a symbol."""
+    """Return the row-major strides as numbers. Raise ValueError if one depends on a symbol."""
     found = tuple(step for step in strides(shape) if isinstance(step, int))
     if len(found) != len(shape):
         raise ValueError(f"a stride is known at the call only: {shape}")
@@ -201,13 +206,13 @@ def row_major(shape: tuple[Extent, ...]) -> tuple[int, ...]:
 
 
 def has_fixed_strides(shape: tuple[Extent, ...]) -> bool:
-    """Whether `row_major` has strides for these dims: all but the first are numbers."""
+    """Return True if `row_major` accepts these dims: all but the first are numbers."""
     return all(isinstance(dim, int) for dim in shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Element `index` of `buffer` seen with dims `shape` (row-major over the same memory)."""
+    """Element `index` of `buffer` viewed with dims `shape` (row-major over the same memory)."""
 
     buffer: Buffer
     shape: tuple[Extent, ...]
@@ -262,10 +267,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar function (`functions.py` names them and says their dtypes) of expressions.
+    """A scalar function applied to expressions; `functions.py` lists the functions and their
+    dtypes.
 
-    `where` evaluates only the arm it takes, so a load inside an arm may be out of range in the
-    other.
+    `where` evaluates only the selected arm, so a load inside one arm may be out of range
+    where the other is selected.
     """
 
     function: str
@@ -277,7 +283,7 @@ Expr = Const | Position | Load | Apply
 
 
 def constant(expr: Expr) -> int | None:
-    """The number that an expression is; None where it depends on anything."""
+    """Return the integer value of an expression, or None unless it is a constant."""
     match expr:
         case Const(value, _):
             return int(value)
@@ -288,7 +294,7 @@ def constant(expr: Expr) -> int | None:
 
 
 def expr_atoms(expr: Expr) -> Iterator[Atom]:
-    """All index atoms inside an expression."""
+    """Yield all index atoms inside an expression."""
     match expr:
         case Const():
             pass
@@ -307,31 +313,31 @@ def expr_regs(expr: Expr) -> set[Reg]:
 
 
 def parts(expr: Expr) -> list[Expr]:
-    """The expression and all that it is made of, those in dynamic positions included."""
+    """Return the expression and all its subexpressions, including those in dynamic positions."""
     found: list[Expr] = []
     _add_parts(expr, found)
     return found
 
 
 def index_parts(index: Index) -> list[Expr]:
-    """The expressions in the dynamic positions of an index, with their parts."""
+    """Return the expressions in the dynamic positions of an index, with their subexpressions."""
     found: list[Expr] = []
     _add_index_parts(index, found)
     return found
 
 
 def checks(found: Iterable[Expr]) -> set[Expr]:
-    """Those of some expressions that are checked in the run whenever they are computed."""
+    """Return the `checked` applications among some expressions: evaluating one performs a check."""
     return {part for part in found if isinstance(part, Apply) and part.function == "checked"}
 
 
 def loads(expr: Expr) -> Iterator[Load]:
-    """All loads, those inside dynamic positions included."""
+    """Yield all loads, including those inside dynamic positions."""
     return (part for part in parts(expr) if isinstance(part, Load))
 
 
 def index_loads(index: Index) -> Iterator[Load]:
-    """Loads inside the dynamic positions of an index."""
+    """Yield the loads inside the dynamic positions of an index."""
     return (part for part in index_parts(index) if isinstance(part, Load))
 
 
@@ -352,7 +358,7 @@ def _add_parts(expr: Expr, found: list[Expr]) -> None:
 
 def _add_index_parts(index: Index, found: list[Expr]) -> None:
     if all(type(atom) is Var or type(atom) is Reg for atom, _ in index.terms):
-        return  # as nearly all are
+        return  # the common case
     for atom in index.atoms():
         if isinstance(atom, Dynamic):
             _add_parts(atom.value, found)
@@ -362,7 +368,7 @@ Substitution = Callable[[Var | Reg], Index]
 
 
 def substitute_index(index: Index, lookup: Substitution) -> Index:
-    """Replaces every variable and register, nested ones too."""
+    """Replace every variable and register, including nested ones."""
     total = Index(const=index.const)
     for atom, coefficient in index.terms:
         match atom:
@@ -391,7 +397,7 @@ def _substituted(quantity: Quantity, lookup: Substitution) -> Index:
 
 
 def substitute(expr: Expr, lookup: Substitution) -> Expr:
-    """Replaces every variable and register of an expression."""
+    """Replace every variable and register of an expression."""
     match expr:
         case Const():
             return expr
@@ -405,14 +411,14 @@ def substitute(expr: Expr, lookup: Substitution) -> Expr:
 
 
 def substitute_vars(expr: Expr, values: tuple[Index, ...]) -> Expr:
-    """Variable `i` becomes `values[i]`; registers stay."""
+    """Replace variable `i` by `values[i]`; registers are unchanged."""
     return substitute(
         expr, lambda atom: values[atom.number] if isinstance(atom, Var) else Index.of(atom)
     )
 
 
 def dynamic_index(value: Expr) -> Index:
-    """An integer expression as an index: affine where it plainly is."""
+    """Return an integer expression as an index, which is affine for constants and positions."""
     match value:
         case Const(number, _):
             return Index(const=int(number))

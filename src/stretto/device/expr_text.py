@@ -1,4 +1,4 @@
-"""Tokens, names, indices and expressions in the text of a DeviceProgram."""
+"""Printer and parser of tokens, names, indices and expressions in the text of a DeviceProgram."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _WORDS: dict[str, bool | float] = {
 
 
 class ExprParser(Reader):
-    """Reads token by token; `buffers` are those declared so far, by their name in the text.
+    """A token-by-token parser; `buffers` are those declared so far, by their name in the text.
 
-    templates: those of the machine that the program is for, by name.
+    templates: the templates of the machine that the program is for, by name.
     """
 
     token = re.compile(
@@ -83,7 +83,7 @@ class ExprParser(Reader):
         return number(self.next("number"))
 
     def declarations(self) -> None:
-        """Symbols, then buffers, each declared in a line."""
+        """Read the declarations of symbols, then of buffers, one per line."""
         while self.accept("size"):
             self.expect("#")
             name = self.name()
@@ -130,7 +130,7 @@ class ExprParser(Reader):
         return self.integer()
 
     def size(self) -> int | Index:
-        """A size that is known at the call."""
+        """Read a size that is known at the call."""
         return self.index().dim
 
     def index(self) -> Index:
@@ -175,7 +175,7 @@ class ExprParser(Reader):
         return self.symbols[name]
 
     def _compound(self) -> Atom:
-        """A division or a product in parentheses."""
+        """Read a product, quotient or remainder that is in parentheses."""
         index = self.index()
         if self.accept("*"):
             ((first, _),) = index.terms
@@ -215,7 +215,7 @@ class ExprParser(Reader):
         return Apply(function, args, dtype)
 
     def _at_access(self) -> bool:
-        """Whether dims or an index follow the next token, as they do in an access to a buffer."""
+        """Return True if dims or an index follow the next token, as in an access to a buffer."""
         here = self.position
         self.next("word")
         found = self.peek() in ("[", "{")
@@ -226,17 +226,17 @@ class ExprParser(Reader):
 # ---- The text of expressions, which `ExprParser` reads back.
 #
 # Buffers are declared once and then named; `h[4*i0 + $t]` is element 4*i0 + t of h, where i0 is
-# an iteration variable and $t a register; `h{2, 8}[...]` sees h with other dims. `(i0 // 4)` and
+# an iteration variable and $t a register; `h{2, 8}[...]` views h with other dims. `(i0 // 4)` and
 # `(i0 % 4)` floor, `(#n * #m)` is a product, `#n` a size that is known at the call. `[...]`
 # inside an index is a position computed by an expression, `<...>` in an expression is an index as
-# a number. A function has its dtype after a colon where it is not that of its first argument.
+# a number. A function's dtype follows a colon if it differs from that of the first argument.
 
 
 PLAIN_NAME = re.compile(r"(?!(?:inf|nan)\b)[A-Za-z_][A-Za-z0-9_.]*(?::[0-9][A-Za-z0-9_.]*)?")
 
 
 def print_expr(expr: Expr) -> str:
-    """An expression as text, for messages."""
+    """Return an expression as text, for messages."""
     return ExprPrinter().expr(expr)
 
 
@@ -249,7 +249,7 @@ def number_text(value: bool | int | float) -> str:
 
 
 class ExprPrinter:
-    """Prints expressions; `buffers` are those that it has named."""
+    """A printer of expressions; `buffers` maps each buffer printed so far to its name."""
 
     def __init__(self) -> None:
         self.buffers: dict[Buffer, str] = {}
@@ -257,7 +257,7 @@ class ExprPrinter:
         self._handles: set[str] = set()
 
     def buffer(self, buffer: Buffer) -> str:
-        """The name of a buffer in the text; two buffers of one name differ in a suffix."""
+        """Return the name of a buffer in the text; a suffix distinguishes equal names."""
         if buffer not in self.buffers:
             base = buffer.name if PLAIN_NAME.fullmatch(buffer.name) else "buffer"
             handle, number = base, 1
@@ -269,7 +269,7 @@ class ExprPrinter:
         return self.buffers[buffer]
 
     def declarations(self) -> list[str]:
-        """A line for each symbol and each buffer named so far."""
+        """Return one line for each symbol and each buffer named so far."""
         buffers = [self._declaration(buffer, handle) for buffer, handle in self.buffers.items()]
         return [self._size(symbol) for _, symbol in sorted(self.symbols.items())] + buffers
 
@@ -295,7 +295,7 @@ class ExprPrinter:
         return self.size(extent) if plain else f"({self.size(extent)})"
 
     def size(self, size: int | Size) -> str:
-        """A size that is known at the call."""
+        """Return the text of a size that is known at the call."""
         return str(size) if isinstance(size, int) else self.index(size)
 
     def index(self, index: Index) -> str:

@@ -1,9 +1,10 @@
-"""The walk that all analyses of a control tree share: what is known goes through it, to a fixpoint.
+"""Data-flow analysis of control trees: the traversal to a fixpoint that all analyses
+share.
 
-`Flow` goes in the order of the run, `Backward` against it. An analysis says what a leaf and a call
-do to its state, what holds where two ways meet, and what it means that buffers trade places at the
-end of an iteration; a loop is walked until the state at its head no longer changes. States are
-values: a rule gives a new one.
+`Flow` goes in execution order, `Backward` against it. An analysis defines the effect of
+a leaf and a call on its state, the state where two paths join, and the effect of
+swapping buffers at the end of an iteration; a loop is walked until the state at its
+head no longer changes. States are immutable: a rule returns a new one.
 """
 
 from __future__ import annotations
@@ -34,54 +35,55 @@ S = TypeVar("S")
 
 
 class Flow(ABC, Generic[L, M, S]):
-    """An analysis in the order of the run, which may make other leaves of those that it sees."""
+    """A forward analysis, which may also replace the leaves that it visits."""
 
     def __init__(self) -> None:
         self._turned: dict[tuple[int, Hashable], tuple[Node[M], S]] = {}
 
-    # ---- what an analysis says -----------------------------------------------------------------
+    # ---- rules of an analysis ------------------------------------------------------------------
     @abstractmethod
     def leaf(self, body: L, state: S) -> tuple[M, S]:
-        """The leaf, and what holds after it."""
+        """Return the new leaf, and the state after it."""
 
     def call(self, call: Call[L], state: S) -> tuple[Node[M], S]:
-        """The call, and what holds when it has returned."""
+        """Return the new call, and the state after it returns."""
         return cast("Call[M]", call), state
 
     @abstractmethod
     def merge(self, a: S, b: S) -> S:
-        """What holds when either may be true."""
+        """Return a state that holds if either of two does."""
 
     def join(self, before: S, then: S, orelse: S) -> S:
-        """What holds after the arms of a branch at which `before` held."""
+        """Return the state after the arms of a branch; `before` is the state at the branch."""
         return self.merge(then, orelse)
 
     def rotate(self, state: S, pairs: Rotation) -> S:
-        """What holds when the buffers of each pair have traded places."""
+        """Return the state after the buffers of each pair have been swapped."""
         return state
 
     def again(self, state: S, independent: tuple[Buffer, ...]) -> S:
-        """What an iteration need know of those before it: nothing about what they do to buffers in
-        which they are independent of it."""
+        """Return the part of the state at the end of an iteration that matters to later
+        iterations: the effects on `independent` buffers may be dropped."""
         return state
 
     def same(self, a: S, b: S) -> bool:
         return a == b
 
     def key(self, state: S) -> Hashable | None:
-        """Equal for equal states, so that no loop is walked twice from one; None: unknown."""
+        """Return a key that is equal for equal states, so that no loop is walked twice from one
+        state; None disables this."""
         return None
 
     def decide(self, node: Loop[L] | If[L], state: S) -> None:
-        """The units read the bounds or the condition of a node."""
+        """Handle the read of a node's bounds or condition by the units."""
 
     def begin(self, node: For[L], state: S) -> S:
-        """What holds when an iteration has its index."""
+        """Return the state once the index of an iteration is assigned."""
         return state
 
     # ---- the walk ------------------------------------------------------------------------------
     def visit(self, node: Node[L], state: S) -> tuple[Node[M], S]:
-        """The node with its leaves, and what holds after it."""
+        """Return the node with its new leaves, and the state after it."""
         match node:
             case Leaf(body):
                 made, state = self.leaf(body, state)
@@ -106,7 +108,7 @@ class Flow(ABC, Generic[L, M, S]):
         return joined(made), state
 
     def loop(self, node: Loop[L], state: S) -> tuple[Node[M], S]:
-        """The loop, and what holds after it."""
+        """Return the new loop, and the state after it."""
         found = self.key(state)
         if found is None:
             return self._turns(node, state)
@@ -125,13 +127,14 @@ class Flow(ABC, Generic[L, M, S]):
             start = either
 
     def _turn(self, node: Loop[L], start: S) -> tuple[Node[M], S, S]:
-        """One iteration: the loop, what holds after it, and at the end of the body."""
+        """Walk one iteration; return the loop, the state after it, and the state at the end of the
+        body."""
         match node:
             case For(body=body):
                 self.decide(node, start)
                 walked, end = self.visit(body, self.begin(node, start))
                 after = self.rotate(end, node.rotate) if trip_count(node) else start
-                if node.independent:  # then the state at the head has not all that was done
+                if node.independent:  # `again` dropped effects from the state at the head
                     after = self.merge(start, self.rotate(end, node.rotate))
                 return rebuilt(node, (walked,)), after, end
             case While(head=head, body=body):
@@ -142,48 +145,48 @@ class Flow(ABC, Generic[L, M, S]):
 
 
 class Facts(Flow[L, L, S]):
-    """An analysis that leaves the tree as it is."""
+    """A forward analysis that leaves the tree unchanged."""
 
     def leaf(self, body: L, state: S) -> tuple[L, S]:
         return body, self.after(body, state)
 
     @abstractmethod
     def after(self, body: L, state: S) -> S:
-        """What holds after a leaf."""
+        """Return the state after a leaf."""
 
     def end(self, node: Node[L], state: S) -> S:
-        """What holds after a node."""
+        """Return the state after a node."""
         return self.visit(node, state)[1]
 
 
 class Backward(ABC, Generic[L, S]):
-    """An analysis against the order of the run: what will happen from a node on."""
+    """A backward analysis: its state describes what will happen from a node on."""
 
     @abstractmethod
     def leaf(self, body: L, after: S) -> S:
-        """What holds before a leaf."""
+        """Return the state before a leaf."""
 
     @abstractmethod
     def call(self, call: Call[L], after: S) -> S:
-        """What holds before a call."""
+        """Return the state before a call."""
 
     @abstractmethod
     def merge(self, a: S, b: S) -> S:
-        """What holds when either may be true."""
+        """Return a state that holds if either of two does."""
 
     def rotate(self, state: S, pairs: Rotation) -> S:
         return state
 
     def decide(self, node: Loop[L] | If[L], after: S) -> S:
-        """What holds before the units read the bounds or the condition of a node."""
+        """Return the state before the units read the bounds or the condition of a node."""
         return after
 
     def begin(self, node: For[L], after: S) -> S:
-        """What holds before an iteration is given its index."""
+        """Return the state before the index of an iteration is assigned."""
         return after
 
     def visit(self, node: Node[L], after: S) -> S:
-        """What holds before a node, given what holds after it."""
+        """Return the state before a node, given the state after it."""
         match node:
             case Leaf(body):
                 return self.leaf(body, after)
@@ -197,7 +200,8 @@ class Backward(ABC, Generic[L, S]):
                     return self.begin(node, self.visit(body, self.rotate(now, pairs)))
 
                 head = self._fixpoint(after, iteration)
-                # Of a loop that never runs the body is still part of the text.
+                # With a nonzero trip count the body surely runs; it is walked in either case,
+                # since a body that never runs is still part of the text.
                 return self.decide(node, iteration(head) if trip_count(node) else head)
             case While(head=head, body=body, rotate=pairs):
 

@@ -1,8 +1,9 @@
-"""The forms that a program has on its way to a machine, and what all of them share.
+"""The forms that a program has on its way to a machine, and the interface that they share.
 
-A program is lowered to a tree of operators, its operators become kernels, its kernels a schedule,
-and for machines whose kernels cannot call libraries the schedule becomes a plan of launches. What
-goes in, what comes out and what a check raises is the same in every form: its ProgramInterface.
+A program is lowered to a tree of operators, its operators become kernels, its kernels a
+schedule, and for machines whose kernels cannot call libraries the schedule becomes a
+plan of launches. Inputs, outputs and the errors of checks are the same in every form:
+its ProgramInterface.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Items = tuple[LeafItem, ...]
 class OutputTensor:
     """A tensor result. Dims that are registers are read from the scalar results of main.
 
-    In memory a dynamic dim comes first (`memory_shape`), whatever its place in `shape`.
+    In memory a dynamic dim comes first (`memory_shape`), whatever its position in `shape`.
     """
 
     buffer: Buffer
@@ -50,16 +51,16 @@ Output = OutputTensor | OutputList
 @dataclass(frozen=True, slots=True)
 class Packing:
     """A constant laid out again as panels [outer ..., columns / lanes, depth / group, lanes *
-    group], zero-padded: `group` elements of a column that follow each other lie side by side.
+    group], zero-padded: `group` consecutive elements of a column are adjacent.
 
-    Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides are
-    outermost first. `outer` has the members of a stack of constants, then the batch.
+    Element (o, n, k) of the source is at `start` + sum of the strides; sizes and strides
+    are outermost first. `outer` has the members of a stack of constants, then the batch.
 
-    tile: 2 or 4 where the source, weights [out, in, 3, 3], is first transformed for the minimal
-    filtering algorithm of tiles of so many pixels along a side: to [out, in, tile + 2, tile + 2]
-    (`runtime/constants.py`). line: where it is not 0, the source has any taps, and groups of three
-    of them along this dim, 2 or 3, are transformed: to [out, in, taps of the other dim, groups,
-    tile + 2].
+    tile: 2 or 4 if the source, weights [out, in, 3, 3], is first transformed for the
+    minimal filtering algorithm with tiles of that many pixels per side: to [out, in, tile +
+    2, tile + 2] (`runtime/constants.py`). line: if it is not 0, the source has any number
+    of taps, and groups of three of them along this dim, 2 or 3, are transformed: to [out,
+    in, taps of the other dim, groups, tile + 2].
     """
 
     buffer: Buffer
@@ -76,12 +77,14 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class ProgramInterface:
-    """inputs[i] is the buffer of main's parameter i; `constants` holds the tensor of each slot;
-    `stops` what a check raises, by its number.
+    """Inputs, outputs, constants and failures of a program. inputs[i] is the buffer of main's
+    parameter i; `constants` holds the tensor of each slot; `stops` the failure of a check,
+    by its number.
 
-    made: slots of constants that passes computed, which nobody else changes. packings: constants
-    that are laid out anew when the program is loaded. repeatable: whether a run that was given up
-    may begin anew; where it changes inputs, only who made the program knows, and no text says it.
+    made: slots of constants that passes computed, which nothing outside the program
+    changes. packings: constants that are laid out again when the program is loaded.
+    repeatable: True if an aborted run may start again; for programs that change inputs only
+    the creator of the program can tell, and no text shows it.
     """
 
     inputs: tuple[Buffer, ...]
@@ -94,13 +97,13 @@ class ProgramInterface:
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """The sizes that a call gives, in the order in which it gives them."""
+        """The symbols whose values a call passes, in that order."""
         return input_symbols(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A tree of operators."""
+    """A tree of operators, after lowering."""
 
     tree: Tree[Items]
     interface: ProgramInterface
@@ -108,7 +111,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """A tree of kernels."""
+    """A tree of kernels, after selection."""
 
     tree: Tree[Body]
     interface: ProgramInterface
@@ -116,7 +119,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What each unit does, where it waits, and where buffers lie."""
+    """The items and waits of each unit, and the placement of buffers."""
 
     program: DeviceProgram
     interface: ProgramInterface
@@ -124,7 +127,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the host does: launches, library calls, control between them."""
+    """The launches, library calls and control flow that the host executes."""
 
     plan: Plan
     interface: ProgramInterface
@@ -134,7 +137,7 @@ Form = Lowered | Selected | Scheduled | Planned
 
 
 def externals(form: Form) -> tuple[Buffer, ...]:
-    """The buffers of a program's argument block."""
+    """Return the buffers of a program's argument block."""
     match form:
         case Lowered(tree) | Selected(tree):
             return tree.externals

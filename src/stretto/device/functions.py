@@ -1,10 +1,11 @@
 """The scalar functions that an `Apply` may name: arity, result dtype, meaning.
 
-`FUNCTIONS` is the only list of them: lowering builds expressions from these names, printers give
-each its text in the target's language, `evaluate` runs them with torch. Unless the rule says
-otherwise the arguments have one dtype (lowering inserts the casts). Values of f16 and bf16 are
-computed in f32 and rounded by a `cast` to their dtype and by the store. Integer arithmetic wraps;
-integer division by zero is undefined. Shifts by a negative number or by the width are as in torch.
+`FUNCTIONS` is the only list of them: lowering builds expressions from these names,
+printers map each to the target language, `evaluate` runs them with torch. Unless the
+rule says otherwise all arguments have one dtype (lowering inserts the casts). Values of
+f16 and bf16 are computed in f32 and rounded by a `cast` to their dtype and by the
+store. Integer arithmetic wraps; integer division by zero is undefined. Shifts by a
+negative number or by the width are as in torch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stretto.ir.types import DType
 
 
 class Result(Enum):
-    """What the dtype of a result is; the value says it in words."""
+    """The rule for the dtype of a result; the value says it in words."""
 
     SAME = "the dtype of the arguments"
     FLOAT = "the dtype of the arguments, which is a float"
@@ -34,12 +35,13 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScalarFunction:
-    """`evaluate` maps broadcastable tensors (f16 and bf16 already as f32) element by element.
+    """A scalar function. `evaluate` maps broadcastable tensors (f16 and bf16 already as f32)
+    element by element.
 
-    `cast`, `where`, `checked` and `attend` have none: the first needs the dtype of its Apply, the
-    second evaluates one arm only, the third is its first argument if that is in 0 .. second - 1,
-    and else stops the run, the fourth is reduced (`operator.ATTEND`). is_expensive: too expensive
-    to compute twice.
+    It is None for `cast`, which needs the dtype of its Apply; for `where`, which evaluates
+    one arm only; for `checked`, which is its first argument if that is in 0 .. second - 1,
+    and stops the run otherwise; and for `attend`, which is reduced (`operator.ATTEND`).
+    is_expensive: too expensive to compute twice.
     """
 
     name: str
@@ -161,20 +163,21 @@ FUNCTIONS: dict[str, ScalarFunction] = {function.name: function for function in 
 """Every scalar function by name."""
 
 
-# ---- Python numbers as elements of a dtype: conversions and wrap-around as torch has them.
+# ---- Python numbers as elements of a dtype: conversion and wrap-around as in torch.
 
 
 def wrapped(value: int, dtype: DType) -> int:
-    """The number of an integer dtype that `value` is modulo 2 to the power of its bits."""
+    """Return `value` modulo 2 to the power of the bits of an integer dtype, as a number of that
+    dtype."""
     bits = 8 * dtype.itemsize
     low = 0 if dtype is DType.U8 else -(1 << (bits - 1))
     return (value - low) % (1 << bits) + low
 
 
 def convert_number(value: bool | int | float, source: DType, target: DType) -> bool | int | float:
-    """An element of `source` as one of `target`, by torch's `.to`.
+    """Convert an element of `source` to one of `target`, as torch's `.to` does.
 
-    Python's floats are constants of f32 that keep all their digits for a conversion to f64.
+    Python floats are f32 constants that retain all their digits for a conversion to f64.
     """
     exact = torch.float64 if source.is_float else source.torch
     return torch.tensor(value, dtype=exact).to(target.torch).item()

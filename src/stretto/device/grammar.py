@@ -10,7 +10,7 @@ from stretto.device.expr_text import ExprParser, ExprPrinter, name_text, number_
 from stretto.grammar import Language, Syntax, converted
 
 MARK = "\0"
-"""Holds the place of the declarations of buffers until all buffers of a text are known."""
+"""Placeholder for the declarations of buffers until all buffers of a text are known."""
 
 NAME: Syntax[str] = Syntax(lambda _, value: name_text(value), ExprParser.name)
 STRING: Syntax[str] = Syntax(lambda _, value: json.dumps(value), ExprParser.string)
@@ -23,7 +23,7 @@ EXTENT = Syntax(ExprPrinter.extent, ExprParser.extent)
 ACCESS = Syntax(ExprPrinter.access, ExprParser.access)
 EXPR = Syntax(ExprPrinter.expr, ExprParser.expr)
 DECLARATIONS: Syntax[None] = Syntax(lambda _printer, _value: MARK, ExprParser.declarations)
-"""The place of the declarations of all buffers that the text names."""
+"""The place in a text where all buffers that it names are declared."""
 
 record = Language(
     {

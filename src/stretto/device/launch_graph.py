@@ -1,13 +1,15 @@
-"""A stretch of a plan as a graph: what the host enqueues, and what has to come before what.
+"""Dependence graphs of launches: a straight-line part of a plan as nodes and necessary
+order.
 
-A plan (`plan.py`) says one order. A `LaunchGraph` has one node for each action of a straight-line
-stretch, numbered in the plan's order, and an edge for each pair whose order matters: two accesses
-to memory or to a register, one of which writes, or a node that may stop the run. Any order that the
-edges allow gives the same results, which `verifier/plans.py` checks. Control nodes of the
-host are nodes that have graphs of their own, one for each part.
+A plan (`plan.py`) fixes one order. A `LaunchGraph` has one node for each action of a
+straight-line stretch, numbered in the plan's order, and an edge for each pair whose
+order matters: two accesses to memory or to a register, one of which writes, or a node
+that may stop the run. Any order that the edges allow gives the same results, which
+`verifier/plans.py` checks. Control nodes of the host are nodes with their own graphs,
+one for each part.
 
-An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and the events
-that a node of one stream waits for in another.
+An `Arrangement` is one way to enqueue a graph: an order, a stream for each node, and
+the events by which a node of one stream waits for a node of another.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from stretto.device.syntax import GUARD, TILE_DIM
 from stretto.grammar import Syntax, block, flag, indented, items, later, member, pair
 
 STACK = "#stack"
-"""Stands for the memory behind the frame, where the functions that a launch calls have theirs."""
+"""Represents the memory after the frame, which holds the frames of functions that a launch
+calls."""
 COUNTERS = "#counters"
-"""Stands for the progress counters of the units, which a launch with waits inside needs alone."""
+"""Represents the progress counters of the units, which a launch with internal waits needs
+exclusively."""
 
 
 class NodeKind(StrEnum):
@@ -38,7 +42,7 @@ class NodeKind(StrEnum):
 
 
 class Dependence(StrEnum):
-    """Why the order of two nodes matters."""
+    """The reason why the order of two nodes matters."""
 
     FLOW = "flow"
     """The later one reads what the earlier one wrote."""
@@ -49,18 +53,18 @@ class Dependence(StrEnum):
     MEMORY = "memory"
     """They use two buffers that share bytes."""
     REGISTER = "register"
-    """A register, an address, or what only one launch at a time may use."""
+    """They access the same register, address, or resource that only one launch at a time
+    may use."""
     ORDER = "order"
     """One of them may stop the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """regions: the memory that it touches. reads, writes: names of registers, of words with
-    addresses, and of what only one launch at a time may use. stops: it may stop the run. bodies:
-    of a control node. guards: it does nothing unless all of them hold; their registers are among
-    those that it reads.
-    """
+    """A launch, library call or control node. regions: the memory that it touches. reads, writes:
+    names of registers, of words with addresses, and of resources that only one launch at a time
+    may use. stops: it may stop the run. bodies: graphs of a control node's parts. guards: it
+    has no effect unless all of them hold; their registers are among `reads`."""
 
     kind: NodeKind
     name: str
@@ -74,7 +78,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Node number `before` has ended before number `after` begins."""
+    """Node number `before` must end before number `after` begins."""
 
     before: int
     after: int
@@ -83,7 +87,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class LaunchGraph:
-    """nodes: in the plan's order. shares: pairs of names of buffers that have bytes in common."""
+    """A graph of launches. nodes: in the plan's order. shares: pairs of names of buffers that have
+    bytes in common."""
 
     name: str
     nodes: tuple[GraphNode, ...]
@@ -92,7 +97,7 @@ class LaunchGraph:
 
     @property
     def before(self) -> tuple[tuple[int, ...], ...]:
-        """For each node those that an edge puts before it, in the plan's order."""
+        """For each node its direct predecessors, in the plan's order."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for edge in self.edges:
             found[edge.after].append(edge.before)
@@ -101,8 +106,9 @@ class LaunchGraph:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """order: the numbers of the nodes, as they are enqueued. streams: of each node, by its number.
-    events: (before, after) pairs of nodes on two streams."""
+    """A way to enqueue a graph. order: the numbers of the nodes, as they are enqueued. streams:
+    the stream of each node, by its number. events: (before, after) pairs of nodes on two
+    streams."""
 
     order: tuple[int, ...]
     streams: tuple[int, ...]
@@ -114,7 +120,8 @@ class Arrangement:
 
     @property
     def waits(self) -> tuple[tuple[int, ...], ...]:
-        """For each node those that it waits for: the one before it on its stream, and events."""
+        """For each node the nodes that it waits for: its predecessor on the stream, and those of
+        events."""
         found: list[list[int]] = [[] for _ in self.order]
         last: dict[int, int] = {}
         for number in self.order:
@@ -130,11 +137,12 @@ class Arrangement:
 def dependences(
     nodes: Sequence[GraphNode], shares: Iterable[tuple[str, str]] = ()
 ) -> Iterator[Edge]:
-    """All pairs of nodes whose order matters, each once, with the first reason that is found.
+    """Yield all pairs of nodes whose order matters, each once, with the first reason that is
+    found.
 
-    Of two nodes of which only one does anything in a run, since a register guards both in opposite
-    ways, the order does not matter. If a node between them changed the register, the order of both
-    and that node would.
+    Two nodes that one register guards in opposite ways are unordered, since only one of
+    them has an effect in a run. If a node between them changed the register, both would be
+    ordered with that node.
     """
     near = _neighbours(shares)
     touched: dict[str, list[tuple[int, Region]]] = {}
@@ -173,8 +181,8 @@ def dependences(
 
 
 def ancestors(before: Sequence[Iterable[int]], order: Iterable[int]) -> list[int]:
-    """For each node the set of all that come before it, as the bits of a number. order: one in
-    which each node comes behind those that are before it."""
+    """Return for each node the set of all its predecessors, as the bits of a number. order: a
+    topological order of the nodes."""
     found = [0] * len(before)
     for number in order:
         for earlier in before[number]:
@@ -183,7 +191,7 @@ def ancestors(before: Sequence[Iterable[int]], order: Iterable[int]) -> list[int
 
 
 def needed(before: Sequence[Iterable[int]], order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """For each node those before it that no other one implies: the transitive reduction."""
+    """Return for each node the predecessors that no other one implies: the transitive reduction."""
     known = ancestors(before, order)
     return tuple(
         tuple(
@@ -206,8 +214,8 @@ def _conflict(earlier: Region, later: Region) -> Dependence | None:
 
 
 def _lasts(node: GraphNode) -> bool:
-    """Whether something remains of it in a run that is stopped: it may stop the run itself, or it
-    changes an input."""
+    """Return True if the node has an effect that outlives a stopped run: it may stop the run
+    itself, or it changes an input."""
     return node.stops or any(r.write and r.buffer.kind == "updated" for r in node.regions)
 
 
@@ -219,7 +227,7 @@ def _neighbours(shares: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-# ---- The text of a graph of launches, which is read back exactly.
+# ---- The text of a graph of launches, which is parsed back exactly.
 #
 # print_graph(graph)        parse_graph(text) == graph
 
@@ -231,7 +239,7 @@ def print_graph(graph: LaunchGraph) -> str:
 
 
 def parse_graph(text: str) -> LaunchGraph:
-    """The graph that the text says. Raises ScheduleError for a mistake in the text."""
+    """Parse the text of a graph. Raise ScheduleError for a mistake in the text."""
     given = ExprParser(text, {})
     given.expect("graph")
     given.declarations()
@@ -245,7 +253,8 @@ def _part_text(printer: ExprPrinter, part: Part) -> str:
         case None:
             return "all"
         case Piece(dim, first, last):
-            assert isinstance(dim, TileDim)  # registers change between the nodes of a graph
+            # Not a `Split`: registers may change between the nodes of a graph.
+            assert isinstance(dim, TileDim)
             return f"pieces {first} .. {last} of {TILE_DIM.show(printer, dim)}"
         case (first, last):
             return f"{first} .. {last}"

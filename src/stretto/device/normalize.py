@@ -1,7 +1,7 @@
-"""Brings a tree into the form that the scheduler takes.
+"""Normalisation of a tree for the scheduler, and its sequential program.
 
-Neighbouring leaves become one. Memory is read by leaves only: an expression of a control node that
-loads from a buffer moves into a `Let` of a leaf before the node.
+Adjacent leaves are joined. Only leaves read memory: an expression of a control node
+that loads from a buffer moves into a `Let` of a leaf before the node.
 
     for i in 0 .. load(n)  ->  leaf { let control0 = load(n) };  for i in 0 .. control0
 """
@@ -66,7 +66,7 @@ def normalize(tree: Tree[Body]) -> Tree[Body]:
 
 
 def sequence(nodes: list[BodyNode]) -> BodyNode:
-    """The nodes in order, neighbouring leaves joined, inner sequences dissolved."""
+    """Return the nodes in order as one node, with leaves joined and inner sequences flattened."""
     flat: list[BodyNode] = []
     for node in nodes:
         for item in node.children if isinstance(node, Seq) else (node,):
@@ -129,15 +129,16 @@ class _Normalizer:
         return register
 
 
-# ---- A tree as the program of a single unit, which does one thing after the other.
+# ---- A tree as the sequential program of a single unit.
 #
-# Operators become kernels of one task, every local buffer has a place of its own, nothing waits.
-# What is true of this program is true of the tree: trees are verified so, and it is the meaning
-# that any schedule must keep.
+# Operators become kernels of one task, every local buffer has a separate place, nothing waits. Any
+# property of this program is one of the tree: trees are verified through it, and it defines the
+# meaning that any schedule must preserve.
 
 
 def sequential(tree: Tree[Body]) -> DeviceProgram:
-    """The program of a tree of kernels."""
+    """Return the single-unit program of a tree of kernels. Different kernels of one name are all
+    listed, so that verification rejects them."""
     tree = normalize(tree)
     kernels: dict[str, Kernel] = {}
     others: list[Kernel] = []
@@ -156,14 +157,14 @@ def sequential(tree: Tree[Body]) -> DeviceProgram:
 
 
 def tree_kernels(tree: Tree[Body]) -> Iterator[Kernel]:
-    """All kernels, in the order of the text."""
+    """Yield all kernels, in the order of the text."""
     for function in tree.functions:
         for body in leaves(function.body):
             yield from (item for item in body if isinstance(item, Kernel))
 
 
 def single_kernels(tree: Tree[Items]) -> Tree[Body]:
-    """Every operator as a kernel of one task, which has the operator's name and a number."""
+    """Turn every operator into a kernel of one task, named after the operator with a number."""
     made = 0
 
     def kernel(item: LeafItem) -> Statement:
@@ -183,7 +184,7 @@ def single_kernels(tree: Tree[Items]) -> Tree[Body]:
 
 
 def _body(body: Node[Body], is_apart: bool) -> Node[Schedule]:
-    """is_apart: a function that parallel loops call."""
+    """Schedule a body for one unit. is_apart: parallel loops call the function."""
     return map_leaves(body, lambda items: _schedule(items, 0)) if is_apart else _node(body)
 
 

@@ -1,9 +1,9 @@
 """Operators, kernels and tasks.
 
-An *operator* computes one buffer (or a part of it): parallel dims, reduction dims, a scalar
-expression. A *kernel* is one or more operators cut into tiles by a common grid; a *task* is one
-tile: it runs the kernel's stages in order, each restricted to its box. Tasks of one kernel are
-independent of each other.
+An *operator* computes one buffer (or a part of it): parallel dims, reduction dims, a
+scalar expression. A *kernel* is one or more operators cut into tiles by a common grid;
+a *task* is one tile: it runs the kernel's stages in order, each restricted to its box.
+Tasks of one kernel are independent of each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stretto.ir.sizes import Size
 
 
 class Combine(StrEnum):
-    """What an operator makes of the values along its reduction dims."""
+    """How an operator combines the values along its reduction dims."""
 
     NONE = ""
     SUM = "sum"
@@ -44,35 +44,37 @@ class Combine(StrEnum):
 
 
 POSITIONS = (Combine.ARGMAX, Combine.ARGMIN)
-"""These give the i64 position in the row-major order of the reduction dims. The first of equal
-elements wins, and NaN wins over all, as in torch."""
+"""Combines whose result is the i64 position in the row-major order of the reduction dims. The
+first of equal elements wins, and NaN wins over all, as in torch."""
 SCANS = (Combine.CUMSUM, Combine.CUMPROD)
-"""These scan the only reduction dim; `out` may use its variable."""
+"""Combines that scan along the only reduction dim; `out` may use its variable."""
 SORTS = (Combine.ARGSORT, Combine.ARGSORT_DESCENDING)
-"""These sort the values along the first of two reduction dims, with equal ones in their order and
-NaN as the largest. They store the positions of the first elements, as many as the second dim has:
-`value` uses the variable of the first dim, `out` that of the second."""
+"""Combines that sort the values along the first of two reduction dims, stably and with NaN as the
+largest. They store the positions of the first elements, as many as the second dim has: `value`
+uses the variable of the first dim, `out` that of the second."""
 
 ATTEND = "attend"
-"""The function that the value of an attention applies, to (product, scale, bias, value). An
-attention has two reduction dims, the keys and the depth. The score of a key is the sum of `product`
-over the depth, times `scale`, plus `bias`. The result is the sum over the keys of `value` times the
-softmax of the scores, or of 0 where all of them are -inf.
+"""The function in the value of an attention, applied to (product, scale, bias, value). An
+attention has two reduction dims, the keys and the depth. The score of a key is the sum
+of `product` over the depth, times `scale`, plus `bias`. The result is the sum over the
+keys of `value` times the softmax of the scores, or 0 where all scores are -inf.
 
-An operator that combines by KERNEL calls the kernel of a user (`user_kernels.py`): `value` applies
-it to loads, numbers and sizes. An element of the result depends on what these load along the
-reduction dims, in a way that only the kernel knows."""
+An operator that combines by KERNEL calls a user's kernel (`user_kernels.py`): `value`
+applies it to loads, numbers and sizes. An element of the result depends on what these
+load along the reduction dims, in a manner that only the kernel defines.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """out[dims] = combine over `reduce` of value.
 
-    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64. `out.index` uses
-    parallel variables only (scans and sorts excepted). A store with `Dynamic` positions may hit one
-    element twice; such an operator runs as a single task, in order. `accumulate` adds to what is
-    there. `source` is the user's line. `origin` says for people which operator of the
-    user's it is, as `layers.3.q_proj.linear` or `decode:41.softmax`; nothing depends on it.
+    Floating sums accumulate in f32 for f16, bf16 and f32 operands, in f64 for f64.
+    `out.index` uses parallel variables only (scans and sorts excepted). A store with
+    `Dynamic` positions may write one element twice; such an operator runs as a single task,
+    in order. `accumulate` adds to the old value. `source` is the user's line. `origin`
+    names the user's operator for readers, as `layers.3.q_proj.linear` or
+    `decode:41.softmax`; nothing depends on it.
     """
 
     name: str
@@ -99,10 +101,10 @@ DRAWS = "draws"
 class LibraryCall:
     """An ATen operator run by torch on whole buffers.
 
-    In `args` a Buffer stands for its tensor, a Reg for a number. A call that draws random numbers
-    has a keyword DRAWS: a buffer that it reads, and writes as its last result. So no two of them
-    run at the same time, or in another order than the Program says. A call runs on unit 0, on all
-    threads of torch.
+    In `args` a Buffer represents its tensor and a Reg a number. A call that draws random
+    numbers has a keyword DRAWS: a buffer that it reads, and writes as its last result. So
+    no two such calls run concurrently or out of the order of the Program. A call runs on
+    unit 0, with all threads of torch.
     """
 
     name: str
@@ -116,15 +118,15 @@ class LibraryCall:
 
     @property
     def inputs(self) -> tuple[LibraryOperand, ...]:
-        """What the call reads, in order: buffers and numbers inside its arguments.
+        """Buffers and numbers that the call reads, in the order of its arguments.
 
-        A buffer is followed by those of its dims that are no numbers.
+        A buffer is followed by those of its dims that are not numbers.
         """
         return (*_operands(self.args), *_operands(tuple(value for _, value in self.kwargs)))
 
     @property
     def operands(self) -> tuple[LibraryOperand, ...]:
-        """What a machine hands over: the inputs, then the results in the same way."""
+        """The operands that a machine passes: the inputs, then the results, both as in `inputs`."""
         return (*self.inputs, *_operands(self.outs))
 
 
@@ -150,14 +152,16 @@ LibraryArgument = Buffer | Reg | Argument | tuple["LibraryArgument", ...]
 class TileDim:
     """A grid dim: `extent` values cut into tiles of `tile` (the last may be smaller).
 
-    An extent that is known at the call only may instead be cut into a fixed number of `parts`: part
-    p of P has those of the T tiles from ceil(p*T / P) up to where the next part begins. The numbers
-    of tiles differ by at most one, and parts of fewer tiles than there are parts have none. So
-    tasks are placed, waits are found and races are excluded for every size at once.
+    An extent that is known only at the call may instead be cut into a fixed number of
+    `parts`: part p of P has those of the T tiles from ceil(p*T / P) up to where the next
+    part begins. The numbers of tiles differ by at most one; with fewer tiles than parts,
+    some parts are empty. So tasks are placed, waits are found and races are excluded for
+    every size at once.
 
-    So may an extent that is a register. Where its parts begin then changes with the register: parts
-    are compared with each other in one execution of a leaf only, in which no kernel that a register
-    cuts may come before an assignment of it.
+    An extent that is a register may be cut in the same manner. Its part boundaries change
+    with the register: parts are compared with each other only within one execution of a
+    leaf, where no kernel that is cut by a register may precede an assignment of that
+    register.
     """
 
     extent: Extent
@@ -166,7 +170,7 @@ class TileDim:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles, where it is known."""
+        """Number of tiles, or of parts if there are any. Raises TypeError if it is not known."""
         if self.parts is not None:
             return self.parts
         if not isinstance(self.extent, int):
@@ -180,8 +184,9 @@ class TileDim:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dim of which values are counted from that of a register on; those below it are negative.
-    They are compared in one execution of a leaf only, as the parts of a cut by a register."""
+    """A dim whose values are counted from the value of a register; those below it are negative.
+    Like the parts of a cut by a register, they are compared only within one execution of a
+    leaf."""
 
     extent: Reg
 
@@ -191,7 +196,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The tiles first .. last - 1 of a grid dim that is cut into parts, or values of a split."""
+    """Tiles first .. last - 1 of a grid dim that is cut into parts, or values of a split."""
 
     dim: TileDim | Split
     first: int
@@ -206,8 +211,8 @@ class Piece:
 class Span:
     """The range of one parallel dim of an operator that a task computes.
 
-    With `grid` = g: offset + (the task's range in grid dim g). With `grid` None: offset .. offset +
-    extent.
+    With `grid` = g: offset + (the task's range in grid dim g). With `grid` None: offset ..
+    offset + extent.
     """
 
     extent: Extent
@@ -217,23 +222,25 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Template(ABC):
-    """How a stage is computed. Every machine has a closed union of templates of its own.
+    """A method of computing a stage. Every machine has a closed union of its own templates.
 
-    A template is a frozen dataclass. Its integer fields are choices (a register tile, the block of
-    a thread block), `panels` is a packed constant that it reads, the others are facts that an
-    analysis found about the operator: the text of a program shows no facts.
+    A template is a frozen dataclass. Its integer fields are choices (a register tile, the
+    block of a thread block), `panels` is a packed constant that it reads, and the others
+    are facts that an analysis found about the operator; the text of a program omits facts.
     """
 
     name: ClassVar[str]
 
     @property
     def holds_rows(self) -> bool:
-        """Do the threads that compute a result have it in registers, for a next stage to take?"""
+        """True if threads hold their results in registers, from which a following stage may take
+        them."""
         return False
 
     @property
     def packed(self) -> Buffer | None:
-        """The constant that is read in place of one of the operator's: a packed form of it."""
+        """The packed constant that is read instead of one of the operator's constants; None if
+        there is none."""
         return None
 
     @property
@@ -248,12 +255,14 @@ class Template(ABC):
 
     @classmethod
     def facts(cls, operator: Operator) -> dict[str, object]:
-        """The other fields. Raises ValueError for an operator that the template cannot compute."""
+        """Return the fields that follow from the operator. Raise ValueError if the template cannot
+        compute it."""
         return {}
 
     @classmethod
     def parsed(cls, operator: Operator, choices: dict[str, int], packed: Buffer | None) -> Self:
-        """Raises as `facts`, and ValueError for fields that the template does not have."""
+        """Build the template from parsed fields. Raise ValueError as `facts` does, and for unknown
+        fields."""
         panels = {} if packed is None else {"panels": packed}
         try:
             return cls(**choices, **panels, **cls.facts(operator))
@@ -261,13 +270,13 @@ class Template(ABC):
             raise ValueError(str(error)) from error
 
     def executed(self, operator: Operator) -> Operator:
-        """The operator with the loads that the template performs: of packed panels, if it does."""
+        """Return the operator with the loads that the template performs, as of packed panels."""
         return operator
 
 
 @dataclass(frozen=True, slots=True)
 class Loops(Template):
-    """Loops over the box, in the way that a machine computes what it has no better template for."""
+    """The fallback template of every machine: plain loops over the box."""
 
     name: ClassVar[str] = "loops"
 
@@ -295,7 +304,7 @@ class Kernel:
 
     @property
     def is_static(self) -> bool:
-        """Whether the number of tasks is known before the call."""
+        """True if the number of tasks is known before the call."""
         return all(isinstance(dim.extent, int) or dim.parts is not None for dim in self.grid)
 
     @property
@@ -304,7 +313,8 @@ class Kernel:
         return prod((dim.tiles for dim in self.grid), start=1)
 
     def tile(self, task: int) -> Tile:
-        """What task number `task` computes of each grid dim, last grid dim fastest."""
+        """Return the range of each grid dim that task number `task` computes; the last grid dim
+        varies fastest."""
         ranges: list[tuple[int, int] | Piece] = []
         for dim in reversed(self.grid):
             task, position = divmod(task, dim.tiles)
@@ -313,11 +323,11 @@ class Kernel:
 
 
 Tile = tuple[tuple[int, int] | Piece, ...]
-"""What of each grid dim: first, last + 1; a piece of what is cut into parts."""
+"""For each grid dim (first, last + 1), or a piece if the dim is cut into parts."""
 
 
 def tile_range(dim: TileDim, first: int, last: int) -> tuple[int, int] | Piece:
-    """The tiles first .. last - 1 of a grid dim."""
+    """Return the range of tiles first .. last - 1 of a grid dim."""
     if dim.parts is not None:
         return Piece(dim, first, last)
     assert isinstance(dim.extent, int)
@@ -325,42 +335,44 @@ def tile_range(dim: TileDim, first: int, last: int) -> tuple[int, int] | Piece:
 
 
 def whole_tile(kernel: Kernel) -> Tile:
-    """What all tasks of a kernel with a static grid compute."""
+    """Return the ranges that all tasks of a kernel with a static grid cover."""
     return tuple(tile_range(dim, 0, dim.tiles) for dim in kernel.grid)
 
 
 def as_executed(kernel: Kernel) -> Kernel:
-    """The kernel with the loads that its templates perform."""
+    """Return the kernel with the loads that its templates perform."""
     stages = tuple(
         replace(stage, operator=stage.template.executed(stage.operator)) for stage in kernel.stages
     )
     return replace(kernel, stages=stages)
 
 
-# ---- What operators and kernels are called: after the user's module, or function and line, and
-# the operator, as `layers.3.q_proj.linear` or `decode:41.softmax`.
+# ---- Names of operators and kernels: the user's module, or function and line, and the operator, as
+# `layers.3.q_proj.linear` or `decode:41.softmax`.
 #
-# Names are for people. They change when a line is moved or a module is renamed, so nothing that
-# is kept on disk may depend on them: printed texts show them in comments, which cache keys leave
-# out, and name functions after `label` alone.
+# Names are for readers. They change when a line is moved or a module is renamed, so nothing stored
+# on disk may depend on them: printed texts show them in comments, which cache keys omit, and name
+# functions by `label` alone.
 
 
 MOST_LETTERS = 80
-"""Of a name, without the number that tells equal ones apart; what is left out is at its front."""
+"""Maximum length of a name, excluding the number that distinguishes equal names; longer ones are
+cut at the front."""
 
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.:]+")
 _NAMESPACES = ("aten", "stretto", "prims")
 
 
 def operator_name(target: str) -> str:
-    """`aten.mm.default` as `mm`, and `mylib.rotary.default` as `rotary`."""
+    """Return the short name of an operator: `mm` for `aten.mm.default`, `rotary` for
+    `mylib.rotary.default`."""
     parts = target.split(".")
     is_known = len(parts) == 3 or (len(parts) > 1 and parts[0] in _NAMESPACES)
     return parts[1] if is_known else target
 
 
 def origin(place: SourceLocation | None, operator: str) -> str:
-    """The name of an operator that the user's program has at a place."""
+    """Return the name of an operator that occurs at a place of the user's program."""
     operator = operator.lstrip("_")
     if place is None:
         return _plain(operator)
@@ -371,25 +383,27 @@ def origin(place: SourceLocation | None, operator: str) -> str:
 
 
 def beside(known: str, operator: str) -> str:
-    """The name of an operator that the compiler adds at the place of another one."""
+    """Return the name of an operator that the compiler adds next to the one named `known`."""
     return ".".join(name for name in (known.rpartition(".")[0], operator) if name)
 
 
 def label(name: str) -> str:
-    """The operator of a name, as an identifier: `layers.3.q_proj.linear.2` as `linear`."""
+    """Return the operator part of a name as an identifier: `linear` for
+    `layers.3.q_proj.linear.2`."""
     words = (word for word in reversed(re.split(r"[.:]", name)) if not word.isdigit())
     return next(words, "") or "kernel"
 
 
 class UniqueNames:
-    """Tells equal names apart by numbers behind them."""
+    """Makes names unique by appending numbers."""
 
     def __init__(self) -> None:
         self.taken = set[str]()
         self.counts = Counter[str]()
 
     def of(self, wanted: str) -> str:
-        """`wanted`, cut at its front if it is long, with a number from the second time on."""
+        """Return `wanted`, cut at the front if it is too long, with a number appended if it is
+        already taken."""
         base = name = _bounded(_plain(wanted) or "kernel")
         while name in self.taken:
             self.counts[base] += 1
@@ -403,7 +417,7 @@ def _plain(name: str) -> str:
 
 
 def _bounded(name: str) -> str:
-    """The last words of a long name, and of a long word its last letters."""
+    """Shorten a long name to its last words, or a long word to its last letters."""
     if len(name) <= MOST_LETTERS:
         return name
     kept = name[-MOST_LETTERS:]

@@ -1,8 +1,9 @@
-"""A plan of launches: device programs and library calls in order, with control on the host.
+"""A plan of launches: device programs and library calls in order, with control flow on the
+host.
 
-All launches of one activation of a function share its frame, and a block of words for what passes
-between them: registers, and the addresses of buffers that have no fixed place (rotating ones, and
-the parameters of functions that the host calls).
+All launches of one activation of a function share its frame and a block of words. The
+words pass registers between launches, and the addresses of buffers without a fixed
+place (rotating ones, and the parameters of functions that the host calls).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from stretto.device.tree import (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A register that has to be true, or false where `negated`, for a launch to do anything."""
+    """A register that must be true (false if `negated`) for a launch to have any effect."""
 
     register: Reg
     negated: bool = False
@@ -41,12 +42,14 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A device program: `main` takes registers as params, buffers by address as tensors, and hands
-    registers back as results; `main`'s frame is that of the function it was cut from.
+    """A device program: `main` takes registers as params and buffers by address as tensors,
+    and returns registers as results; `main`'s frame is that of the function it was cut
+    from.
 
-    rotated: the tensors that its own loops let trade places. guards: of the predicated branches
-    that it is in, the outermost one first. Every unit looks at them before anything else, and does
-    nothing unless all hold; so no progress counter changes in a launch of an arm that is not taken.
+    rotated: the tensors that its own loops swap. guards: conditions of the predicated
+    branches that contain it, outermost first. Every unit checks them before anything else,
+    and does nothing unless all hold; so no progress counter changes in a launch of an arm
+    that is not taken.
     """
 
     program: DeviceProgram
@@ -55,21 +58,22 @@ class Launch:
 
     @property
     def units_wait(self) -> bool:
-        """As the function of that name."""
+        """True if units of the launch wait for each other (see the function `units_wait`)."""
         return units_wait(self.program, self.rotated)
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library call on the launch's stream: that of the program's `kernel`."""
+    """A library call on the stream of the launches; `kernel` is the program's kernel with the
+    call."""
 
     call: LibraryCall
     kernel: str
 
 
 def needs_host(call: LibraryCall) -> bool:
-    """Whether no graph can have a call: it draws random numbers, whose place in their sequence is
-    another one each time, or it needs a number that only the device knows."""
+    """Return True if no captured graph can contain a call: it draws random numbers, which differ
+    each time, or it needs a number that only the device knows."""
     return DRAWS in dict(call.kwargs) or any(isinstance(one, Reg) for one in call.operands)
 
 
@@ -78,11 +82,11 @@ Action = Launch | Library
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the host does. `words`: where each register of a function lies in its block of words, by
-    name, and each address, by `address_name`.
+    """The program that the host executes. `words` maps each function to the position of each
+    register, by name, and of each address, by `address_name`, in its block of words.
 
-    `tree` has the functions that the host executes; bounds of its `For`s and arguments of its
-    `Call`s are numbers or registers.
+    `tree` has the functions that the host executes; bounds of its `For`s and arguments of
+    its `Call`s are numbers or registers.
     """
 
     program: DeviceProgram
@@ -91,7 +95,7 @@ class Plan:
 
     @property
     def launches(self) -> tuple[tuple[str, Launch], ...]:
-        """All launches, each with the function that it was cut from."""
+        """All launches, each with the name of the function that it was cut from."""
         return tuple(
             (function.name, node.body)
             for function in self.tree.functions
@@ -101,7 +105,7 @@ class Plan:
 
     @property
     def is_whole(self) -> bool:
-        """True for a plan that is one launch of its whole program."""
+        """True if the plan is a single launch of its whole program."""
         body = self.tree.main.body
         return (
             isinstance(body, Leaf)
@@ -112,43 +116,43 @@ class Plan:
 
     @property
     def decides_on_host(self) -> bool:
-        """True when the host reads a value from the device between two launches."""
+        """True if the host reads a value from the device between two launches."""
         nodes = [node for function in self.tree.functions for node in walk(function.body)]
         libraries = [n.body for n in nodes if isinstance(n, Leaf) and isinstance(n.body, Library)]
         return (
             any(isinstance(n, Call) or (reads(n) and not is_predicated(n)) for n in nodes)
             or any(isinstance(o, Reg) for library in libraries for o in library.call.operands)
-            # It asks where a loop has left a buffer.
+            # The library call needs the address at which a loop left a buffer.
             or (bool(libraries) and any(launch.rotated for _, launch in self.launches))
         )
 
 
 def excludes(one: Collection[Guard], other: Collection[Guard]) -> bool:
-    """Whether never both of two launches with these guards do anything."""
+    """Return True if at most one of two launches with these guards has any effect."""
     opposite = {Guard(guard.register, not guard.negated) for guard in one}
     return not opposite.isdisjoint(other)
 
 
 def arms(branch: If[Action]) -> tuple[tuple[Guard, Node[Action]], ...]:
-    """The arms of a branch, each with what has to hold for it."""
+    """Return the arms of a branch, each with its guard."""
     condition = branch.condition
     return (Guard(condition), branch.then), (Guard(condition, True), branch.orelse)
 
 
 def is_unlikely(node: Node[Action]) -> TypeGuard[If[Action]]:
-    """Whether the node is a branch with an arm that is hardly ever taken."""
+    """Return True if the node is a branch with an arm that is rarely taken."""
     unlikely = (Branching.UNLIKELY_THEN, Branching.UNLIKELY_ELSE)
     return isinstance(node, If) and node.branching in unlikely
 
 
 def unlikely_guard(branch: If[Action]) -> Guard:
-    """What holds for the arm that is hardly ever taken."""
+    """Return the guard of the rarely taken arm."""
     return Guard(branch.condition, branch.branching is Branching.UNLIKELY_ELSE)
 
 
 def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:
-    """The nodes that are enqueued for a node, in the plan's order: the parts of a sequence, and for
-    a predicated branch those of both arms."""
+    """Return the nodes that are enqueued for a node, in plan order: the parts of a sequence, and
+    for a predicated branch those of both arms."""
     match body:
         case Seq(items):
             return tuple(node for item in items for node in stretch(item))
@@ -159,10 +163,11 @@ def stretch(body: Node[Action]) -> tuple[Node[Action], ...]:
 
 
 def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:
-    """Whether units of a launch wait for each other: then all of them must be resident at once, and
-    no other such launch may run beside it. rotated: as in `Launch`.
+    """Return True if units of a launch wait for each other: then all of them must be resident
+    at once, and no other such launch may run concurrently. rotated: as in `Launch`.
 
-    They do where the schedule says so, and where the words that units begin with change in the end.
+    They do if the schedule has waits, or if the words that units start from are changed by
+    the end of the launch.
     """
     main = program.tree.main
     if program.units == 1:
@@ -171,7 +176,8 @@ def units_wait(program: DeviceProgram, rotated: Collection[Buffer]) -> bool:
 
 
 def busy_units(program: DeviceProgram) -> int:
-    """How many units, the first ones, have tasks; in a launch without waits others do nothing."""
+    """Return the number of leading units that have tasks; in a launch without waits the others do
+    nothing."""
     nodes = [node for function in program.tree.functions for node in walk(function.body)]
     if any(map(is_parallel, nodes)):
         return program.units
@@ -186,11 +192,12 @@ def busy_units(program: DeviceProgram) -> int:
 
 
 def formula_name(index: Index) -> str:
-    """The word with a number that follows from the sizes of a call, such as a bound of a loop."""
+    """Return the name of the word that holds a number computed from the sizes of a call, such as a
+    loop bound."""
     digest = hashlib.sha256(str(index).encode()).hexdigest()
     return f"formula.{digest[:16]}"
 
 
 def address_name(buffer: Buffer) -> str:
-    """What the word with a buffer's address is called."""
+    """Return the name of the word that holds a buffer's address."""
     return f"&{buffer.name}"

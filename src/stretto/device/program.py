@@ -1,12 +1,13 @@
-"""The DeviceProgram: what every front half produces and every machine runs.
+"""The DeviceProgram: the result of compilation that every machine runs.
 
-A control tree whose leaves are *schedules*: for each unit a list of items. Synchronisation is one
-progress counter per unit, written by its owner only. Every unit keeps a register `base`; in a
-leaf, `Signal(s)` publishes base + s, `Wait(u, s)` lasts until unit u has published at least
-base + s (a wait may be for several neighbouring units), and at the end of the leaf every unit
-publishes base + steps and adds `steps` to its base. Step 0 is what lies before the leaf: the wait
-(u, 0) is for all that unit u did before. All units go the same way through the tree, so their bases
-agree without talking, and counters only grow.
+It is a control tree whose leaves are *schedules*: a list of items for each unit.
+Synchronisation uses one progress counter per unit, written by its owner only. Every
+unit has a register `base`; in a leaf, `Signal(s)` publishes base + s, and `Wait(u, s)`
+lasts until unit u has published at least base + s (a wait may cover several
+neighbouring units). At the end of the leaf every unit publishes base + steps and adds
+`steps` to its base. Step 0 is everything before the leaf: the wait (u, 0) is for all
+that unit u did earlier. All units take the same path through the tree, so their bases
+agree without communication, and counters only grow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FRAME_ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Runs tasks first, first + stride, ... below the kernel's number, at most `count` of them.
+    """Run tasks first, first + stride, ... of a kernel, at most `count` of them.
 
     `count` is None for a kernel with a dynamic grid: all tasks of that stride.
     """
@@ -39,9 +40,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until each of the `count` units from `unit` on has published base + step.
+    """Wait until each of the `count` units from `unit` on has published base + step.
 
-    A unit that waits for a range of units may be in that range; it does not wait for itself.
+    The waiting unit may itself be in the range; it does not wait for itself.
     """
 
     unit: int
@@ -49,13 +50,14 @@ class Wait:
     count: int = 1
 
     def others(self, own: int) -> tuple[int, ...]:
-        """The units that unit `own` waits for."""
+        """Return the units that unit `own` waits for."""
         return tuple(u for u in range(self.unit, self.unit + self.count) if u != own)
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publishes base + step: all that this unit did before is visible to units that wait for it."""
+    """Publish base + step: everything that this unit did earlier is visible to units that wait for
+    it."""
 
     step: int
 
@@ -65,10 +67,11 @@ Item = Run | Wait | Signal | Let | Check
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """units[u]: the items of unit u. Every unit has the same Lets and Checks in the same order.
+    """The items of a leaf: units[u] are those of unit u. All units have the same Lets and
+    Checks in the same order.
 
-    `steps` is at least 1 unless the leaf is empty, or in a parallel loop: there every unit has all
-    items of its iterations, and publishes nothing.
+    `steps` is at least 1, except in an empty leaf or in a parallel loop: there every unit
+    has all items of its iterations and publishes nothing.
     """
 
     units: tuple[tuple[Item, ...], ...]
@@ -81,15 +84,15 @@ class Schedule:
 
     @property
     def statements(self) -> tuple[Let | Check, ...]:
-        """What every unit executes."""
+        """The Lets and Checks, which every unit executes."""
         return tuple(item for item in self.units[0] if isinstance(item, Let | Check))
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a local buffer lies in its function's frame, in bytes.
+    """The place of a local buffer in its function's frame, in bytes.
 
-    copies: of a buffer that is private to the units of a parallel loop, one for each unit; they lie
+    copies: for a buffer that is private to the units of a parallel loop, one copy per unit,
     `stride` bytes apart.
     """
 
@@ -103,14 +106,14 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """Where the last copy ends."""
+        """The offset at which the last copy ends."""
         return self.offset + (self.copies - 1) * self.stride + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class SizedPlacement:
-    """Where a local buffer lies whose size is known at the call, in bytes from the beginning of
-    slot number `slot`."""
+    """The place of a local buffer whose size is known only at the call: bytes from the start of
+    slot `slot`."""
 
     slot: int
     offset: int | Size
@@ -122,7 +125,7 @@ def sized_bytes(buffer: Buffer) -> int | Size:
 
 
 def aligned(nbytes: int | Size) -> int | Size:
-    """Rounded up to where the next buffer may begin."""
+    """Round up to the next multiple of FRAME_ALIGNMENT, where the next buffer may begin."""
     return (ceil_div(nbytes, FRAME_ALIGNMENT) * FRAME_ALIGNMENT).dim
 
 
@@ -130,13 +133,14 @@ def aligned(nbytes: int | Size) -> int | Size:
 class FrameLayout:
     """The memory of one activation of a function: placements by buffer name, bytes (aligned).
 
-    `nbytes` is what the buffers of fixed size take. Behind them lie `slots`, one after the other,
-    of as many bytes as the call decides, with the buffers that are `sized`: a slot is as large as
-    the largest of its buffers.
+    `nbytes` is the size of the part with buffers of fixed size. It is followed by `slots`,
+    whose sizes the call decides, with the `sized` buffers: a slot is as large as its
+    largest buffer.
 
-    copies: of a function that units call each for itself, from parallel loops, a frame for each
-    unit, one behind the other. All functions that are called so have frames of one size: then
-    those of a unit lie apart from those of others, whatever each of them calls.
+    copies: for a function that units call separately, from parallel loops, one frame per
+    unit, one after the other. All functions that are called so have frames of one size;
+    then the frames of a unit are separate from those of other units, whatever each of them
+    calls.
     """
 
     nbytes: int
@@ -147,26 +151,27 @@ class FrameLayout:
 
     @property
     def starts(self) -> tuple[int | Size, ...]:
-        """Where each slot begins."""
+        """The offset at which each slot begins."""
         return _starts(self.nbytes, self.slots)
 
     @property
     def end(self) -> int | Size:
-        """The bytes of the whole frame, of all units."""
+        """The size in bytes of the whole frame, including the copies of all units."""
         return sum(map(Size.of, self.slots), start=Size.of(self.nbytes * self.copies)).dim
 
     def __getitem__(self, name: str) -> Placement:
         return dict(self.placements)[name]
 
     def stride(self, name: str) -> int:
-        """The bytes from one unit's copy of a buffer to the next one's; 0 where all share it."""
+        """Return the distance in bytes between two units' copies of a buffer; 0 if all units share
+        it."""
         if self.copies > 1:
             return self.nbytes
         place = dict(self.placements).get(name)
         return 0 if place is None or place.copies == 1 else place.stride
 
     def offset(self, name: str) -> int | Size:
-        """Where a buffer begins."""
+        """Return the offset at which a buffer begins."""
         fixed = dict(self.placements)
         if name in fixed:
             return fixed[name].offset
@@ -176,14 +181,15 @@ class FrameLayout:
 
 @lru_cache(64)
 def _starts(first: int, slots: tuple[int | Size, ...]) -> tuple[int | Size, ...]:
-    """Sums of long formulas, which each buffer of a frame asks for."""
+    """Compute the starts of slots. Cached, since every buffer of a frame needs these long sums."""
     return tuple(accumulate(slots[:-1], initial=first)) if slots else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """Calls of less `work` than `limit` are too small for several units: a machine that wakes
-    threads for its units runs all of them on the caller's thread. An estimate, in picoseconds."""
+    """Calls whose `work` is below `limit` are too small for several units: a machine that wakes
+    threads for its units runs all units on the caller's thread. Both are estimates in
+    picoseconds."""
 
     work: Size
     limit: int
@@ -191,7 +197,7 @@ class Small:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """`units` units run `tree`; `kernels` by name; `frames` by function name."""
+    """A program for `units` units that run `tree`; `kernels` by name; `frames` by function name."""
 
     units: int
     tree: Tree[Schedule]
@@ -202,7 +208,7 @@ class DeviceProgram:
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """The sizes that a call gives, in the order in which it gives them."""
+        """The symbols whose values a call passes, in that order."""
         return input_symbols(b for b in self.tree.externals if b.is_input)
 
     def kernel(self, name: str) -> Kernel:
@@ -213,6 +219,6 @@ class DeviceProgram:
 
 
 def has_parallel(program: DeviceProgram) -> bool:
-    """Whether units run iterations of their own somewhere in the program."""
+    """Return True if the program has several units and a parallel loop."""
     nodes = (node for function in program.tree.functions for node in walk(function.body))
     return program.units > 1 and any(map(is_parallel, nodes))

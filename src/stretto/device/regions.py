@@ -1,9 +1,10 @@
-"""What a task, a register statement or a library call reads and writes.
+"""Regions that a task, a register statement or a library call reads and writes.
 
-A region is a box of a buffer, found by interval arithmetic over index expressions; it may be larger
-than what is really touched, never smaller. A dim whose index depends on a register is taken whole.
-Where a grid dim of symbolic extent is cut into parts, the box says which of them: parts of the same
-cut are compared by their numbers, whatever the size is.
+A region is a box of a buffer, found by interval arithmetic over index expressions; it
+may be larger than what is accessed, never smaller. A dim whose index depends on a
+register is taken whole. Where a grid dim of symbolic extent is cut into parts, the box
+says which parts: parts of the same cut are compared by their numbers, whatever the size
+is.
 """
 
 from __future__ import annotations
@@ -57,29 +58,29 @@ Body = tuple[Statement, ...]
 """A leaf before it is scheduled: straight-line code."""
 
 Interval = tuple[int, int]
-"""first .. last + 1"""
+"""First value and last + 1."""
 Part = Interval | Piece | None
-"""Of a dim: an interval, some tiles of a cut, or the whole."""
+"""The part of a dim: an interval, some tiles of a cut, or (None) the whole dim."""
 Box = tuple[Part, ...]
-"""A part of each dim."""
+"""A part for each dim."""
 Ranges = tuple[Interval | None, ...]
-"""What is known of iteration variables; None is nothing."""
+"""The known ranges of iteration variables; None if nothing is known."""
 Kind = tuple[str, tuple[Extent, ...], bool, tuple[TileDim | Split | None, ...]]
-"""What regions have in common that are compared by numbers: the buffer, its shape, whether it is
-written, and how its dims are cut."""
+"""Properties shared by regions that can be compared by numbers: the buffer, its shape, whether it
+is written, and how its dims are cut."""
 
 _Item = TypeVar("_Item")
 _Said = TypeVar("_Said")
 
 FAR_BELOW = -(1 << 62)
-"""No value is as small."""
+"""A lower bound of all values."""
 NOTHING: Mapping[Reg, Interval] = {}
-"""No register has a known range."""
+"""The known ranges of registers if none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part `box` of `buffer` seen with dims `shape`."""
+    """The part `box` of `buffer` viewed with dims `shape`."""
 
     buffer: Buffer
     shape: tuple[Extent, ...]
@@ -92,18 +93,19 @@ class Region:
         return self.buffer.name, self.shape, self.write, cuts
 
     def whole_in(self, dims: Sequence[int]) -> Region:
-        """The region with some of its dims taken whole."""
+        """Return the region with some of its dims taken whole."""
         box = tuple(None if n in dims else part for n, part in enumerate(self.box))
         return Region(self.buffer, self.shape, box, self.write)
 
     def lasting(self) -> Region:
-        """The region as far as it is known when registers have changed."""
+        """Return a region that stays valid when registers change: dims that are cut by a register
+        become whole."""
         dims = [n for n, part in enumerate(self.box) if _is_cut_by_register(part)]
         return self.whole_in(dims) if dims else self
 
     @property
     def span(self) -> Interval | None:
-        """The elements from the first to the last one + 1; None when the end is not known."""
+        """First element and last + 1 of the region; None if the end is not known."""
         if not has_fixed_strides(self.shape):
             return None
         first = last = 0
@@ -127,26 +129,27 @@ def whole(buffer: Buffer, write: bool) -> Region:
 
 
 def task_regions(kernel: Kernel, task: int) -> tuple[Region, ...]:
-    """What one task of a kernel with a static grid touches."""
+    """Return the regions that one task of a kernel with a static grid touches."""
     return tile_regions(kernel, kernel.tile(task))
 
 
 def stage_regions(kernel: Kernel, task: int | None = None) -> Iterator[tuple[Region, ...]]:
-    """What one task of a kernel with a static grid touches, stage by stage; or all tasks."""
+    """Yield for each stage the regions that one task, or (None) all tasks, of a kernel with a
+    static grid touch."""
     tile = whole_tile(kernel) if task is None else kernel.tile(task)
     for stage in kernel.stages:
         yield merged(_stage_regions(stage, tile))
 
 
 class _Remembered(Generic[_Item, _Said]):
-    """What a function said of items, which never change; by identity, since to compare two kernels
-    takes longer than to ask again. Policies, waits and verifiers ask about the same ones."""
+    """A cache of a function of immutable items. Keys are identities, since comparing two kernels
+    takes longer than computing again; policies, waits and verifiers pass the same objects."""
 
     def __init__(self, compute: Callable[[_Item], _Said], most: int = 16384) -> None:
         self._compute = compute
         self._most = most
         self._known: dict[int, tuple[_Item, _Said]] = {}
-        """With the items, so that identities stay theirs."""
+        """Holds the items too, so that their identities are not reused."""
 
     def __call__(self, item: _Item) -> _Said:
         found = self._known.get(id(item))
@@ -158,7 +161,7 @@ class _Remembered(Generic[_Item, _Said]):
 
 
 def kernel_regions(kernel: Kernel) -> tuple[Region, ...]:
-    """What all tasks together touch."""
+    """Return the regions that all tasks together touch."""
     return _KERNEL_REGIONS(kernel)
 
 
@@ -172,7 +175,7 @@ _KERNEL_REGIONS = _Remembered(_kernel_regions)
 
 
 def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
-    """What the tasks first .. first + count - 1 touch."""
+    """Return the regions that the tasks first .. first + count - 1 touch."""
     if kernel.call is not None or not kernel.is_static or (first == 0 and count == kernel.tasks):
         return kernel_regions(kernel)
     tiles = tuple(dim.tiles for dim in kernel.grid)
@@ -182,22 +185,22 @@ def block_regions(kernel: Kernel, first: int, count: int) -> tuple[Region, ...]:
             tile_range(dim, low, high) for (low, high), dim in zip(block, kernel.grid, strict=True)
         )
         found.append(tile_regions(kernel, ranges))
-    # What is merged already stays as it is.
+    # A single block is merged already.
     return found[0] if len(found) == 1 else merged(chain(*found))
 
 
 def tile_regions(kernel: Kernel, tile: Tile) -> tuple[Region, ...]:
-    """What the stages touch for the given range of each grid dim."""
+    """Return the regions that the stages touch for the given range of each grid dim."""
     return merged(chain(*(_stage_regions(stage, tile) for stage in kernel.stages)))
 
 
 def expr_regions(expr: Expr) -> tuple[Region, ...]:
-    """What an expression without iteration variables reads."""
+    """Return the regions that an expression without iteration variables reads."""
     return merged(_read_regions(expr, ()))
 
 
 def kernel_reads(kernel: Kernel) -> set[Reg]:
-    """The registers that the tasks read."""
+    """Return the registers that the tasks read."""
     found = {r for dim in kernel.grid for r in _extent_registers(dim.extent)}
     for stage in kernel.stages:
         operator = stage.operator
@@ -211,23 +214,23 @@ def kernel_reads(kernel: Kernel) -> set[Reg]:
 
 
 def written_buffers(kernel: Kernel) -> set[Buffer]:
-    """The buffers that the tasks write."""
+    """Return the buffers that the tasks write."""
     found = {stage.operator.out.buffer for stage in kernel.stages}
     return found if kernel.call is None else found.union(kernel.call.outs)
 
 
 def call_buffers(call: LibraryCall) -> tuple[Buffer, ...]:
-    """The buffers that a library call reads."""
+    """Return the buffers that a library call reads."""
     return tuple(item for item in call.inputs if isinstance(item, Buffer))
 
 
 def item_regions(item: Statement) -> tuple[Region, ...]:
-    """All that an item touches."""
+    """Return all regions that an item touches."""
     return kernel_regions(item) if isinstance(item, Kernel) else statement_regions(item)
 
 
 def statement_regions(item: Let | Check) -> tuple[Region, ...]:
-    """What a register statement reads."""
+    """Return the regions that a register statement reads."""
     return _STATEMENT_REGIONS(item)
 
 
@@ -239,12 +242,12 @@ _STATEMENT_REGIONS = _Remembered(_statement_regions)
 
 
 def statement_reads(item: Let | Check) -> set[Reg]:
-    """The registers that a statement reads."""
+    """Return the registers that a statement reads."""
     return {reg for expr in item.exprs for reg in expr_regs(expr)}
 
 
 def overlap(a: Region, b: Region) -> bool:
-    """May the two regions of one buffer have an element in common?"""
+    """Return True if the two regions of one buffer may share an element."""
     boxes = _common_boxes(a, b)
     if boxes is None:
         first, second = a.span, b.span
@@ -253,7 +256,8 @@ def overlap(a: Region, b: Region) -> bool:
 
 
 def covers(a: Region, b: Region) -> bool:
-    """Does `a` surely contain the whole of `b`, both of one buffer? False when in doubt."""
+    """Return True if region `a` certainly contains region `b` of the same buffer; False when in
+    doubt."""
     if a.shape != b.shape:
         same = same_dims(a.shape, b.shape)
         lead = zip(a.box[:same], b.box[:same], strict=True)
@@ -266,7 +270,7 @@ def _is_cut_by_register(part: Part) -> bool:
 
 
 def _contains(outer: Part, inner: Part) -> bool:
-    """Does a part surely contain another one? False when in doubt."""
+    """Return True if a part certainly contains another one; False when in doubt."""
     if outer is None or inner is None:
         return outer is None
     pair = _comparable(outer, inner)
@@ -274,7 +278,7 @@ def _contains(outer: Part, inner: Part) -> bool:
 
 
 def _parts_meet(one: Part, other: Part) -> bool:
-    """May two parts of a dim have a value in common?"""
+    """Return True if two parts of a dim may share a value."""
     if one is None or other is None:
         return True
     pair = _comparable(one, other)
@@ -282,7 +286,8 @@ def _parts_meet(one: Part, other: Part) -> bool:
 
 
 def _comparable(one: Interval | Piece, other: Interval | Piece) -> tuple[Interval, Interval] | None:
-    """Two parts by numbers of one kind: values, or tiles of one cut."""
+    """Return two parts as intervals of one kind (values, or tiles of one cut), or None if they
+    differ in kind."""
     if isinstance(one, tuple):
         return (one, other) if isinstance(other, tuple) else None
     if isinstance(other, tuple) or one.dim != other.dim:
@@ -323,7 +328,7 @@ def _stage_regions(stage: Stage, tile: Tile) -> list[Region]:
 
 
 def _accesses(operator: Operator) -> tuple[tuple[Access, bool], ...]:
-    """What an operator reads, then what it writes; each time, is it written?"""
+    """Return the accesses of an operator with a flag for writes: reads first, then the result."""
     found = [(load.access, False) for load in loads(operator.value)]
     for index in operator.out.index:
         for atom in index.atoms():
@@ -339,7 +344,7 @@ _ACCESSES = _Remembered(_accesses)
 
 
 def span_range(span: Span, tile: Box) -> Part:
-    """What a stage computes of one of its parallel dims, given what it computes of the grid."""
+    """Return the part of a stage's parallel dim that corresponds to a tile of the grid."""
     if span.grid is not None:
         interval = tile[span.grid]
         if interval is None:
@@ -360,7 +365,7 @@ def _read_regions(expr: Expr, ranges: Box) -> Iterator[Region]:
 
 
 def _access_region(access: Access, ranges: Box, write: bool) -> Region | None:
-    """A region; None when every index is out of range (as in padding that is masked off)."""
+    """Return the region of an access; None if all indices are out of range (masked padding)."""
     box: list[Part] = []
     for index, extent in zip(access.index, access.shape, strict=True):
         if (piece := _piece(index, extent, ranges)) is not None:
@@ -381,8 +386,8 @@ def _access_region(access: Access, ranges: Box, write: bool) -> Region | None:
 
 
 def _as_the_buffer(access: Access, box: Sequence[Part]) -> tuple[tuple[Extent, ...], Box]:
-    """The dims that a sized buffer is seen with, and a box of these; the buffer's own dims where
-    these have the same box."""
+    """Return dims and box of an access, in the sized buffer's own dims if the box can be moved to
+    them."""
     own, shape = access.buffer.shape, access.shape
     if shape != own and access.buffer.is_sized:
         moved = moved_box(box, shape, own)
@@ -392,7 +397,8 @@ def _as_the_buffer(access: Access, box: Sequence[Part]) -> tuple[tuple[Extent, .
 
 
 def moved_box(box: Sequence[Part], seen: tuple[Extent, ...], own: tuple[Extent, ...]) -> Box | None:
-    """A box over other dims of the same elements. Dims that are joined or split must be whole."""
+    """Return the same elements as a box over other dims. Dims that are joined or split must be
+    whole; None otherwise."""
     runs = _common_runs(seen, own)
     if runs is None:
         return None
@@ -411,8 +417,8 @@ def moved_box(box: Sequence[Part], seen: tuple[Extent, ...], own: tuple[Extent, 
 def _common_runs(
     a: tuple[Extent, ...], b: tuple[Extent, ...]
 ) -> tuple[tuple[range, range], ...] | None:
-    """Runs of the dims of two shapes of one buffer that have the same number of elements, as short
-    as possible; None if the shapes do not have the same number."""
+    """Pair the shortest runs of dims of two shapes that have the same number of elements; None if
+    the shapes differ in size."""
     if not all(map(is_known, (*a, *b))) or known_size(a) != known_size(b):
         return None
     ends = {Size.of(known_size(b[:n])): n for n in range(1, len(b) + 1)}
@@ -429,13 +435,13 @@ def _common_runs(
 
 
 def without_units(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """The dims that are not of size 1."""
+    """Return the dims that are not of size 1."""
     return tuple(dim for dim in shape if dim != 1)
 
 
 def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:
-    """The piece that an index is of a dim: it must be one variable, and the dim as long as what is
-    cut."""
+    """Return the piece of a dim that an index covers, if it is a single variable and the dim is as
+    long as the extent that is cut; None otherwise."""
     if index.const or len(index.terms) != 1 or index.terms[0][1] != 1:
         return None
     atom = index.terms[0][0]
@@ -444,7 +450,8 @@ def _piece(index: Index, extent: Extent, ranges: Box) -> Piece | None:
 
 
 def _side(index: Index, ranges: Box) -> Piece | None:
-    """Where all values of an index surely are, counted from the row that a register tells."""
+    """Return where all values of an index certainly are, relative to the row of a split register;
+    None if unknown."""
     match index:
         case Size(terms=((Dynamic(Apply("minimum", (_, Position(bound)))), 1),), const=0):
             split = _split(bound)
@@ -457,8 +464,8 @@ def _side(index: Index, ranges: Box) -> Piece | None:
 
 
 def lies_before(read: Access, operator: Operator) -> bool:
-    """Is what an access reads surely apart from what an operator writes, since it lies before the
-    row of a register, and the other from there on?"""
+    """Return True if an access certainly reads only below the row of a split register while the
+    operator writes only from that row on."""
     out = operator.out
     if read.buffer != out.buffer or read.shape != out.shape:
         return False
@@ -472,14 +479,14 @@ def lies_before(read: Access, operator: Operator) -> bool:
 
 
 def lies_before_split(read: Access) -> bool:
-    """Is what an access reads surely before the row that a register tells?"""
+    """Return True if an access certainly reads only below the row of a split register."""
     unknown = (None,) * (1 + max((v for i in read.index for v in i.vars()), default=-1))
     sides = (_side(index, unknown) for index in read.index)
     return any(side is not None and side.last == 0 for side in sides)
 
 
 def _split(index: Index) -> Reg | None:
-    """The register of an index that tells where accesses are apart."""
+    """Return the split register in an index, or None if it has none."""
     for atom, factor in index.terms:
         if isinstance(atom, Reg) and is_split(atom) and factor == 1:
             return atom
@@ -489,8 +496,9 @@ def _split(index: Index) -> Reg | None:
 def index_range(
     index: Index, ranges: Box, registers: Mapping[Reg, Interval] = NOTHING
 ) -> Interval | None:
-    """The smallest value and the largest one + 1. None when the index depends on memory, or on a
-    register without an entry in `registers`."""
+    """Return the smallest value and the largest + 1. None if a quantity in the index has no known
+    range: memory, a symbol, a variable of unknown range, or a register that is not in
+    `registers`."""
     low = high = index.const
     for atom, coefficient in index.terms:
         match atom:
@@ -525,7 +533,8 @@ def _remainder_range(interval: Interval | None, divisor: int) -> Interval:
 
 
 def merged(regions: Iterable[Region]) -> tuple[Region, ...]:
-    """The regions without those that lie inside another of the same kind; neighbours become one."""
+    """Return the regions without those contained in another of the same kind, with adjacent ones
+    joined."""
     kept: dict[tuple[Buffer, tuple[Extent, ...], bool], list[Region]] = {}
     for region in regions:
         group = kept.setdefault((region.buffer, region.shape, region.write), [])
@@ -534,7 +543,8 @@ def merged(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 
 def _add(group: list[Region], region: Region) -> None:
-    """Adds to a group of one buffer, shape and kind; joins as long as something joins."""
+    """Add a region to a group of one buffer, shape and access, joining regions until none can be
+    joined."""
     while True:
         for position, other in enumerate(group):
             joined = _join(other, region)
@@ -548,7 +558,7 @@ def _add(group: list[Region], region: Region) -> None:
 
 
 def _join(a: Region, b: Region) -> Region | None:
-    """The two as one box, where that is exact."""
+    """Return the union of two regions as one box, or None if it is not exactly a box."""
     if covers(a, b):
         return a
     if covers(b, a):
@@ -568,7 +578,7 @@ def _join(a: Region, b: Region) -> Region | None:
 
 
 def _part(like: Interval | Piece, first: int, last: int, extent: Extent) -> Part:
-    """A part of the same kind; None where it is the whole dim."""
+    """Return an interval or piece like `like` with other limits; None if it is the whole dim."""
     if isinstance(like, Piece):
         piece = Piece(like.dim, first, last)
         return None if piece.is_whole else piece
@@ -576,7 +586,7 @@ def _part(like: Interval | Piece, first: int, last: int, extent: Extent) -> Part
 
 
 def _blocks(tiles: tuple[int, ...], first: int, last: int) -> Iterator[tuple[Interval, ...]]:
-    """Boxes of tiles that together are the row-major numbers first .. last - 1."""
+    """Yield boxes of tiles that together are the row-major numbers first .. last - 1."""
     if not tiles:
         if first < last:
             yield ()
@@ -598,7 +608,8 @@ def _blocks(tiles: tuple[int, ...], first: int, last: int) -> Iterator[tuple[Int
 
 
 def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
-    """Both boxes over the same dims; None when the shapes do not nest."""
+    """Return both boxes over the dims that both shapes can be cut into, or else over the leading
+    dims that they share; None if there are none."""
     if a.shape == b.shape:
         return a.box, b.box
     extents = refined_strides(a.shape, b.shape)
@@ -610,8 +621,8 @@ def _common_boxes(a: Region, b: Region) -> tuple[Box, Box] | None:
 
 @lru_cache(maxsize=4096)
 def same_dims(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> int:
-    """How many of the first dims two shapes of one buffer have in common: an element has the same
-    place in these, where what lies behind them is equally large."""
+    """Return the number of leading dims that two shapes of one buffer share: an element has the
+    same position in these. 0 if the remaining dims differ in size."""
     same = 0
     while same < min(len(a), len(b)) and a[same] == b[same]:
         same += 1
@@ -622,7 +633,8 @@ def same_dims(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> int:
 
 @lru_cache(maxsize=4096)
 def refined_strides(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, ...] | None:
-    """Strides of dims that both shapes can be cut into, largest first; None if there are none."""
+    """Return the strides of dims that both shapes can be cut into, largest first; None if there
+    are none."""
     if not has_fixed_strides(a) or not has_fixed_strides(b):
         return None
     strides = tuple(sorted({1, *row_major(a), *row_major(b)}, reverse=True))
@@ -632,7 +644,8 @@ def refined_strides(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[int, 
 
 
 def refine(region: Region, strides: tuple[int, ...]) -> Box:
-    """The box over dims of the given strides (the shape's are among them), not smaller."""
+    """Return a box over dims of the given strides (the shape's are among them) that contains the
+    region."""
     pieces: dict[int, Interval | None] = dict.fromkeys(strides, (0, 1))
     for interval, extent, stride in zip(
         region.box, region.shape, row_major(region.shape), strict=True

@@ -1,4 +1,4 @@
-"""How often the nodes of a control tree run in one call."""
+"""Numbers of executions of the nodes of a control tree in one call, and estimated times."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from stretto.ir.sizes import Symbol, usual_value
 L = TypeVar("L")
 
 BY_VALUE = "by value"
-"""Stands for a number that is known only when the program runs."""
+"""The text for a number of executions that is known only when the program runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How often something runs in one call; `exact` False: at most that; None: known only then."""
+    """Number of executions in one call. `exact` False: an upper bound. None: decided by data at
+    run time."""
 
     count: int | None = 1
     exact: bool = True
@@ -57,24 +58,24 @@ NEVER = Runs(0)
 
 
 def inside(node: Node[L], runs: Runs) -> Runs:
-    """How often the nodes directly below a node run that runs so often itself."""
+    """Return the runs of the nodes directly below a node, given its own."""
     return Runs(runs.count, False) if isinstance(node, If) else runs.times(iterations(node))
 
 
 def walk_runs(node: Node[L], runs: Runs) -> Iterator[tuple[Node[L], Runs]]:
-    """A node that runs so often, and everything below it, in order."""
+    """Yield a node with its runs and everything below it with theirs, in execution order."""
     yield node, runs
     for child in children(node):
         yield from walk_runs(child, inside(node, runs))
 
 
 def called(node: Node[L]) -> set[str]:
-    """The functions that a node calls itself."""
+    """Return the functions that a node calls directly."""
     return {item.function for item in walk(node) if isinstance(item, Call)}
 
 
 def called_outside(node: Node[L]) -> set[str]:
-    """The functions that a node calls, but for those that its parallel loops call."""
+    """Return the functions that a node calls directly, except in its parallel loops."""
     if is_parallel(node):
         return set()
     if isinstance(node, Call):
@@ -83,7 +84,8 @@ def called_outside(node: Node[L]) -> set[str]:
 
 
 def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
-    """The functions that a call of `name` can come to; itself among them if it is recursive."""
+    """Return the functions that a call of `name` can reach, including `name` itself if it is
+    recursive."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -94,7 +96,7 @@ def reached(name: str, callees: Mapping[str, set[str]]) -> set[str]:
 
 
 def apart_functions(tree: Tree[L]) -> frozenset[str]:
-    """Functions that iterations of parallel loops come to: each unit runs them by itself."""
+    """Return the functions reachable from parallel loops: each unit runs them by itself."""
     callees = {function.name: called(function.body) for function in tree.functions}
     nodes = (node for function in tree.functions for node in walk(function.body))
     names = {name for node in nodes if is_parallel(node) for name in called(node)}
@@ -102,13 +104,13 @@ def apart_functions(tree: Tree[L]) -> frozenset[str]:
 
 
 def recursive_functions(tree: Tree[L]) -> set[str]:
-    """Functions that can have several activations at a time."""
+    """Return the functions that can have several activations at a time."""
     callees = {function.name: called(function.body) for function in tree.functions}
     return {name for name in callees if name in reached(name, callees)}
 
 
 def function_runs(tree: Tree[L]) -> dict[str, Runs]:
-    """How often each function runs in one call; what recursion reaches is known only then."""
+    """Return the runs of each function in one call; those of recursive functions are unknown."""
     recursive = recursive_functions(tree)
     found = {function.name: NEVER for function in tree.functions}
 
@@ -126,7 +128,7 @@ def function_runs(tree: Tree[L]) -> dict[str, Runs]:
 
 
 def tree_runs(tree: Tree[L]) -> Iterator[tuple[Node[L], Runs]]:
-    """Every node of every function, with how often it runs in one call."""
+    """Yield every node of every function with its runs in one call."""
     runs = function_runs(tree)
     for function in tree.functions:
         yield from walk_runs(function.body, runs[function.name])
@@ -141,14 +143,14 @@ def tree_seconds(
     costs: CostModel,
     units: int = 1,
 ) -> float:
-    """Seconds of one run of `main`, the longer arm of every branch taken. Iterations of parallel
-    loops are shared out to the units."""
+    """Return the seconds of one run of `main`, with the longer arm of every branch taken.
+    Iterations of parallel loops are divided among the units."""
     bodies = {function.name: function.body for function in functions}
     return Estimator(bodies, leaf, costs, units).function("main")
 
 
 class Estimator(Generic[L]):
-    """Seconds of the functions and nodes of one tree, whose bodies are given by name."""
+    """Estimates the seconds of functions and nodes of one tree, whose bodies are given by name."""
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Estimator(Generic[L]):
         return self._known[name]
 
     def node(self, node: Node[L]) -> float:
-        """Seconds of one run of a node."""
+        """Return the seconds of one run of a node."""
         match node:
             case Leaf(body):
                 return self._leaf(body)
@@ -197,7 +199,8 @@ class Estimator(Generic[L]):
                 return times * sum(self.node(child) for child in children(node))
 
     def _usual_trips(self, node: Node[L]) -> int:
-        """The trips of a loop over a size of the call; what is assumed of others."""
+        """Return the usual trip count of a loop over a size of the call, or else the default
+        assumption."""
         match node:
             case For(start=Const(value=int(start)), stop=Position(index=stop), step=step) if all(
                 isinstance(atom, Symbol) for atom, _ in stop.terms
@@ -208,7 +211,8 @@ class Estimator(Generic[L]):
 
 
 def _calls(node: Node[L], name: str) -> int:
-    """How many calls of a function one run of a node comes to at most, each loop run twice."""
+    """Return the maximum number of calls of a function in one run of a node, counting two
+    iterations per loop."""
     match node:
         case Leaf():
             return 0

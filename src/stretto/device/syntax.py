@@ -1,7 +1,7 @@
-"""The text of everything that the forms of a program are made of, record by record.
+"""The text patterns of all records that occur in the forms of a program.
 
-`text.py` prints and reads whole forms. A kind of record that is added here is printed and read by
-its pattern alone; a kind of control node is one more case of `tree_node`.
+`text.py` prints and parses whole forms. A new kind of record needs only a pattern here;
+a new kind of control node is one more case of `tree_node`.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ SCHEDULE = record(
 
 
 def tree_node(leaf: Syntax[L]) -> Syntax[Node[L]]:
-    """A node of a tree with leaves of that syntax."""
+    """Return the syntax of a tree node, given that of leaves."""
     node: Syntax[Any] = later(lambda: found)
     found: Syntax[Node[L]] = choice(
         {
@@ -279,7 +279,8 @@ FRAME = pair(
 # ---- plans -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LaunchText:
-    """A launch by what it takes of the whole program: its frame, kernels and functions by name."""
+    """A launch by the names of the frame, kernels and functions that it takes from the whole
+    program."""
 
     frame: str
     kernels: tuple[str, ...]
@@ -317,7 +318,7 @@ HOST_FUNCTION = pair(
     tree_function(ACTION),
 )
 
-# ---- what all forms have ---------------------------------------------------------------------
+# ---- the interface of all forms --------------------------------------------------------------
 LOCATION = record(
     SourceLocation,
     "{file} {line}[ column {column}][ to {end_column}][ in {function}][ module {module}]",

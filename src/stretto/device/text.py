@@ -1,11 +1,11 @@
-"""The text of a program in each of its forms, which is read back exactly.
+"""The text of a program in each of its forms, which is parsed back exactly.
 
     print_form(form)                    parse_form(text, constants) == form
     print_program(device_program)       parse_program(text) == device_program
 
-The first word says which form it is: `operators`, `kernels`, `program` or `plan`. Not in the text
-are the tensors of constants, which are given to `parse_form` by name, and exceptions of the user's
-own, of which the class and the message remain.
+The first word is the form: `operators`, `kernels`, `program` or `plan`. The text omits
+the tensors of constants, which are passed to `parse_form` by name. Of exceptions that
+the user defined it has only the class and the message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NO_INTERFACE = ProgramInterface((), ())
 
 
 def print_form(form: Form) -> str:
-    """A program in any of its forms as text."""
+    """Return the text of a program in any of its forms."""
     return _print(FORM, form)
 
 
@@ -64,11 +64,11 @@ def parse_form(
     constants: Mapping[str, Tensor] | None = None,
     templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES,
 ) -> Form:
-    """The program that the text says.
+    """Parse the text of a program.
 
-    constants: tensors by the names of their buffers. Without them a program can be looked at and
-    compiled, but not run. templates: those of the machine that the program is for, by name.
-    Raises ScheduleError for a mistake in the text.
+    constants: tensors by the names of their buffers. Without them a program can be
+    inspected and compiled, but not run. templates: those of the machine that the program is
+    for, by name. Raises ScheduleError for a mistake in the text.
     """
     form = _parse(FORM, text, templates)
     given = constants or {}
@@ -77,20 +77,20 @@ def parse_form(
 
 
 def form_constants(form: Form) -> dict[str, Tensor]:
-    """The tensors of a program's constants, as `parse_form` takes them."""
+    """Return the tensors of a program's constants by buffer name, as `parse_form` takes them."""
     tensors = form.interface.constants
     return {b.name: tensors[b.slot] for b in _constants(form) if b.slot in tensors}
 
 
 def print_program(program: DeviceProgram) -> str:
-    """A scheduled program without its interface."""
+    """Return the text of a scheduled program without its interface."""
     return _print(SCHEDULED, Scheduled(program, NO_INTERFACE))
 
 
 def parse_program(
     text: str, templates: Mapping[str, type[Template]] = PLAIN_TEMPLATES
 ) -> DeviceProgram:
-    """The scheduled program that the text says. Raises ScheduleError for a mistake in the text."""
+    """Parse the text of a scheduled program. Raise ScheduleError for a mistake in the text."""
     return _parse(SCHEDULED, text, templates).program
 
 
@@ -147,7 +147,8 @@ SELECTED = record(
 # ---- scheduled programs and plans ------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _ProgramText:
-    """hosts: the functions that the host executes, each with its words."""
+    """A program or plan as it is printed. hosts: the functions that the host executes, each with
+    its words."""
 
     units: int
     interface: ProgramInterface
@@ -210,7 +211,8 @@ def _action_text(program: DeviceProgram, action: Action) -> ActionText:
 
 
 def _action(program: DeviceProgram, text: ActionText) -> Action:
-    """A launch or library call with what it names of its program. Raises KeyError for more."""
+    """Resolve the names in a launch or library call. Raise KeyError for a name that the program
+    lacks."""
     kernels = {kernel.name: kernel for kernel in program.kernels}
     if isinstance(text, LibraryText):
         call = kernels[text.kernel].call

@@ -1,10 +1,10 @@
 """The control tree: sequences, loops, branches and calls around straight-line leaves.
 
-The same node classes carry leaves of operators (after lowering), of kernels (after fusion) and of
-per-unit schedules (a DeviceProgram). Control is decided by registers, which every unit computes for
-itself, so every unit takes the same way. Registers are assigned by `Let`; loops carry tensors in
-*rotating* buffers: the body reads the first of each pair and writes the second, and at the end of
-an iteration the two trade places.
+The same node classes carry leaves of operators (after lowering), of kernels (after
+fusion) and of per-unit schedules (a DeviceProgram). Control is decided by registers,
+which every unit computes for itself, so all units take the same path. Registers are
+assigned by `Let`. Loops carry tensors in *rotating* buffers: the body reads the first
+of each pair and writes the second, and the two are swapped at the end of an iteration.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ L = TypeVar("L")
 M = TypeVar("M")
 
 Rotation = tuple[tuple[Buffer, Buffer], ...]
-"""Pairs of buffers that trade places at the end of an iteration."""
+"""Pairs of buffers that are swapped at the end of an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """reg = value, on every unit. Loads in `value` read memory."""
+    """The assignment reg = value, on every unit. Loads in `value` read memory."""
 
     reg: Reg
     value: Expr
@@ -36,7 +36,7 @@ class Let:
 
 
 class CheckCode(StrEnum):
-    """What a run is stopped for."""
+    """The reason why a check stops the run."""
 
     LIST_FULL = "list_full"
     INDEX = "index"
@@ -45,10 +45,10 @@ class CheckCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Stops the run with `code` and the value of `detail` unless `condition` holds (same on every
-    unit).
+    """Stop the run with `code` and the value of `detail` unless `condition` holds (equal on
+    every unit).
 
-    subject: the slot of the list that is full, or the number of the failure that is raised
+    subject: the slot of the list that is full, or the number of the failure to raise
     (`ProgramInterface.stops`).
     """
 
@@ -74,14 +74,17 @@ class Seq(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class For(Generic[L]):
-    """index = start, start + step, ... as Python's range. `index` is assigned before each
-    iteration. independent: "updated" buffers of which no iteration accesses what another writes,
-    and local ones that one iteration alone accesses.
+    """A loop with index = start, start + step, ... as Python's range, assigned before each
+    iteration.
 
-    parallel: iterations run on units of their own. Of n units, unit u runs all tasks of iterations
-    u, u + n, u + 2n, ... by itself, without waits. Local buffers that only the loop accesses are
-    *private*: each unit has its own copy (`Placement.copies`). Of all other memory that the loop
-    writes, an iteration accesses the rows with its index alone.
+    independent: "updated" buffers of which no iteration accesses an element that another
+    one writes, and local buffers that only one iteration accesses. Data decide that, so it
+    is not verified.
+
+    parallel: iterations are divided among the units. Of n units, unit u runs all tasks of
+    iterations u, u + n, u + 2n, ... by itself, without waits. Local buffers that only the
+    loop accesses are *private*: each unit has its own copy (`Placement.copies`). Of all
+    other memory that the loop writes, an iteration accesses only the rows at its index.
     """
 
     index: Reg
@@ -96,7 +99,7 @@ class For(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class While(Generic[L]):
-    """Runs `head`, tests the register `condition`, runs `body`, rotates, and again."""
+    """A loop: run `head`, test the register `condition`, run `body`, rotate, and repeat."""
 
     head: Node[L]
     condition: Reg
@@ -108,13 +111,13 @@ class Branching(StrEnum):
     """How a plan executes a branch. In all other forms branches are conditional."""
 
     CONDITIONAL = "conditional"
-    """One arm is begun when the condition is known."""
+    """The taken arm starts once the condition is known."""
     PREDICATED = "predicated"
     """The launches of both arms are enqueued like those around them; those of the arm that is not
     taken return at once."""
     UNLIKELY_THEN = "unlikely_then"
-    """The first arm is hardly ever taken: a captured graph does without it, and the host executes
-    it, and the rest behind it."""
+    """The first arm is rarely taken: a captured graph omits it, and the host executes it and
+    everything after it."""
     UNLIKELY_ELSE = "unlikely_else"
     """The same for the second arm."""
 
@@ -129,18 +132,18 @@ class If(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[L]):
-    """Runs a function in a new frame: registers by value, tensors by address, register results
-    assigned.
+    """A call of a function in a new frame: registers are passed by value, tensors by address,
+    and register results are assigned.
 
-    `tensors` binds each "param" buffer of the callee to the memory from `Access` on (arguments and
-    the places of results alike).
+    `tensors` binds each "param" buffer of the callee to the memory that starts at an
+    `Access`, for arguments and for destinations of results.
     """
 
     function: str
     registers: tuple[tuple[Reg, Expr], ...]
     tensors: tuple[tuple[Buffer, Access], ...]
     results: tuple[tuple[Reg, Reg], ...] = ()
-    """(register of the caller, register of the callee) pairs."""
+    """Pairs (register of the caller, register of the callee)."""
 
 
 Loop = For[L] | While[L]
@@ -149,7 +152,8 @@ Node = Leaf[L] | Seq[L] | For[L] | While[L] | If[L] | Call[L]
 
 @dataclass(frozen=True, slots=True)
 class TreeFunction(Generic[L]):
-    """params: registers by value. tensors: "param" buffers. results: registers handed back.
+    """A function of a tree. params: registers by value. tensors: "param" buffers. results:
+    registers returned.
 
     `locals` are the buffers of a frame; `written` the params that the function writes.
     """
@@ -184,7 +188,7 @@ class Tree(Generic[L]):
 
 
 def children(node: Node[L]) -> tuple[Node[L], ...]:
-    """The nodes below a node, in the order of the run."""
+    """Return the nodes directly below a node, in execution order."""
     match node:
         case Leaf() | Call():
             return ()
@@ -199,7 +203,7 @@ def children(node: Node[L]) -> tuple[Node[L], ...]:
 
 
 def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
-    """An inner node with other nodes below it."""
+    """Return an inner node with its child nodes replaced."""
     match node:
         case Seq():
             return Seq(tuple(parts))
@@ -214,7 +218,7 @@ def rebuilt(node: Node[L], parts: Sequence[Node[M]]) -> Node[M]:
 
 
 def joined(nodes: Sequence[Node[L]]) -> Node[L]:
-    """The nodes in order, inner sequences dissolved."""
+    """Return the nodes in order as one node, with inner sequences flattened."""
     flat: list[Node[L]] = []
     for node in nodes:
         flat.extend(node.children if isinstance(node, Seq) else (node,))
@@ -222,12 +226,12 @@ def joined(nodes: Sequence[Node[L]]) -> Node[L]:
 
 
 def map_leaves(node: Node[L], change: Callable[[L], M]) -> Node[M]:
-    """The same tree with every leaf replaced."""
+    """Return the tree with every leaf body replaced by `change` of it."""
     return grow_leaves(node, lambda body: Leaf(change(body)))
 
 
 def grow_leaves(node: Node[L], change: Callable[[L], Node[M]]) -> Node[M]:
-    """The same tree with a node in place of every leaf."""
+    """Return the tree with every leaf replaced by a node."""
     match node:
         case Leaf(body):
             return change(body)
@@ -238,22 +242,23 @@ def grow_leaves(node: Node[L], change: Callable[[L], Node[M]]) -> Node[M]:
 
 
 def rotation(node: Node[L]) -> Rotation:
-    """The buffers that trade places at the end of an iteration of the node."""
+    """Return the buffer pairs that the node, if it is a loop, swaps after each iteration."""
     return node.rotate if isinstance(node, For | While) else ()
 
 
 def rotating(node: Node[L]) -> set[Buffer]:
-    """The buffers that trade places somewhere in a node."""
+    """Return all buffers that are swapped by loops in a node."""
     return {buffer for item in walk(node) for pair in rotation(item) for buffer in pair}
 
 
 def swaps(pairs: Rotation) -> dict[str, Buffer]:
-    """For each name the buffer that has its place in the next iteration."""
+    """Map each name of a rotation to the buffer that takes its place in the next iteration."""
     return {a.name: b for pair in pairs for a, b in (pair, pair[::-1])}
 
 
 def inputs(node: Node[L]) -> tuple[Expr, ...]:
-    """The expressions that a control node itself evaluates, without what is below it."""
+    """Return the expressions that a control node itself evaluates, excluding those of nodes below
+    it."""
     match node:
         case For(start=start, stop=stop):
             return start, stop
@@ -267,12 +272,12 @@ def inputs(node: Node[L]) -> tuple[Expr, ...]:
 
 
 def reads(node: Node[L]) -> frozenset[Reg]:
-    """The registers that a control node itself reads, without what is below it."""
+    """Return the registers that a control node itself reads, excluding nodes below it."""
     return frozenset(register for value in inputs(node) for register in expr_regs(value))
 
 
 def assigns(node: Node[L]) -> tuple[Reg, ...]:
-    """The registers that a control node itself assigns, without what is below it."""
+    """Return the registers that a control node itself assigns, excluding nodes below it."""
     match node:
         case For(index=index):
             return (index,)
@@ -285,7 +290,8 @@ def assigns(node: Node[L]) -> tuple[Reg, ...]:
 def with_inputs(
     node: Node[L], change: Callable[[Expr], Expr], place: Callable[[Access], Access]
 ) -> Node[L]:
-    """A control node with other expressions, and with other places bound to tensors."""
+    """Return a control node with its expressions mapped by `change` and its tensor arguments by
+    `place`."""
     match node:
         case For(start=start, stop=stop):
             return replace(node, start=change(start), stop=change(stop))
@@ -300,14 +306,15 @@ def with_inputs(
 
 
 def walk(node: Node[L]) -> Iterator[Node[L]]:
-    """The node and everything below it, in order."""
+    """Yield the node and everything below it, in execution order."""
     yield node
     for child in children(node):
         yield from walk(child)
 
 
 def iterations(node: Node[L]) -> int | None:
-    """How often what is below a node runs each time; None where values decide."""
+    """Return the number of times that the nodes below a node run per execution of it; None if data
+    decide it."""
     match node:
         case For():
             return trip_count(node)
@@ -318,7 +325,7 @@ def iterations(node: Node[L]) -> int | None:
 
 
 def is_parallel(node: Node[L]) -> TypeGuard[For[L]]:
-    """Whether iterations of the node run on units of their own."""
+    """Return True if iterations of the node are divided among the units."""
     return isinstance(node, For) and node.parallel
 
 
@@ -327,12 +334,12 @@ def is_loop(node: Node[L]) -> TypeGuard[Loop[L]]:
 
 
 def is_predicated(node: Node[L]) -> TypeGuard[If[L]]:
-    """Whether the node is a branch whose arms are both enqueued."""
+    """Return True if the node is a branch whose arms are both enqueued."""
     return isinstance(node, If) and node.branching is Branching.PREDICATED
 
 
 def title(node: Node[L]) -> str:
-    """What a control node is called in tables and messages."""
+    """Return the name of a control node for tables and messages."""
     match node:
         case For(index=index):
             return f"for {index.name}"
@@ -347,7 +354,7 @@ def title(node: Node[L]) -> str:
 
 
 def trip_count(node: For[L]) -> int | None:
-    """How many iterations a loop has, where its bounds are numbers."""
+    """Return the number of iterations of a loop, or None unless its bounds are constants."""
     start, stop = constant(node.start), constant(node.stop)
     return None if start is None or stop is None else len(range(start, stop, node.step))
 

@@ -1,11 +1,12 @@
-"""Kernels of users: what is declared of them, and which are known.
+"""Kernels of users: their declarations and the registry.
 
-A user kernel computes a box of the result of an operator of torch. In the device language it is an
-operator that combines by `Combine.KERNEL`: the loads of its value are the declared regions, so what
-tasks read, where they wait and whether they race is found as for every other operator. What it
-computes is known to its source alone.
+A user kernel computes a box of the result of an operator of torch. In the device
+language it is an operator that combines by `Combine.KERNEL`: the loads of its value are
+the declared regions, so the reads, waits and races of its tasks are found as for every
+other operator. Only its source defines what it computes.
 
-(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of it.)
+(Rammer, section 3.1, takes a legacy kernel as one rTask; here its regions make tasks of
+it.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stretto.device.operator import Combine, Operator
 from stretto.errors import SourceLocation
 
 PREFIX = "kernel."
-"""What the names of the functions begin with that stand for user kernels in expressions."""
+"""Prefix of the function names that represent user kernels in expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,14 @@ class Linear:
 
     @property
     def name(self) -> str | None:
-        """The index that this is, if it is nothing more."""
+        """The index's name if the expression is a plain index, else None."""
         plain = len(self.terms) == 1 and self.terms[0][1] == 1 and not self.const
         return self.terms[0][0] if plain else None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`length` values of a dim from `start` on; the whole dim where `start` is None."""
+    """`length` values of a dim from `start` on; the whole dim if `start` is None."""
 
     start: Linear | None
     length: int = 1
@@ -48,9 +49,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of a tensor that an element of the result depends on, or is.
+    """The part of a tensor that an element of the result depends on, or that a task computes.
 
-    leads: further dims stand before `parts`, the same for all tensors that have them.
+    leads: `parts` are preceded by further dims, equal for all tensors that have them.
     """
 
     tensor: str
@@ -60,8 +61,9 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TritonPart:
-    """A definition of a module: a function, a constant or an import. name: what it defines. text: a
-    function begins with one line of decorators. location: of the user's `def`."""
+    """A definition in a module: a function, a constant or an import. name: the defined name. text:
+    its source; that of a function begins with one line of decorators. location: that of the
+    user's `def`."""
 
     name: str
     text: str
@@ -70,9 +72,9 @@ class TritonPart:
 
 @dataclass(frozen=True, slots=True)
 class TritonCode:
-    """A Triton function of the user and all that it refers to, under names that no other part of a
-    module has. entry: the name of the function. parts: definitions, each before its uses. known:
-    the numbers that are compiled into it."""
+    """A Triton function of the user and everything that it refers to, under names that no other
+    part of a module uses. entry: the name of the function. parts: definitions, each before its
+    uses. known: the numbers that are compiled into it."""
 
     entry: str
     parts: tuple[TritonPart, ...]
@@ -83,10 +85,11 @@ class TritonCode:
 class UserKernel:
     """A kernel for the operator `target` of torch.
 
-    reads, write: the regions. numbers: the parameters that are no tensors, with their dtypes in
-    C++. operations, nbytes: the cost of one element of the result. dtypes: those that floating
-    tensors may have. multiples: of the indices that are cut, what tiles are multiples of.
-    cpp, triton: the sources. location: where the one in C++ begins.
+    reads, write: the regions. numbers: the parameters that are not tensors, with their C++
+    types. operations, nbytes: the cost of one element of the result. dtypes: those that
+    floating tensors may have. multiples: for indices that are cut into tiles, numbers that
+    the tiles must be multiples of. cpp, triton: the sources. location: where the C++ source
+    begins.
     """
 
     target: str
@@ -103,34 +106,36 @@ class UserKernel:
 
     @property
     def name(self) -> str:
-        """As torch has it: `library::operator`, with the overload where it is not the default."""
+        """The operator's name in torch's notation: `library::operator`, with the overload unless
+        it is the default."""
         library, operator, overload = self.target.split(".")
         return f"{library}::{operator}" + ("" if overload == "default" else f".{overload}")
 
     @property
     def entry(self) -> str:
-        """The function of the sources that is called."""
+        """The name of the function in the sources that is called."""
         return self.target.split(".")[1]
 
     @property
     def languages(self) -> frozenset[str]:
-        """What it has a source in."""
+        """The languages of its sources: "cpp", "triton"."""
         found = {"cpp": self.cpp, "triton": self.triton}
         return frozenset(name for name, source in found.items() if source is not None)
 
     @property
     def digest(self) -> str:
-        """Of all that is declared, the sources among it, wherever they stand."""
+        """A hash of the declaration and the sources, independent of their locations."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
     @property
     def function(self) -> str:
-        """What stands for it in expressions."""
+        """The function name that represents the kernel in expressions."""
         return f"{PREFIX}{self.target.removesuffix('.default')}.{self.digest}"
 
     @property
     def arity(self) -> int:
-        """The tensors, the numbers, then the dims of the tensors behind the leading ones."""
+        """Number of arguments: the tensors, the numbers, then the dims of the tensors after the
+        leading ones."""
         return len(self.reads) + len(self.numbers) + sum(len(read.parts) for read in self.reads)
 
 
@@ -139,7 +144,8 @@ _BY_FUNCTION: dict[str, UserKernel] = {}
 
 
 def register(kernel: UserKernel) -> None:
-    """The kernel of its operator from now on. Programs that are compiled keep theirs."""
+    """Make this the kernel of its operator. Programs that are already compiled retain the earlier
+    one."""
     _BY_TARGET[kernel.target] = _BY_FUNCTION[kernel.function] = kernel
     FUNCTIONS[kernel.function] = ScalarFunction(
         kernel.function, kernel.arity, Result.CHOSEN, None, is_expensive=True
@@ -147,13 +153,13 @@ def register(kernel: UserKernel) -> None:
 
 
 def kernel_for(target: str) -> UserKernel | None:
-    """The kernel of an operator, if it has one."""
+    """Return the kernel registered for an operator of torch, or None."""
     return _BY_TARGET.get(target)
 
 
 def kernel_of(operator: Operator) -> UserKernel:
-    """What an operator that combines by KERNEL calls. Raises ValueError where nothing has been
-    registered that it names."""
+    """Return the user kernel that a KERNEL operator calls. Raise ValueError if the operator is of
+    another kind or its kernel is not registered."""
     value = operator.value
     if operator.combine is not Combine.KERNEL or not isinstance(value, Apply):
         raise ValueError("the operator calls no kernel of a user")
@@ -164,8 +170,8 @@ def kernel_of(operator: Operator) -> UserKernel:
 
 
 def whole_dims(operator: Operator) -> frozenset[int]:
-    """The dims of an operator that each task computes as a whole: what a kernel of a user has no
-    index for. Raises as `kernel_of`."""
+    """Return the dims that each task must compute as a whole, because the user's kernel has no
+    index for them; none for other operators. Raises as `kernel_of`."""
     if operator.combine is not Combine.KERNEL:
         return frozenset()
     parts = kernel_of(operator).write.parts
@@ -174,8 +180,8 @@ def whole_dims(operator: Operator) -> frozenset[int]:
 
 
 def index_multiples(operator: Operator) -> dict[int, int]:
-    """What tiles of the dims of an operator are multiples of, where it calls a kernel of a user
-    that asks for some. Raises as `kernel_of`."""
+    """Return the number that tiles must be a multiple of, for each dim for which the user's kernel
+    requires one. Raises as `kernel_of`."""
     if operator.combine is not Combine.KERNEL:
         return {}
     kernel = kernel_of(operator)

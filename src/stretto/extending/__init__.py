@@ -1,1 +1,2 @@
-"""Kernels of users: how they are declared (`declare`, `regions`), and checked (`check`)."""
+"""Kernels of users: their declaration (`declare`), Triton sources (`triton_source`) and check
+(`check`)."""

@@ -1,4 +1,5 @@
-"""Runs a kernel by itself, between guards, to see whether it keeps to its regions."""
+"""`stretto.kernel.check`: runs single tasks of a user kernel on guarded tensors to test its
+regions."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ from stretto.ops.infer import resolve
 from stretto.options import Options
 from stretto.runtime.compiler import compile_shared
 
-# ---- Single tasks of a kernel, on tensors between guards: what its check runs.
+# ---- Guarded tensors, on which the check runs single tasks of a kernel.
 
 
 GUARD = 64
-"""Elements before and behind each tensor, which belong to nobody."""
+"""Number of guard elements before and after each tensor, which a kernel must not touch."""
 
 Box = tuple[tuple[int, int], ...]
 """The range of each index."""
@@ -43,14 +44,14 @@ class Tasks(Protocol):
     """The tasks of a kernel in one language, on tensors of certain sizes."""
 
     def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number], /) -> None:
-        """One task. held: the tensors in the order of the schema, then the result."""
+        """Run one task. held: the tensors in the order of the schema, then the result."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A tensor with guards around it: `result` is a view into `memory`; `before` is a copy of that
-    from before the call. Both are bits."""
+    """A tensor with guards around it: `result` is a view into `memory`; `before` is a copy of the
+    bits of `memory` from before the call."""
 
     memory: Tensor
     before: Tensor
@@ -61,16 +62,16 @@ class Guarded:
         return bits(self.memory)
 
     def around(self, inside: Tensor) -> Tensor:
-        """A mask of the memory."""
+        """Return a mask of the whole memory, given one of the tensor."""
         mask = torch.zeros(self.memory.numel(), dtype=torch.bool)
         mask[GUARD : GUARD + inside.numel()] = inside.reshape(-1)
         return mask
 
     def positions(self, mask: Tensor, like: Tensor) -> str:
-        """The first of some elements, for people."""
+        """Describe the place of the first element in a mask, for messages."""
         at = int(mask.nonzero()[0, 0]) - GUARD
         if at < 0 or at >= like.numel():
-            side = "before" if at < 0 else "behind"
+            side = "before" if at < 0 else "after"
             return f"{-at if at < 0 else at - like.numel() + 1} elements {side} the tensor"
         found: list[int] = []
         for size in reversed(like.shape):
@@ -87,7 +88,7 @@ def guarded(tensor: Tensor, known: Tensor, poison: int) -> Guarded:
 
 
 def _poison(count: int, dtype: torch.dtype, kind: int) -> Tensor:
-    """NaN of two kinds, or rubbish of two kinds."""
+    """Return a tensor filled with one of two values: NaN of either sign, or unlikely integers."""
     if dtype.is_floating_point:
         found = torch.full((count,), float("nan"), dtype=dtype)
         return -found if kind else found
@@ -104,7 +105,7 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.view(_BITS[tensor.element_size()])
 
 
-# ---- Runs single tasks of a kernel's C++, for its check.
+# ---- Single tasks of a kernel's C++.
 
 
 _NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
@@ -112,13 +113,13 @@ _NUMBER_TYPES = {"f64": "double", "i64": "int64_t", "bool": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class CppTasks:
-    """function: `(pointers, ranges and sizes and strides, numbers)` runs one task."""
+    """Tasks of C++. function: `(pointers, ranges and sizes and strides, numbers)` runs one task."""
 
     function: Any
 
     @staticmethod
     def of(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> CppTasks:
-        """Raises BuildError for C++ that does not compile."""
+        """Compile the tasks. Raise BuildError for C++ that does not compile."""
         return CppTasks(_compiled(kernel, tensors, wanted))
 
     def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
@@ -133,7 +134,7 @@ class CppTasks:
 
 
 def _compiled(kernel: UserKernel, tensors: Sequence[Tensor], wanted: Tensor) -> Any:
-    """A function `(pointers, ranges and sizes and strides, numbers)` that runs one task."""
+    """Return a function `(pointers, ranges and sizes and strides, numbers)` that runs one task."""
     indices = sum(part.start is not None for part in kernel.write.parts)
     spans = [f"stretto::Range{{n[{2 * k}], n[{2 * k + 1}]}}" for k in range(indices)]
     place, views = 2 * indices, list[str]()
@@ -164,18 +165,18 @@ extern "C" void task(void** p, const int64_t* n, const double* v) {{
     return function
 
 
-# ---- Runs single tasks of a kernel's Triton, for its check: the text is interpreted.
+# ---- Single tasks of a kernel's Triton, which is interpreted.
 
 
 @dataclass(slots=True)
 class TritonTasks:
-    """programs: a module that runs one task, by its text."""
+    """Tasks of Triton. programs: modules that run one task, by their text."""
 
     kernel: UserKernel
     programs: dict[str, InterpretedKernel] = field(default_factory=dict[str, InterpretedKernel])
 
     def run(self, held: Sequence[Guarded], box: Box, numbers: Sequence[Number]) -> None:
-        """Raises RunError for an access outside of a tensor, and whatever else Triton refuses."""
+        """Run one task. Raise RunError for an access outside a tensor, and any error of Triton."""
         source = self._source(held, box, numbers)
         if source.text not in self.programs:
             self.programs[source.text] = InterpretedKernel(source)
@@ -211,7 +212,7 @@ class TritonTasks:
 
 
 TILES = 3
-"""Each index is tried whole, in about so many parts, and value by value where there are few."""
+"""Each index is tried as a whole, in about this many parts, and value by value if there are few."""
 MOST_TASKS = 64
 
 
@@ -221,14 +222,16 @@ def check(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> None:
-    """Runs a kernel task by task on each of `calls`, arguments of its operator, in each language
-    that it has a source in, and compares with what torch computes. Triton is interpreted.
+    """Run a kernel task by task on each of `calls`, arguments of its operator, in each
+    language that it has a source in, and compare with torch's results. Triton is
+    interpreted.
 
-    All tensors lie between guards, and what a task's regions do not name is poison: NaN, or two
-    kinds of rubbish where there is no NaN. Raises RunError for a task that writes outside of its
-    region, leaves some of it unwritten, depends on what its regions do not name, or whose result
-    differs from the operator's by more than the tolerances of `torch.testing.assert_close`, and for
-    Triton that reads outside of a tensor; BuildError for C++ that does not compile. ValueError for
+    All tensors are between guards, and elements outside of a task's regions are poison:
+    each time one of two values, NaN of either sign or, for dtypes without NaN, unlikely
+    numbers. Raises RunError for a task that writes outside of its region, leaves some of it
+    unwritten, depends on elements outside of its regions, or whose result differs from the
+    operator's by more than the tolerances of `torch.testing.assert_close`, and for Triton
+    that reads outside of a tensor; BuildError for C++ that does not compile; ValueError for
     arguments that the kernel is not for.
     """
     for number, call in enumerate(calls):
@@ -240,7 +243,8 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One call: its tensors as the kernel sees them, at one place of the leading dims at a time."""
+    """One call: its tensors as the kernel sees them, at one position of the leading dims at a
+    time."""
 
     kernel: UserKernel
     label: str
@@ -260,7 +264,7 @@ class _Trial:
         return {start.name: size for start, size in named if start is not None and start.name}
 
     def tilings(self) -> Iterator[list[Box]]:
-        """Boxes that together are the whole result: one, a few, and many."""
+        """Yield lists of boxes that together are the whole result: one, a few, and many."""
         sizes, wanted = list(self.extents.values()), dict(self.kernel.multiples)
         multiples = [wanted.get(name, 1) for name in self.extents]
         for count in (1, TILES, max(1, *sizes, 1)):
@@ -275,7 +279,7 @@ class _Trial:
             yield list(product(*ranges))[:MOST_TASKS]
 
     def run(self, box: Box, rtol: float | None, atol: float | None) -> None:
-        """One task at the first and at the last place of the leading dims."""
+        """Run one task at the first and at the last position of the leading dims."""
         lead = self.wanted.shape[: self.leads]
         if 0 in self.wanted.shape:
             return
@@ -285,7 +289,7 @@ class _Trial:
             self._task(parts, self.wanted[place], box, place, rtol, atol)
 
     def _at(self, tensor: Tensor, region: Region, place: tuple[int, ...]) -> Tensor:
-        """A tensor at a place of the leading dims, as torch broadcasts."""
+        """Return a tensor at a position of the leading dims, broadcast as in torch."""
         own = tensor.dim() - len(region.parts)
         lead = place[len(place) - own :]
         return tensor[tuple(0 if tensor.shape[n] == 1 else at for n, at in enumerate(lead))]
@@ -322,8 +326,8 @@ class _Trial:
             poisoned = self._call(parts, declared, wanted, box, poison)
             if not bool(_same(poisoned.result, found.result)[inside].all()):
                 raise RunError(
-                    f"{what} reads what no region declares",
-                    remedy="declare all that an element of the result depends on",
+                    f"{what} reads elements that no region declares",
+                    remedy="declare all elements that an element of the result depends on",
                 )
         try:
             torch.testing.assert_close(
@@ -339,7 +343,8 @@ class _Trial:
     def _call(
         self, parts: list[Tensor], known: list[Tensor], wanted: Tensor, box: Box, poison: int
     ) -> Guarded:
-        """The result of the kernel. known: what of each tensor it may see."""
+        """Return the result of the kernel. known: masks of the elements that it may see; others
+        are poison."""
         held = [guarded(t, mask, poison) for t, mask in zip(parts, known, strict=True)]
         out = guarded(wanted, torch.zeros_like(wanted, dtype=torch.bool), poison)
         try:
@@ -355,8 +360,8 @@ def _same(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _mask(region: Region, tensor: Tensor, values: dict[str, tuple[int, int]]) -> Tensor:
-    """The elements of a tensor that a task's region names. Raises ValueError where there are none
-    of them in the tensor."""
+    """Return a mask of the elements that a task's region names. Raise ValueError if they exceed
+    the tensor."""
     mask = torch.ones(tensor.shape, dtype=torch.bool)
     for dim, part in enumerate(region.parts):
         size = tensor.shape[dim]
@@ -383,7 +388,7 @@ def _values(start: Linear, values: dict[str, tuple[int, int]]) -> Iterator[int]:
         yield start.const + sum(f * at for f, at in zip(factors, point, strict=True))
 
 
-# ---- the library ---------------------------------------------------------------------------------
+# ---- trials of a call ----------------------------------------------------------------------------
 
 
 def _trials(kernel: UserKernel, call: Sequence[Any], number: int) -> Iterator[_Trial]:

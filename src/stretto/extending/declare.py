@@ -1,4 +1,4 @@
-"""`stretto.kernel`: a tile function of the user for an operator of torch."""
+"""`stretto.kernel`: declaration of a user's tile function for an operator of torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stretto.extending.triton_source import read_triton
 from stretto.ir.types import DType
 from stretto.ops.infer import resolve
 
-# ---- Reads the regions of a kernel: `x[..., s, :], cos[s, :] -> [..., s, :]`.
+# ---- Parser of the regions of a kernel: `x[..., s, :], cos[s, :] -> [..., s, :]`.
 #
-# A dim of a tensor is an affine expression of indices (`i`, `2 * i + 1`), some values from one on
-# (`i : i + 3`), or `:`, the whole. `...` stands for any number of leading dims, which are the
+# A dim of a tensor is an affine expression of indices (`i`, `2 * i + 1`), a range of fixed length
+# (`i : i + 3`), or `:`, the whole. `...` represents any number of leading dims, which are the
 # same for all tensors that have them.
 
 
@@ -27,10 +27,11 @@ RESULT = "result"
 
 
 def parse_regions(text: str) -> tuple[tuple[Region, ...], Region]:
-    """The regions that are read, and the one that is written. Raises ValueError."""
+    """Return the regions that a kernel reads, and the one that it writes. Raise ValueError for
+    wrong text."""
     left, arrow, right = text.partition("->")
     if not arrow:
-        raise ValueError(f"regions are `what is read -> [what is written]`, and not {text!r}")
+        raise ValueError(f"regions have the form `x[i], ... -> [i]`, unlike {text!r}")
     reads = tuple(_region(node, left) for node in _items(left))
     write = _region(_expression(RESULT + right.strip(), right), right)
     _check_write(write, text)
@@ -76,18 +77,18 @@ def _is_ellipsis(node: ast.expr) -> bool:
 
 def _part(node: ast.expr) -> Part:
     if _is_ellipsis(node):
-        raise ValueError("`...` stands before all dims that are named")
+        raise ValueError("`...` must come before all dims that are named")
     if not isinstance(node, ast.Slice):
         return Part(_linear(node))
     if node.step is not None:
-        raise ValueError(f"a region has no step: {ast.unparse(node)}")
+        raise ValueError(f"a region must have no step: {ast.unparse(node)}")
     if node.lower is None and node.upper is None:
         return Part(None)
     if node.lower is None or node.upper is None:
         raise ValueError(f"name both ends of a region, or none: {ast.unparse(node)}")
     first, last = _linear(node.lower), _linear(node.upper)
     if first.terms != last.terms or last.const <= first.const:
-        raise ValueError(f"a region has a fixed number of values: {ast.unparse(node)}")
+        raise ValueError(f"a region must have a fixed number of values: {ast.unparse(node)}")
     return Part(first, last.const - first.const)
 
 
@@ -103,7 +104,7 @@ def _linear(node: ast.expr) -> Linear:
 
 
 def _terms(node: ast.expr, factor: int) -> Iterator[tuple[str | None, int]]:
-    """Names with their factors; None stands for 1."""
+    """Yield the names of a sum with their factors; None for the constant term."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             yield None, factor * value
@@ -123,21 +124,21 @@ def _terms(node: ast.expr, factor: int) -> Iterator[tuple[str | None, int]]:
             yield from _terms(inner, factor * value)
         case _:
             raise ValueError(
-                f"a position is a sum of indices, each times a number: {ast.unparse(node)}"
+                f"a position must be a sum of indices, each times a number: {ast.unparse(node)}"
             )
 
 
 def _check_write(write: Region, text: str) -> None:
     names = [part.start.name for part in write.parts if part.start is not None]
     if None in names or any(part.length != 1 for part in write.parts):
-        raise ValueError(f"dims of the result are indices or `:`, in {text!r}")
+        raise ValueError(f"dims of the result must be indices or `:`, in {text!r}")
     if len(set(names)) != len(names):
         raise ValueError(f"two dims of the result have one index, in {text!r}")
 
 
 def _check_read(read: Region, write: Region, known: set[str | None], text: str) -> None:
     if read.leads and not write.leads:
-        raise ValueError(f"`{read.tensor}` has leading dims, which the result has not: {text!r}")
+        raise ValueError(f"`{read.tensor}` has leading dims but the result has none: {text!r}")
     seen = set[str]()
     for part in read.parts:
         for name, _ in part.start.terms if part.start is not None else ():
@@ -152,11 +153,11 @@ def _check_read(read: Region, write: Region, known: set[str | None], text: str) 
 
 
 _NUMBERS = {"float": "f64", "int": "i64", "SymInt": "i64", "bool": "bool", "number": "f64"}
-"""Types of a schema, and the dtypes that a kernel gets numbers of them in."""
+"""The dtype in which a kernel receives a number, by its type in the schema."""
 
 
 class Kernels:
-    """What `stretto.kernel` is: called, it registers a kernel; `check` tries one out."""
+    """The type of `stretto.kernel`: a call registers a kernel; `check` tests one."""
 
     check = staticmethod(check)
 
@@ -172,36 +173,37 @@ class Kernels:
         dtypes: Iterable[torch.dtype] = (torch.float32,),
         multiples: Mapping[str, int] | None = None,
     ) -> UserKernel:
-        """Registers a kernel for an operator of `torch.library`: it runs as tasks of programs.
+        """Register a kernel for an operator of `torch.library`: it runs as tasks of programs.
 
-        operator: its name, `"mylib::fast_gelu"`, or what `torch.library.custom_op` gave. It
+        operator: its name, `"mylib::fast_gelu"`, or the result of `torch.library.custom_op`. It
             computes one new tensor, changes nothing, and takes tensors and numbers. Eager code, and
-            machines without a source, go on with its own implementation.
+            machines without a source, still use its own implementation.
         regions: what an element of the result depends on,
             `"x[..., s, :], cos[s, :] -> [..., s, :]"`: every tensor by its name in the schema. A
-            dim is an affine expression of indices of the result, some values from one on
-            (`i : i + 3`), or `:`, the whole. `...` stands for any leading dims; a tensor that has
+            dim is an affine expression of indices of the result, a range of fixed length
+            (`i : i + 3`), or `:`, the whole. `...` represents any leading dims; a tensor that has
             fewer of them, or some of size 1, is broadcast.
-        cpp: C++17 that defines a function template with the name of the operator. It gets a
-            `stretto::Range` per index of the result, a `stretto::View<const T, R>` per tensor and a
-            number per other parameter, each in the order of the schema, and a
-            `stretto::View<T, R>` for the result, of which it writes the elements in the ranges: all
-            of those, and no others. Views have the dims behind `...`, and any strides. The header
-            has them: tile.h.
-        triton: a function of `triton.jit` with any name, for GPUs. It gets the same in the same
-            order, positionally: an index has `begin`, `end` and `block`, the power of two that
-            `tl.arange` wants; a tensor `data`, a pointer to its first element, and the tuples
-            `size` and `stride`. The functions and the `tl.constexpr` that it refers to come with
-            it, as they are at this call.
-        operations: arithmetic operations for an element of the result. nbytes: bytes moved for one;
-            by default those of one element of each tensor.
+        cpp: C++17 that defines a function template with the name of the operator. Its arguments
+            are a `stretto::Range` per index of the result, a `stretto::View<const T, R>` per
+            tensor and a number per other parameter, each in the order of the schema, and a
+            `stretto::View<T, R>` for the result, of which it must write all elements in the ranges
+            and no others. Views have the dims after `...`, and any strides. The header tile.h
+            declares them.
+        triton: a function of `triton.jit` with any name, for GPUs. It gets the same arguments in
+            the same order, positionally: an index has `begin`, `end` and `block`, the power of two
+            that `tl.arange` needs; a tensor has `data`, a pointer to its first element, and the
+            tuples `size` and `stride`. The functions and the `tl.constexpr` that it refers to are
+            copied with it, as they are at this call.
+        operations: arithmetic operations per element of the result. nbytes: bytes moved per
+            element; by default those of one element of each tensor.
         dtypes: those that floating tensors may have. Calls with others are library calls.
-        multiples: by index, what the ranges are multiples of, as far as the dim goes.
+        multiples: for some indices, a number that the length of each range is a multiple of,
+            except at the end of the dim.
 
-        A later kernel for the operator takes the place of an earlier one, in programs that are
-        compiled from then on. Raises ValueError for an operator that is not known or cannot have a
-        kernel, for regions that do not fit its schema, and for Triton that refers to what a program
-        cannot have.
+        A later kernel for the operator replaces an earlier one, in programs that are compiled
+        from then on. Raises ValueError for an operator that is unknown or cannot have a kernel,
+        for regions that do not fit its schema, and for Triton code that refers to values that a
+        program cannot contain.
         """
         target = _target(operator)
         schema = resolve(target)._schema
@@ -245,12 +247,12 @@ kernel = Kernels()
 
 
 def _target(operator: Any) -> str:
-    """`library.name.overload` of an operator that torch knows."""
+    """Return `library.name.overload` of an operator. Raise ValueError if torch does not know it."""
     name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None)
     if isinstance(operator, type(torch.ops.aten.add.Tensor)):
         name = operator.name()
     if not isinstance(name, str) or "::" not in name:
-        raise ValueError(f"an operator is named as in `library::name`, and not {operator!r}")
+        raise ValueError(f"an operator must be named `library::name`, unlike {operator!r}")
     library, _, rest = name.partition("::")
     short, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, library), short, None)
@@ -263,12 +265,15 @@ def _target(operator: Any) -> str:
 
 
 def _parameters(schema: Any) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """The tensors of a schema, and its numbers with their dtypes."""
+    """Return the tensors of a schema, and its numbers with their dtypes. Raise ValueError for
+    other arguments or results."""
     tensors: list[str] = []
     numbers: list[tuple[str, str]] = []
     results = [str(result.type) for result in schema.returns]
     if results != ["Tensor"] or schema.is_mutable or schema.returns[0].alias_info is not None:
-        raise ValueError(f"a kernel computes one new tensor and changes nothing, unlike {schema}")
+        raise ValueError(
+            f"a kernel must compute one new tensor and change nothing, unlike {schema}"
+        )
     for argument in schema.arguments:
         kind = str(argument.type)
         if kind == "Tensor":
@@ -285,19 +290,19 @@ def _parameters(schema: Any) -> tuple[list[str], tuple[tuple[str, str], ...]]:
 
 def _positive(name: str, value: float) -> float:
     if not value >= 0:
-        raise ValueError(f"`{name}` is a number that is not negative, and not {value!r}")
+        raise ValueError(f"`{name}` must be a number that is not negative, not {value!r}")
     return float(value)
 
 
 def _floating(dtype: Any) -> torch.dtype:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"`dtypes` are floating dtypes, and not {dtype!r}")
+        raise ValueError(f"`dtypes` must be floating dtypes, not {dtype!r}")
     DType.from_torch(dtype)
     return dtype
 
 
 def _location(source: str | None, file: str) -> SourceLocation | None:
-    """The line of a file in which a source begins."""
+    """Return the line of a file in which a source begins, or None if it is not found there."""
     try:
         with open(file, encoding="utf-8") as stream:
             text = stream.read()

@@ -1,4 +1,5 @@
-"""Reads a Triton function of the user, and all that it refers to, as text for any module.
+"""Extraction of a user's Triton function, with everything that it refers to, as text for
+any module.
 
     BLOCK = tl.constexpr(64)                    BLOCK_3fa2 = tl.constexpr(64)
 
@@ -11,9 +12,9 @@
         at = i.begin + tl.arange(0, BLOCK)          at = i.begin + tl.arange(0, BLOCK_3fa2)
         ...                                         ...
 
-What is behind the underscore is a digest of the whole, so nothing else in a module has these names,
-and what is compiled from other text never passes for this one. Lines stay lines: those of the text
-tell those of the user.
+The suffix is a digest of the whole text, so that no other name in a module collides
+with these, and code compiled from other text is never mistaken for this one. Lines
+correspond one to one, so that a line of the text identifies the user's line.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from stretto.errors import SourceLocation
 
 _ABSENT: Any = object()
 OF_THE_PROGRAM = ("program_id", "num_programs")
-"""What Triton has and a part of a program must not ask for."""
+"""Names of Triton that concern the whole program, which a part of it must not use."""
 
 
 def read_triton(
     function: Any, before: Sequence[str], numbers: Sequence[str], result: str
 ) -> TritonCode:
-    """The text of a function of `triton.jit`, which is called with indices and tensors, numbers,
-    and the result.
+    """Return the text of a function of `triton.jit`, which will be called with indices and
+    tensors (`before`), numbers, and the result.
 
-    Raises ValueError, with the user's line, for something else, for other parameters, and for what
-    the function refers to and Triton would not take.
+    Raises ValueError, with the user's line, if `function` is something else, if its
+    parameters differ from these, and if it refers to a value that Triton would not accept.
     """
     if not _is_jit_function(function):
-        raise ValueError(f"`triton` is a function of triton.jit, and not {function!r}")
+        raise ValueError(f"`triton` must be a function of triton.jit, and not {function!r}")
     arguments = (*before, *numbers, result)
     text = "\n".join(part.text for part in _Reader("").read(function, arguments, numbers).parts)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -57,14 +58,15 @@ def read_triton(
 
 
 def _is_jit_function(value: Any) -> bool:
-    """Compiled ones, and those of TRITON_INTERPRET."""
+    """Return True for functions of triton.jit, compiled or (with TRITON_INTERPRET) interpreted."""
     kinds = ("JITFunction", "InterpretedFunction")
     return type(value).__name__ in kinds and inspect.isfunction(getattr(value, "fn", None))
 
 
 @dataclass(slots=True)
 class _Reader:
-    """names: of what has been read, by its identity. suffix: of all names."""
+    """Collects the definitions that a function needs. names: new names, by the identity of the
+    value. suffix: appended to all names. kept: the values, so that identities are not reused."""
 
     suffix: str
     names: dict[int, str] = field(default_factory=dict[int, str])
@@ -79,7 +81,7 @@ class _Reader:
         if not plain or len(named) != len(arguments):
             source.refuse(
                 source.node,
-                f"it is called with ({', '.join(arguments)}): give it as many parameters",
+                f"it is called with ({', '.join(arguments)}): give it one parameter for each",
             )
         pairs = list(zip(named, arguments, strict=True))
         known = {name for node, name in pairs if _is_constexpr(node.annotation)}
@@ -90,7 +92,8 @@ class _Reader:
         return TritonCode(entry, tuple(self.parts.values()), frozenset(known))
 
     def function(self, function: Any) -> str:
-        """The name of a function, which is a part from now on, behind all that it refers to."""
+        """Return the new name of a function, and add it to the parts, after everything that it
+        refers to."""
         if id(function) in self.names:
             return self.names[id(function)]
         name = self.name(function, function.fn.__name__)
@@ -103,21 +106,21 @@ class _Reader:
         return name
 
     def constant(self, value: Any, hint: str, text: str) -> str:
-        """The name of a number of the user."""
+        """Return the new name of a number of the user, and add it to the parts."""
         if id(value) not in self.names:
             name = self.name(value, hint)
             self.parts[name] = TritonPart(name, f"{name} = tl.constexpr({text})\n")
         return self.names[id(value)]
 
     def module(self, value: ModuleType) -> str:
-        """A module of Triton, which is imported."""
+        """Return the name of a module of Triton, which is imported if necessary."""
         if value.__name__ in ("triton", "triton.language"):
             return {"triton": "triton", "triton.language": "tl"}[value.__name__]
         self.parts[value.__name__] = TritonPart(value.__name__, f"import {value.__name__}\n")
         return value.__name__
 
     def name(self, value: Any, hint: str) -> str:
-        self.kept.append(value)  # an identity is one of what lives
+        self.kept.append(value)  # an identity is unique only while its object lives
         known = {*self.names.values()}
         base, number, name = hint, 1, f"{hint}{self.suffix}"
         while name in known:
@@ -130,7 +133,7 @@ class _Reader:
 # ---- the source of a function --------------------------------------------------------------------
 
 _Edit = tuple[tuple[int, int], tuple[int, int], str]
-"""(line, column in bytes) from and to which a text takes the place of another."""
+"""A replacement: from (line, column in bytes), to (line, column), and the new text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,12 @@ class _Source:
         return {**self.function.__globals__, **inspect.getclosurevars(self.function).nonlocals}
 
     def edited(self, edits: Sequence[_Edit], name: str) -> str:
-        """The text with its edits, and under another name."""
+        """Return the text with its edits, and with the function renamed."""
         lines = [line.encode() for line in self.lines]
         for (line, column), (last, end), text in sorted(edits, reverse=True):
             rest = lines[last - 1][end:]
-            ends = b"\n" * (last - line)  # in brackets, where the edited text has several lines
+            # The replaced text had line ends only inside brackets; lines must keep their numbers.
+            ends = b"\n" * (last - line)
             lines[line - 1] = lines[line - 1][:column] + text.encode() + ends + rest
             del lines[line:last]
         first, last = self.node.lineno - 1, self.node.end_lineno or len(lines)
@@ -183,7 +187,7 @@ class _Source:
 
 
 class _Edits(ast.NodeVisitor):
-    """Finds the names of a function that are not its own, and what stands for them."""
+    """Finds the names in a function that are not local to it, and their replacements."""
 
     def __init__(self, reader: _Reader, source: _Source) -> None:
         self.reader, self.source, self.scope = reader, source, source.scope()
@@ -208,7 +212,7 @@ class _Edits(ast.NodeVisitor):
             self.visit(statement)
 
     def annotation(self, node: ast.expr | None) -> None:
-        """Of a parameter, of which Triton reads `tl.constexpr` only."""
+        """Replace an annotation, of which Triton reads `tl.constexpr` only."""
         if node is None or isinstance(node, ast.Constant):
             return
         self.replace(node, "tl.constexpr" if _is_constexpr(node) else "None")
@@ -235,7 +239,8 @@ class _Edits(ast.NodeVisitor):
             self.generic_visit(node)
 
     def value(self, node: ast.expr) -> Any:
-        """What a name, or a name in a module, stands for, if that is none of the function's own."""
+        """Return the value of a global name, or of a name in a module; _ABSENT if it is local or
+        undefined."""
         match node:
             case ast.Name(id=name) if name not in self.own:
                 return self.scope.get(name, _ABSENT)
@@ -247,7 +252,7 @@ class _Edits(ast.NodeVisitor):
                 return _ABSENT
 
     def text(self, node: ast.expr, value: Any, hint: str, is_attribute: bool = False) -> str:
-        """What stands for a value in the module."""
+        """Return the text that represents a value in the new module."""
         if type(value).__name__ == "constexpr":
             return self.number(node, value, value.value, hint)
         if is_attribute and isinstance(value, int | float):  # as math.pi
@@ -266,11 +271,12 @@ class _Edits(ast.NodeVisitor):
             self.source.refuse(
                 node, f"Triton reads a global such as `{hint}` only as {hint} = tl.constexpr(...)"
             )
-        self.source.refuse(node, f"`{hint}` is nothing that a Triton function can use")
+        self.source.refuse(node, f"`{hint}` is nothing that a Triton function can refer to")
 
     def refuse_program(self, node: ast.expr, name: str) -> NoReturn:
         self.source.refuse(
-            node, f"`{name}` is that of the whole program: the ranges say what to compute"
+            node,
+            f"`{name}` is that of the whole program: use the ranges, which a task has to compute",
         )
 
     def number(self, node: ast.expr, owner: Any, value: Any, hint: str) -> str:
@@ -284,7 +290,7 @@ class _Edits(ast.NodeVisitor):
         return self.reader.constant(owner, hint, found)
 
     def path(self, value: Any) -> str | None:
-        """Where a thing of Triton is found by name."""
+        """Return the qualified name of a value of Triton, or None if it has none."""
         if isinstance(value, ModuleType):
             return self.reader.module(value)
         home = getattr(value, "__module__", "")
@@ -304,7 +310,7 @@ class _Edits(ast.NodeVisitor):
             return
         is_there = len(lines) > 1 or (isinstance(written, str) and _equal(written, node))
         if last[0] is None or last[1] is None or not is_there:
-            source.refuse(node, f"`{ast.unparse(node)}` cannot stand where it does")
+            source.refuse(node, f"`{ast.unparse(node)}` cannot be replaced there: move it out")
         if text.partition(".")[0] in self.own:
             source.refuse(node, f"a variable must not be called {text.partition('.')[0]}")
         self.found.append((first, (last[0], last[1]), text))
@@ -318,7 +324,8 @@ def _is_constexpr(annotation: ast.expr | None) -> bool:
 
 
 def _equal(written: str, node: ast.expr) -> bool:
-    """Whether a text is that of a node, whose place Python 3.11 does not know in an f-string."""
+    """Return True if a text is the source of a node. In an f-string Python 3.11 gives wrong
+    positions."""
     try:
         return ast.unparse(ast.parse(written, mode="eval").body) == ast.unparse(node)
     except SyntaxError:

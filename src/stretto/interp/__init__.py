@@ -1,1 +1,1 @@
-"""The interpreter of Programs, on plain torch calls: the oracle of the tests."""
+"""The interpreter of Programs, on plain torch calls: the reference of the tests."""

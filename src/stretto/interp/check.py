@@ -1,4 +1,4 @@
-"""Checks tensors against the types of the values they are for, and binds symbols to their sizes."""
+"""Checks of tensors against the types of their values, and binding of symbols to their sizes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Sizes = dict[Symbol, int]
 def bind_values(
     values: Sequence[Value], data: Sequence[Datum], sizes: Sizes, dtype: torch.dtype | None
 ) -> None:
-    """Binds every symbol that the values' types name, then checks the data against the types.
+    """Bind every symbol in the values' types, then check the data against the types.
 
-    `dtype`, where given, is that of all floats. Raises RunError where they differ.
+    `dtype`, if not None, is the dtype of all floats. Raise RunError if data and types differ.
     """
     found: Sizes = {}
     for value, datum in zip(values, data, strict=True):
@@ -32,9 +32,9 @@ def bind_values(
 
 
 def bind_sizes(dims: Sequence[Dim], shape: Sequence[int], sizes: Sizes) -> None:
-    """Binds the symbols that dims are to the sizes of a shape.
+    """Bind each dim that is a bare symbol to the size at its position in `shape`.
 
-    Raises RunError for one out of the symbol's range, and for two sizes of one symbol.
+    Raise RunError if a size is out of the symbol's range, or if a symbol has two sizes.
     """
     for dim, size in zip(dims, shape, strict=False):
         if isinstance(dim, int) or (symbol := dim.symbol) is None:
@@ -49,7 +49,7 @@ def bind_sizes(dims: Sequence[Dim], shape: Sequence[int], sizes: Sizes) -> None:
 
 
 def size_value(dim: Dim, sizes: Mapping[Symbol, int]) -> int:
-    """The size as a number. Raises VerifyError for a symbol without value."""
+    """Return the size as a number; raise VerifyError if a symbol has no value."""
     if isinstance(dim, int):
         return dim
     for symbol in dim.symbols:
@@ -59,7 +59,8 @@ def size_value(dim: Dim, sizes: Mapping[Symbol, int]) -> int:
 
 
 def bind_results(op: Op, data: Sequence[Datum], sizes: Sizes, dtype: torch.dtype | None) -> None:
-    """The same for what an op gave. A tensor op binds no symbols: its result dims follow."""
+    """Bind and check an op's results. A tensor op binds no symbols: its result dims follow from
+    others."""
     check = check_values if isinstance(op, TensorOp) else bind_values
     check(op.results, data, sizes, dtype)
 
@@ -67,6 +68,7 @@ def bind_results(op: Op, data: Sequence[Datum], sizes: Sizes, dtype: torch.dtype
 def check_values(
     values: Sequence[Value], data: Sequence[Datum], sizes: Sizes, dtype: torch.dtype | None
 ) -> None:
+    """Raise RunError if the data do not have the values' types."""
     if len(values) != len(data):
         raise RunError(f"expected {len(values)} values, found {len(data)}")
     for value, datum in zip(values, data, strict=True):
@@ -90,7 +92,7 @@ def _mismatch(
 ) -> str | None:
     expected = dtype if dtype is not None and type.dtype.is_float else type.dtype.torch
     shape = tuple(tensor.shape)
-    same_shape = shape == type.shape or (  # most types are static
+    same_shape = shape == type.shape or (  # the quick comparison suffices for static types
         len(shape) == type.rank and shape == tuple(size_value(dim, sizes) for dim in type.shape)
     )
     if tensor.dtype is expected and same_shape:

@@ -1,8 +1,8 @@
-"""Runs a Program with plain torch calls, op by op: the oracle of all tests.
+"""The interpreter: runs a Program with plain torch calls, op by op. The reference of all tests.
 
-Each op class has one function in `EVALUATE`. A frame is one activation of a function; nested blocks
-share it. Every result is checked against its type, so a Program with wrong shapes stops at the op
-that is wrong.
+Each op class has one function in `EVALUATE`. A frame is one activation of a function; nested
+blocks share it. Every result is checked against its type, so a Program with wrong shapes stops
+at the op that is wrong.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from stretto.ops.infer import named_arguments, resolve
 from stretto.ops.properties import misfit, relations_of_sizes
 from stretto.stack import depth_within_stack
 
-# ---- The recursion limit of Python, raised while a Program runs: its calls are many in Python.
+# ---- Python's recursion limit, raised during a run: one Program call is many Python calls -----
 
 
 _PYTHON_CALLS_PER_CALL = 40
-"""More than a call nested in several ifs and loops needs."""
+"""Upper limit of the Python calls for one call that is nested in several ifs and loops."""
 
 
 @dataclass
 class _Raised:
-    """How many runs need a raised limit now, and the limit before the first of them."""
+    """The number of runs that need a raised limit now, and the limit before the first of them."""
 
     runs: int = 0
     before: int = 0
@@ -71,7 +71,7 @@ _lock = ForkSafeLock()
 
 @contextmanager
 def deep_recursion(depth: int) -> Generator[None]:
-    """Leaves room for Programs that call `depth` deep. Runs in several threads may overlap."""
+    """Raise the recursion limit for Programs that call `depth` deep. Threads may overlap."""
     with _lock:
         if _raised.runs == 0:
             _raised.before = sys.getrecursionlimit()
@@ -90,7 +90,7 @@ def deep_recursion(depth: int) -> Generator[None]:
 STACK_ENDED = "recursion is deeper than Python's stack allows"
 
 Datum = torch.Tensor | list[torch.Tensor]
-"""What a value is at run time. Nothing is ever changed in place."""
+"""The run-time form of a value. It is never changed in place."""
 
 
 @dataclass(slots=True)
@@ -100,12 +100,12 @@ class Frame:
     program: Program
     function: Function
     dtype: torch.dtype | None
-    """When given, every float is computed in this dtype."""
+    """If not None, every float is computed in this dtype."""
     calls_left: int
     deadline: Deadline = field(default_factory=Deadline)
     values: dict[Value, Datum] = field(default_factory=dict[Value, Datum])
     sizes: dict[Symbol, int] = field(default_factory=dict[Symbol, int])
-    """What the symbols in scope stand for."""
+    """The values of the symbols in scope."""
 
     def tensor(self, value: Value) -> torch.Tensor:
         datum = self.values[value]
@@ -124,7 +124,7 @@ class Frame:
         return tuple([self.values[value] for value in values])
 
     def cast(self, datum: Datum) -> Datum:
-        """Floats in the dtype that was asked for."""
+        """Return the datum with floats in the frame's dtype."""
         if isinstance(datum, list):
             return [_cast(item, self.dtype) for item in datum]
         return _cast(datum, self.dtype)
@@ -138,13 +138,13 @@ def run(
     max_depth: int = 10_000,
     timeout: float | None = None,
 ) -> tuple[Datum, ...]:
-    """The results of `main` on `inputs`, which must have the types of its parameters.
+    """Return the results of `main` on `inputs`, which must have the types of its parameters.
 
     With `dtype=torch.float64` all float inputs, constants and literals are converted first and
-    every op computes in it: a reference of higher accuracy. Results never share memory with inputs.
-    Raises RunError where an op stops the run, for inputs of other types, for recursion deeper than
-    `max_depth`, and after `timeout` seconds; and what a check raises that does not
-    hold.
+    every op computes in it, as a more accurate reference. Results never share memory with
+    inputs. Raise the exception of a check that fails, and RunError if an op stops the run, if
+    inputs have other types, if recursion is deeper than `max_depth`, and after `timeout`
+    seconds.
     """
     arguments = tuple(item if isinstance(item, torch.Tensor) else list(item) for item in inputs)
     frame = Frame(program, program.main, dtype, max_depth, Deadline.after(timeout))
@@ -162,9 +162,10 @@ def run(
 def evaluate(
     op: Op, operands: Mapping[Value, Datum], sizes: Mapping[Symbol, int]
 ) -> tuple[Datum, ...]:
-    """The results of one op that is not a constant or a call, for given operands and symbols.
+    """Return the results of one op (not a constant or a call) for the given operands and
+    symbols.
 
-    Raises RunError where the op stops the run.
+    Raise RunError if the op stops the run.
     """
     function = Function("main", Block((), [op]))
     frame = Frame(Program({}), function, None, 0, values=dict(operands), sizes=dict(sizes))
@@ -174,7 +175,7 @@ def evaluate(
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype | None) -> Generator[None]:
-    """Makes torch promote integers to `dtype`, where one is given."""
+    """Make torch promote integers to `dtype`, if that is not None."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
@@ -184,7 +185,7 @@ def _default_dtype(dtype: torch.dtype | None) -> Generator[None]:
 
 
 def _activate(frame: Frame, arguments: tuple[Datum, ...]) -> tuple[Datum, ...]:
-    """Runs the frame's function from its first op."""
+    """Run the frame's function from its first op."""
     params = frame.function.params
     if len(params) != len(arguments):
         raise RunError(f"@{frame.function.name} takes {len(params)} inputs, not {len(arguments)}")
@@ -239,7 +240,7 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
         for item, argument in named_arguments(op.target, op.args, op.kwargs)
     ]
     if op.target.startswith("aten.as_strided"):
-        items[0] = items[0].clone()  # offsets count from the storage, which may begin before it
+        items[0] = items[0].clone()  # offsets count from the start of the storage, not of a view
     keywords = {key: item for (key, _), item in zip(op.kwargs, items[count:], strict=True)}
     if "generator" in keywords:
         keywords["generator"] = generator_named(keywords["generator"])
@@ -247,7 +248,7 @@ def _tensor(frame: Frame, op: TensorOp) -> tuple[Datum, ...]:
         result = overload(*items[:count], **keywords)
     except Exception as error:  # torch raises RuntimeError, IndexError, ZeroDivisionError ...
         raise run_error(type(error), str(error).strip()) from error
-    # Contiguous, since by value there is no layout: a view of a transposed tensor is a reshape.
+    # Values have no layout, so results are contiguous: a view of a transposed one is a reshape.
     return tuple([_cast(item, frame.dtype).contiguous() for item in _flatten(result)])
 
 
@@ -402,4 +403,5 @@ EVALUATE: dict[type[Op], Callable[[Frame, Any], tuple[Datum, ...]]] = {
     ForOp: _for,
     CallOp: _call,
 }
-"""How each op class runs. A stage that has an op class of its own adds it here."""
+"""The evaluation function of each op class. A stage that adds an op class adds its
+function here."""

@@ -1,4 +1,5 @@
-"""The Program: SSA values, ops with regions, functions; printed, parsed, verified, rewritten.
+"""Programs: SSA values, ops with regions and functions, with printer, parser, verifier and
+rewriting.
 
-Types have sizes (`sizes`, `size_bounds`), which all later stages share.
+`sizes` and `size_bounds` define the symbolic sizes in types; all later stages use them too.
 """

@@ -1,10 +1,11 @@
-"""The structure of a Program: SSA values, ops, blocks and functions.
+"""Data structures of a Program: SSA values, ops, blocks and functions.
 
-A Program is a table of functions and a table of constants. A function is one block; control ops
-hold further blocks. Everything is by value: no op changes a tensor, a list op returns a new list.
-Values of an enclosing block may be used inside a nested one; a function sees only its own
-parameters and constants. Ops are declared by their fields (`ops.py`); what they mean is kept in
-tables keyed by op class.
+A Program is a table of functions and a table of constants. A function has one block; control ops
+hold nested blocks. All values are immutable: no op changes a tensor, and a list op returns a new
+list. A nested block may use values of its enclosing blocks; a function sees only its own
+parameters and the constants. Each op class declares its operands, attributes and blocks as
+fields (`ops.py`); its meaning is defined by tables keyed by op class (verification, printing,
+evaluation, lowering).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stretto.remarks import Remarks
 
 
 class Value:
-    """One SSA value. Identity is equality; `hint` only makes printed names readable."""
+    """An SSA value, compared by identity. `hint` only makes printed names readable."""
 
     __slots__ = ("hint", "type")
 
@@ -33,14 +34,14 @@ class Value:
 
     @property
     def tensor(self) -> TensorType:
-        """The type, when it is a tensor; TypeError otherwise."""
+        """Return the type as a TensorType; raise TypeError if it is not one."""
         if not isinstance(self.type, TensorType):
             raise TypeError(f"expected a tensor, found {self.type}")
         return self.type
 
     @property
     def list(self) -> ListType:
-        """The type, when it is a list; TypeError otherwise."""
+        """Return the type as a ListType; raise TypeError if it is not one."""
         if not isinstance(self.type, ListType):
             raise TypeError(f"expected a list, found {self.type}")
         return self.type
@@ -53,12 +54,12 @@ Lookup = Callable[[Value], Value]
 
 Attribute = None | bool | int | float | str | torch.dtype | Size
 Argument = Value | Attribute | tuple["Argument", ...]
-"""What an argument of a tensor op may be. A Value where ATen wants a number is a run-time scalar; a
-Size stands where ATen wants an int, as in `aten.expand.default(%x, (s0, 64))`."""
+"""An argument of a tensor op. A Value in place of an ATen number is a run-time scalar; a Size may
+replace an ATen int, as in `aten.expand.default(%x, (s0, 64))`."""
 
 
 def argument_values(argument: Argument) -> tuple[Value, ...]:
-    """Every value inside an argument, left to right."""
+    """Return every Value in an argument, left to right."""
     if isinstance(argument, Value):
         return (argument,)
     if isinstance(argument, tuple):
@@ -67,7 +68,7 @@ def argument_values(argument: Argument) -> tuple[Value, ...]:
 
 
 def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Argument:
-    """The same argument with each value replaced."""
+    """Return the argument with each Value replaced by `lookup` of it."""
     if isinstance(argument, Value):
         return lookup(argument)
     if isinstance(argument, tuple):
@@ -77,10 +78,11 @@ def map_argument(argument: Argument, lookup: Callable[[Value], Argument]) -> Arg
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """Base of all ops. Subclasses are dataclasses whose fields say operands, attributes and blocks.
+    """Base class of all ops. Subclasses are dataclasses; their fields declare operands,
+    attributes, blocks.
 
-    The operands are every value in the fields, in their order, that the op itself reads (not what
-    its blocks read).
+    The operands are all Values in the fields, in field order. They are the values that the op
+    itself reads, without those that only its blocks read.
     """
 
     results: tuple[Value, ...] = field(kw_only=True, default=())
@@ -90,7 +92,7 @@ class Op:
 
     @property
     def parts(self) -> tuple[Argument, ...]:
-        """What the fields hold besides blocks."""
+        """The contents of all fields except blocks."""
         return tuple(getattr(self, name) for name in argument_fields(type(self)))
 
     @property
@@ -103,26 +105,26 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The only result."""
+        """The only result of an op that has exactly one."""
         (value,) = self.results
         return value
 
     def substitute(self, lookup: Lookup) -> None:
-        """Replaces operands in place, those of ops in blocks excluded."""
+        """Replace the op's own operands in place; operands of ops in its blocks are left alone."""
         for name in argument_fields(type(self)):
             setattr(self, name, map_argument(getattr(self, name), lookup))
 
 
 @cache
 def argument_fields(kind: type[Op]) -> tuple[str, ...]:
-    """The fields of a class of ops that hold operands or attributes."""
+    """Return the names of the fields of an op class that hold operands or attributes."""
     blocks = block_fields(kind)
     return tuple(one.name for one in fields(kind) if not one.kw_only and one.name not in blocks)
 
 
 @cache
 def block_fields(kind: type[Op]) -> tuple[str, ...]:
-    """The fields of a class of ops that hold nested blocks."""
+    """Return the names of the fields of an op class that hold nested blocks."""
     hints: dict[str, Any] = get_type_hints(kind)
     return tuple(one.name for one in fields(kind) if hints[one.name] is Block)
 
@@ -136,7 +138,7 @@ class Block:
     yields: tuple[Value, ...] = ()
 
     def walk(self) -> Iterator[Op]:
-        """All ops, outer before inner, in order."""
+        """Iterate over all ops in order, an op before the ops in its blocks."""
         for op in self.ops:
             yield op
             for block in op.blocks:
@@ -161,17 +163,19 @@ class Function:
 
 @dataclass(slots=True)
 class Folded:
-    """Which memory constants were computed from, and which the results are in.
+    """Memory of tensors that constant folding has read, and memory of its results.
 
-    Storages by address: `sources` of tensors whose content went into other constants, into literals
-    or into the structure of a Program; `results` of constants that no one but the Program has.
+    Both are sets of storage addresses. `sources`: tensors whose contents were computed into
+    other constants, literals or the structure of a Program. `results`: constants that only the
+    Program owns.
     """
 
     sources: set[int] = field(default_factory=set[int])
     results: set[int] = field(default_factory=set[int])
 
     def note(self, sources: Iterable[torch.Tensor], result: torch.Tensor | None) -> None:
-        """`result` was computed from `sources`; None for a number. A view is not computed."""
+        """Record that `result` was computed from `sources`; None for a number. A view of a source
+        is not recorded, because it shares the memory."""
         memory = {tensor.untyped_storage().data_ptr() for tensor in sources}
         if result is None:
             self.sources |= memory
@@ -182,17 +186,18 @@ class Folded:
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """Functions by name, with `main` as the entry, and the tensors that `constant` ops name."""
+    """Functions by name, with `main` as the entry, and the tensors that `constant` ops refer to."""
 
     functions: dict[str, Function]
     constants: dict[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     folded: Folded = field(default_factory=Folded)
     remarks: Remarks = field(default_factory=Remarks)
     is_guarded: bool = False
-    """Whether who calls it has compared the sizes of the inputs: what the ranges of symbols do not
-    tell of them is checked in the run."""
+    """True if the caller's guards compare the sizes of the inputs. Then ops may need relations
+    between these that the symbols' ranges do not guarantee; without guards the verifier rejects
+    them."""
     skipped: frozenset[str] = frozenset()
-    """Names of passes that do not run on it, to see what they are worth."""
+    """Names of passes that do not run on this Program, to measure the benefit of a pass."""
 
     @property
     def main(self) -> Function:

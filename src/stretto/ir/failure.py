@@ -1,8 +1,8 @@
-"""What a check raises when it does not hold.
+"""Exceptions that a failing check raises.
 
-Errors that ATen raises are of a class that derives from both `RunError` and the class that eager
-PyTorch raises, so that `except IndexError` and `except stretto.RunError` both work. Exceptions of
-the user's own `raise` and `assert` come out as they are.
+An error that ATen would raise gets a class that derives from both `RunError` and the class that
+eager PyTorch raises, so that `except IndexError` and `except stretto.RunError` both work.
+Exceptions of the user's own `raise` and `assert` are raised unchanged.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _OTHERS: dict[str, type[Exception]] = {
     RaisesInPython.__name__: RaisesInPython,
     OnlyInPython.__name__: OnlyInPython,
 }
-"""Classes that are not builtins, by the name that a printed Program has."""
+"""Exception classes that are not builtins, by their name in a printed Program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The exception of a check.
+    """The exception that a check raises.
 
-    error: the name of the class that eager raises. message: its text, where `{}` stands for the
-    value of the check's `detail`. raised: the exception of a `raise` or `assert` of the user's own,
-    a copy of which is raised; it is not part of a printed Program. added: what was added to the
-    detail where it was negative, the size of a dim.
+    error: name of the class that eager PyTorch raises. message: its text, in which `{}` is
+    replaced by the value of the check's `detail`. raised: the exception of the user's own
+    `raise` or `assert`, of which a copy is raised; it is not printed. added: the size of a dim
+    that was added to a negative detail, and is subtracted again for the message.
     """
 
     error: str
@@ -52,11 +52,11 @@ class Failure:
 
     @staticmethod
     def of(raised: Exception) -> Failure:
-        """The failure that raises the user's own exception."""
+        """Return the failure that raises the user's own exception."""
         return Failure(type(raised).__name__, str(raised), raised)
 
     def exception(self, location: SourceLocation | None, detail: int | None = None) -> Exception:
-        """A new exception to raise. `detail`: the value for the message, where it has one."""
+        """Return a new exception to raise, with `detail` in its message if that shows one."""
         if self.raised is not None:
             return _copied(self.raised, location)
         message = self.message
@@ -68,34 +68,36 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A failure at a place of the user's source: an entry of a program's table of checks."""
+    """A failure at a place in the user's source: an entry of a program's table of checks."""
 
     failure: Failure
     location: SourceLocation | None
 
     def exception(self, detail: int | None = None) -> Exception:
+        """Return a new exception to raise, with the location and `detail`."""
         return self.failure.exception(self.location, detail)
 
 
 NUMBER_BITS = 16
-"""A check that stops a machine leaves one word: its number below, the value of its detail above."""
+"""Bits of a failed check's number in the 64-bit word that it leaves; its detail is in the bits
+above."""
 
 _LARGEST = (1 << (63 - NUMBER_BITS)) - 1
 
 
 def packed_detail(number: int, detail: int | None) -> int:
-    """The word for a check's number and the value of its detail, which is cut to 48 bits."""
+    """Return the word for a check's number and its detail, which is clamped to 48 bits."""
     value = 0 if detail is None else max(-_LARGEST - 1, min(detail, _LARGEST))
     return (value << NUMBER_BITS) | number
 
 
 def unpacked_detail(word: int) -> tuple[int, int]:
-    """The check's number and the value."""
+    """Return the check's number and the detail packed in `word`."""
     return word & ((1 << NUMBER_BITS) - 1), word >> NUMBER_BITS
 
 
 def eager_class(name: str) -> type[Exception]:
-    """The exception class of that name; RuntimeError where there is none."""
+    """Return the exception class of that name; RuntimeError if there is none."""
     found: object = _OTHERS.get(name) or getattr(builtins, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
 
@@ -103,7 +105,7 @@ def eager_class(name: str) -> type[Exception]:
 def run_error(
     eager: type[Exception], message: str, location: SourceLocation | None = None
 ) -> RunError:
-    """A RunError that is also of the class that eager raises."""
+    """Return a RunError that is also an instance of the `eager` class."""
     return _class(eager)(message, location=location)
 
 
@@ -113,24 +115,24 @@ def _class(eager: type[Exception]) -> type[RunError]:
         return eager
     try:
         made = type(eager.__name__, (RunError, eager), {"__reduce__": _reduce})
-    except TypeError:  # the layouts of the two cannot be combined
+    except TypeError:  # the memory layouts of the two classes cannot be combined
         return RunError
     made.__module__ = "stretto"
     return made
 
 
 def _reduce(error: RunError) -> tuple[Any, ...]:
-    """Classes that are made here cannot be found by name: pickle makes them anew."""
+    """Pickle by calling `run_error` again: the combined classes cannot be imported by name."""
     eager = type(error).__bases__[1]
     return run_error, (eager, error.message), error.__dict__
 
 
 def _copied(raised: Exception, location: SourceLocation | None) -> Exception:
-    """The user's exception once more, with a note that says where it was raised."""
+    """Return a copy of the user's exception, with a note that says where it was raised."""
     kind = type(raised)
     if kind.__module__ == "builtins":
         made = copy.copy(raised)
-    else:  # without the user's `__init__`, which has run when the program was captured
+    else:  # do not run the user's `__init__` again: it ran when the program was captured
         made = kind.__new__(kind, *raised.args)
         made.args = raised.args
         made.__dict__.update(copy.copy(raised.__dict__))

@@ -13,7 +13,7 @@ from stretto.ir.sizes import Size, Symbol, ceil_div
 
 @dataclass(eq=False, slots=True)
 class ConstantOp(Op):
-    """A tensor of `Program.constants` (a parameter, a buffer, a closure's tensor)."""
+    """A tensor of `Program.constants` (a parameter, a buffer or a tensor of a closure)."""
 
     key: str
     name: ClassVar[str] = "constant"
@@ -29,13 +29,13 @@ class LiteralOp(Op):
 
 @dataclass(eq=False, slots=True)
 class TensorOp(Op):
-    """A functional ATen overload as `aten.add.Tensor`; `args` follow its schema, keywords by name.
+    """A functional ATen overload such as `aten.add.Tensor`; arguments follow its schema.
 
-    A Value in the place of an int or float argument is a scalar known only at run time, as the
-    position in `aten.select.int(%x, 0, %i)`. Besides ATen, `stretto.narrow(%x, dim, %start,
-    length)` is a slice of static length at a run-time position, and `stretto.narrow_scatter(%x,
-    %src, dim, %start)` its inverse (positions must lie in range; negative ones count from the
-    end, as in Python).
+    A Value in place of an int or float argument is a scalar that is known only at run time,
+    such as the position in `aten.select.int(%x, 0, %i)`. Besides ATen, `stretto.narrow(%x, dim,
+    %start, length)` is a slice of static length at a run-time position, and
+    `stretto.narrow_scatter(%x, %src, dim, %start)` is its inverse. Their positions must be in
+    range; negative ones count from the end, as in Python.
     """
 
     target: str
@@ -46,11 +46,11 @@ class TensorOp(Op):
 
 @dataclass(eq=False, slots=True)
 class SizeOp(Op):
-    """Binds a symbol to `number`, an i64 without dims that is known in the run only.
+    """Binds a symbol to `number`, an i64 without dims that is known only at run time.
 
-    `size` is the symbol as a Size. The number must be in the symbol's range, which checks before
-    this op see to. The result is the number itself: it is alive as long as the symbol is used.
-    most: a size that is known before, and that the number does not exceed.
+    `size` is the symbol as a Size. Checks before this op must ensure that the number is in the
+    symbol's range. The result is the number itself, which is live as long as the symbol is
+    used. most: an upper limit of the number that is known earlier; None if there is none.
     """
 
     number: Value
@@ -67,7 +67,7 @@ class SizeOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListNewOp(Op):
-    """An empty list, or one with the given items."""
+    """A new list of the given items, possibly empty."""
 
     items: tuple[Value, ...] = ()
     name: ClassVar[str] = "list.new"
@@ -75,7 +75,7 @@ class ListNewOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListPushOp(Op):
-    """The list with `item` at its end."""
+    """The list with `item` appended."""
 
     list: Value
     item: Value
@@ -84,7 +84,7 @@ class ListPushOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListExtendOp(Op):
-    """The list with the rows of `rows` at its end: what it has along its first dim, in order."""
+    """The list with the slices of `rows` along its first dim appended in order."""
 
     list: Value
     rows: Value
@@ -93,7 +93,8 @@ class ListExtendOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListGetOp(Op):
-    """Item `index` (i64 without dims; negative counts from the end). Out of range stops the run."""
+    """Item `index` (i64 without dims; negative counts from the end). Stops the run if out of
+    range."""
 
     list: Value
     index: Value
@@ -102,7 +103,7 @@ class ListGetOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListSetOp(Op):
-    """The list with item `index` replaced. Out of range stops the run."""
+    """The list with item `index` replaced. Stops the run if the index is out of range."""
 
     list: Value
     index: Value
@@ -112,7 +113,8 @@ class ListSetOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListPopOp(Op):
-    """Two results: the list without its last item, and that item. An empty list stops the run."""
+    """Two results: the list without its last item, and that item. Stops the run if the list is
+    empty."""
 
     list: Value
     name: ClassVar[str] = "list.pop"
@@ -120,7 +122,7 @@ class ListPopOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ListLengthOp(Op):
-    """The number of items, i64 without dims."""
+    """The number of items, an i64 without dims."""
 
     list: Value
     name: ClassVar[str] = "list.length"
@@ -130,10 +132,11 @@ class ListLengthOp(Op):
 class ListStackOp(Op):
     """All items as one tensor with a new leading dim.
 
-    The leading dim of the result type is an int or a Size where the length is known: a formula, or
-    a symbol of the function's parameters. The length must then be equal to it. Or else it is
-    another Symbol as Size, which this op binds; several lists of one length may bind the same one.
-    An empty list stops the run, unless the range of that Size begins at 0.
+    If the length is known (an int, a formula, or a symbol of the function's parameters), the
+    leading dim of the result type is that int or Size, and the length must be equal to it.
+    Otherwise it is another Symbol as a Size, which this op binds; several lists of equal length
+    may bind the same one. An empty list stops the run unless the range of that Size begins at
+    0.
     """
 
     list: Value
@@ -144,9 +147,9 @@ class ListStackOp(Op):
 class CheckOp(Op):
     """Stops the run with `failure` unless `condition`, a bool without dims, holds.
 
-    `detail`, where given, is an i64 without dims that the message shows. The op has no results; it
-    is an effect: it runs exactly when control comes to it, and nothing that follows it is seen
-    outside of the program when it does not hold.
+    `detail`, if not None, is an i64 without dims that the message shows. The op has no results
+    but is an effect: it runs exactly when control reaches it, and if it fails, no later effect
+    of the program is visible outside.
     """
 
     condition: Value
@@ -157,7 +160,7 @@ class CheckOp(Op):
 
 @dataclass(eq=False, slots=True)
 class IfOp(Op):
-    """Runs one of two blocks without parameters; the results are what it yields.
+    """Runs one of two blocks without parameters; the op's results are the values it yields.
 
     The condition is a bool without dims.
     """
@@ -170,7 +173,8 @@ class IfOp(Op):
 
 @dataclass(eq=False, slots=True)
 class WhileOp(Op):
-    """Carried values start as `inits`; `condition` maps them to a flag, `body` to the next ones."""
+    """Carried values start as `inits`; `condition` maps them to a flag, `body` to their next
+    values."""
 
     inits: tuple[Value, ...]
     condition: Block
@@ -180,14 +184,16 @@ class WhileOp(Op):
 
 @dataclass(eq=False, slots=True)
 class ForOp(Op):
-    """`body` has the index as first parameter, then the carried values. Bounds as in `range`.
+    """A counted loop; `body` takes the index and then the carried values. Bounds are as in
+    `range`.
 
-    `start` and `stop` are ints, sizes or i64 values without dims; `step` is an int other than 0.
-    independent: no iteration reads or writes an element of a carried tensor that another one
-    writes, and no two take the same way through the body's branches, so that each makes tensors of
-    its own. Whoever makes the op says so: it follows from the data that the program is given.
-    parallel: iterations may run at the same time. All that an iteration does to a carried tensor is
-    to update the row whose number is the index, by one `stretto.narrow_scatter` along dim 0.
+    `start` and `stop` are ints, sizes or i64 values without dims; `step` is a nonzero int.
+    independent: no iteration accesses an element of a carried tensor that another one writes,
+    and no two iterations take the same path through the body's branches, so that each computes
+    its own tensors. The creator of the op guarantees this: it follows from the data that the
+    program is given. parallel: iterations may run at the same time. The only thing that an
+    iteration does to a carried tensor is to update the row whose number is the index, by one
+    `stretto.narrow_scatter` along dim 0.
     """
 
     start: int | Size | Value
@@ -208,13 +214,13 @@ class ForOp(Op):
         return self.body.params[1:]
 
     def trip_count(self) -> int | None:
-        """The number of iterations when the bounds are ints, else None."""
+        """Return the number of iterations if both bounds are ints, else None."""
         if isinstance(self.start, int) and isinstance(self.stop, int):
             return len(range(self.start, self.stop, self.step))
         return None
 
     def trips(self) -> int | Size | None:
-        """The number of iterations as a size; None where only the run knows a bound."""
+        """Return the number of iterations as a size; None if a bound is known only at run time."""
         if isinstance(self.start, Value) or isinstance(self.stop, Value):
             return None
         ends = (self.start, self.stop) if self.step > 0 else (self.stop, self.start)
@@ -223,7 +229,7 @@ class ForOp(Op):
 
 @dataclass(eq=False, slots=True)
 class CallOp(Op):
-    """A call of a function of the Program by name; recursion allowed."""
+    """A call of a function of the Program by name, possibly recursive."""
 
     function: str
     arguments: tuple[Value, ...]

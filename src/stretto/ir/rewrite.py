@@ -1,4 +1,4 @@
-"""Copying, renaming and counting uses of values; every pass builds on these."""
+"""Copying, renaming and counting uses of values: the basis of every pass."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stretto.ir.core import Block, Folded, Function, Op, Program, Value, block_f
 from stretto.ir.ops import ForOp, IfOp, WhileOp
 
 Definitions = dict[Value, Op]
-"""The op that makes each value, as far as a walk has come. Parameters of blocks are absent."""
+"""The op that defines each value visited so far in a walk. Parameters of blocks are absent."""
 
 Replacement = tuple[list[Op], tuple[Value, ...]]
-"""Ops that stand in the place of one op, and a value for each of its results."""
+"""The ops that replace one op, and a value for each of its results."""
 
 Visit = Callable[[Op, Definitions], Replacement | None]
 
 
 def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
-    """A copy with fresh results and blocks, its operands renamed by `mapping`.
+    """Return a copy with fresh results and blocks, its operands renamed by `mapping`.
 
     `mapping` gains an entry for every value that the copy defines, also inside its blocks.
     """
@@ -32,9 +32,9 @@ def clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
 
 
 def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
-    """A copy with fresh parameters and ops.
+    """Return a copy with fresh parameters and ops.
 
-    Values defined outside the block are renamed by `mapping`, or else shared with the original.
+    Values defined outside the block are renamed by `mapping`; those not in it are shared.
     """
     params = tuple(_fresh(value, mapping) for value in block.params)
     ops = [clone_op(op, mapping) for op in block.ops]
@@ -42,12 +42,12 @@ def clone_block(block: Block, mapping: dict[Value, Value]) -> Block:
 
 
 def clone_function(function: Function, name: str | None = None) -> Function:
-    """A copy that shares no value with the original."""
+    """Return a copy that shares no value with the original."""
     return Function(name or function.name, clone_block(function.body, {}))
 
 
 def clone_program(program: Program) -> Program:
-    """A copy that may be changed freely; the constant tensors and the remarks are shared."""
+    """Return a copy that may be changed freely; the constant tensors and the remarks are shared."""
     functions = {name: clone_function(item) for name, item in program.functions.items()}
     folded = Folded(set(program.folded.sources), set(program.folded.results))
     constants = dict(program.constants)
@@ -55,16 +55,17 @@ def clone_program(program: Program) -> Program:
 
 
 def inline_block(block: Block, arguments: tuple[Value, ...]) -> tuple[list[Op], tuple[Value, ...]]:
-    """A copy of the block's ops with its parameters replaced, and the values the copy yields."""
+    """Return a copy of the block's ops with its parameters replaced, and the values that it
+    yields."""
     mapping = dict(zip(block.params, arguments, strict=True))
     ops = [clone_op(op, mapping) for op in block.ops]
     return ops, tuple(mapping.get(value, value) for value in block.yields)
 
 
 def substitute(block: Block, mapping: Mapping[Value, Value]) -> None:
-    """Replaces every use of a key by its value, in place, in nested blocks and yields too.
+    """Replace every use of a key by its value, in place, in nested blocks and yields too.
 
-    One step only: a value that is itself a key is not followed further.
+    Replacement is not transitive: a value that is itself a key is not replaced again.
     """
     if not mapping:
         return
@@ -81,10 +82,10 @@ def rewrite_block(
     definitions: Definitions | None = None,
     mapping: dict[Value, Value] | None = None,
 ) -> bool:
-    """Replaces ops one by one, in order and innermost first; True when anything changed.
+    """Replace ops one by one, in order and innermost first; return True if anything changed.
 
-    `visit` sees each op after its operands are renamed and its blocks are rewritten, and gives None
-    to keep it. The ops of a replacement are not visited again.
+    `visit` gets each op after its operands are renamed and its blocks are rewritten, and
+    returns None to leave it as it is. The ops of a replacement are not visited again.
     """
     definitions = {} if definitions is None else definitions
     mapping = {} if mapping is None else mapping
@@ -94,7 +95,7 @@ def rewrite_block(
         op.substitute(lambda value: mapping.get(value, value))
         for nested in op.blocks:
             changed |= rewrite_block(nested, visit, definitions, mapping)
-        results = op.results  # a visit may keep the op with fewer of them
+        results = op.results  # a visit may remove some of the op's results in place
         replacement = visit(op, definitions)
         new, values = ([op], results) if replacement is None else replacement
         changed |= replacement is not None
@@ -107,7 +108,8 @@ def rewrite_block(
 
 
 def narrow(op: IfOp | ForOp | WhileOp, keep: Sequence[bool]) -> None:
-    """Drops results whose `keep` is False, and what an if yields or a loop carries for them."""
+    """Remove the results whose `keep` is False, and the values that an if yields or a loop carries
+    for them."""
 
     def select(values: tuple[Value, ...]) -> tuple[Value, ...]:
         return tuple(value for value, kept in zip(values, keep, strict=True) if kept)
@@ -126,7 +128,7 @@ def narrow(op: IfOp | ForOp | WhileOp, keep: Sequence[bool]) -> None:
 
 
 def all_blocks(block: Block) -> Iterator[Block]:
-    """The block and every block nested in it, outer before inner."""
+    """Iterate over the block and every block nested in it, outer before inner."""
     yield block
     for op in block.ops:
         for nested in op.blocks:
@@ -134,7 +136,8 @@ def all_blocks(block: Block) -> Iterator[Block]:
 
 
 def uses(block: Block) -> dict[Value, int]:
-    """How often the block reads each value: in ops, nested ops and yields. Unread: absent."""
+    """Count how often the block reads each value, in ops, nested ops and yields. Unread values are
+    absent."""
     counts: dict[Value, int] = {}
     for item in all_blocks(block):
         for value in item.yields:
@@ -146,9 +149,9 @@ def uses(block: Block) -> dict[Value, int]:
 
 
 def users(block: Block) -> dict[Value, list[Op]]:
-    """The ops that read each value, in order, without repeats.
+    """Return the ops that read each value, in order, without repeats.
 
-    What a nested block yields is read by the op that owns it.
+    A value that a nested block yields counts as read by the op that owns the block.
     """
     found: dict[Value, dict[Op, None]] = {}
     for op in block.walk():
@@ -159,7 +162,8 @@ def users(block: Block) -> dict[Value, list[Op]]:
 
 
 def defined_values(block: Block) -> Iterator[Value]:
-    """Parameters and results of the block and of all blocks nested in it, as they stand in text."""
+    """Iterate over the parameters and results of the block and of all nested blocks, in textual
+    order."""
     yield from block.params
     for op in block.ops:
         yield from op.results
@@ -168,7 +172,7 @@ def defined_values(block: Block) -> Iterator[Value]:
 
 
 def free_values(block: Block) -> tuple[Value, ...]:
-    """Values that the block reads but does not define, in order of first use."""
+    """Return the values that the block reads but does not define, in order of first use."""
     inside = set(defined_values(block))
     found: dict[Value, None] = {}
     for item in all_blocks(block):
@@ -179,7 +183,8 @@ def free_values(block: Block) -> tuple[Value, ...]:
 
 
 def free_values_of_op(op: Op) -> tuple[Value, ...]:
-    """What the op reads from outside: its operands and its blocks' free values, without repeats."""
+    """Return the values that the op reads from outside: operands, then its blocks' free values, no
+    repeats."""
     nested = (value for block in op.blocks for value in free_values(block))
     return tuple(dict.fromkeys((*op.operands, *nested)))
 

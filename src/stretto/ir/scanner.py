@@ -1,4 +1,4 @@
-"""What a printer and a reader of Programs know: the names of values, and the tokens of types."""
+"""Value names for the printer of Programs; the tokens, types and sizes for its parser."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from stretto.ir.types import Dim, DType, ListType, TensorType, Type
 from stretto.reader import Reader
 from stretto.text import caret
 
-# ---- Reads the text of a size, such as `2*n + 1` or `max(0, n - 3)`.
+# ---- Parsing of sizes, such as `2*n + 1` or `max(0, n - 3)` ---------------------------------
 
 
 def parse_size(text: str, symbols: Mapping[str, Symbol] | None = None) -> int | Size:
-    """The size that a text says; a name that is not in `symbols` has the default range.
+    """Return the size for `text`; a name that is not in `symbols` becomes a symbol of the
+    default range.
 
-    VerifyError for what is not a formula over names.
+    Raise VerifyError if the text is not a formula over names.
     """
     known = symbols or {}
     try:
@@ -63,13 +64,13 @@ def _read(node: ast.expr, known: Mapping[str, Symbol]) -> Size:
 
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-"""What a function or value may be called without quotes."""
+"""Names of functions and values that need no quotes."""
 
 _TYPES: dict[str, DType] = {item.value: item for item in DType}
 
 
 class Names:
-    """The printed name of each value of a function. blocks: whether nested blocks are shown."""
+    """The printed name of each value of a function. blocks: True if nested blocks are printed."""
 
     def __init__(self, function: Function, *, blocks: bool = True) -> None:
         self.blocks = blocks
@@ -82,7 +83,8 @@ class Names:
                 self._names[value] = self._choose(value.hint)
 
     def __getitem__(self, value: Value) -> str:
-        """The name with its `%`; a value that the function does not define is marked as such."""
+        """Return the name with its `%`; a value that the function does not define becomes
+        `%undefined.*`."""
         name = self._names.get(value)
         return f"%{name}" if name is not None else f"%undefined.{value.hint or 'value'}"
 
@@ -105,9 +107,9 @@ class Names:
 
 
 class ProgramReader(Reader):
-    """Reads one function after another; a mistake is a VerifyError with line and caret.
+    """Parses one function after another; an error is a VerifyError with line and caret.
 
-    symbols: what the function at hand declares. scope: the values that may be used.
+    symbols: those that the current function declares. scope: the values that may be used here.
     """
 
     token = re.compile(
@@ -127,7 +129,7 @@ class ProgramReader(Reader):
         self.begin_function()
 
     def begin_function(self) -> None:
-        """Forgets the symbols and values of the function before."""
+        """Clear the symbols and values of the previous function."""
         self.symbols: dict[str, Symbol] = {}
         self.scope: dict[str, Value] = {}
         self._names: set[str] = set()
@@ -137,6 +139,7 @@ class ProgramReader(Reader):
         return VerifyError(f"{place}: {message}\n{source}\n{caret(source, column - 1)}")
 
     def define(self, name: str, type: Type) -> Value:
+        """Define a value; fail if the function already has one of that name."""
         if name in self._names:
             self.fail(f"{name} is defined twice")
         self._names.add(name)
@@ -145,12 +148,14 @@ class ProgramReader(Reader):
         return value
 
     def use(self) -> Value:
+        """Parse the name of a value in scope."""
         name = self.next("value", "a value")
         if name not in self.scope:
             self.fail(f"{name} is not defined here")
         return self.scope[name]
 
     def type(self) -> Type:
+        """Parse a type."""
         word = self.next("word", "a type")
         if word == "list":
             self.expect("<")
@@ -185,7 +190,7 @@ class ProgramReader(Reader):
         return tuple(self.size(item) for item in texts)
 
     def size(self, text: str) -> Dim:
-        """A size over the symbols that are declared; others have the default range."""
+        """Parse a size over the declared symbols; undeclared ones get the default range."""
         if text.isdecimal():
             return int(text)
         try:

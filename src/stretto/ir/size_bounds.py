@@ -1,4 +1,4 @@
-"""What is known of a size for every value of its symbols: limits, comparisons, maxima."""
+"""Facts about a size that hold for every value of its symbols: limits, comparisons, maxima."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from stretto.ir.sizes import (
 )
 
 _MOST_CHOICES = 16
-"""Of how many sizes a sum of maxima may be the maximum, if it is written as one."""
+"""Largest number of parts when a sum of maxima is rewritten as one maximum."""
 
 
 def at_most(smaller: int | Size, larger: int | Size) -> bool:
-    """Is `smaller <= larger` sure, whatever the symbols are in their ranges? False in doubt."""
+    """True if `smaller <= larger` holds for all values of the symbols in their ranges; False in
+    doubt."""
     if isinstance(smaller, int) and isinstance(larger, int):
         return smaller <= larger
     low = _low(Size.of(larger) - smaller)
@@ -34,12 +35,12 @@ def at_most(smaller: int | Size, larger: int | Size) -> bool:
 
 
 def in_range(size: int | Size, symbol: Symbol) -> bool:
-    """Is it sure that the symbol may stand for the size?"""
+    """True if the size is certainly in the symbol's range."""
     return at_most(symbol.low, size) and (symbol.high is None or at_most(size, symbol.high))
 
 
 def bounds(size: int | Size) -> Bounds:
-    """Limits that the size surely keeps; they need not be reached."""
+    """Return a lower and an upper limit of the size; they need not be tight."""
     if isinstance(size, int):
         return size, size
     high = _low(-size)
@@ -48,11 +49,11 @@ def bounds(size: int | Size) -> Bounds:
 
 @lru_cache(65536)
 def _low(size: Size) -> int | None:
-    """The best of several lower limits."""
+    """Return the best of several lower limits; None if there is none."""
     if not size.terms:
         return size.const
     for atom, coefficient in size.terms:
-        if isinstance(atom, Maximum) and coefficient < 0:  # whichever part it is
+        if isinstance(atom, Maximum) and coefficient < 0:  # any part may be the largest
             lows = [_low(part) for part in _instead(size, atom, coefficient)]
             return None if None in lows else min(low for low in lows if low is not None)
     found = [_low_by_terms(size)]
@@ -61,10 +62,10 @@ def _low(size: Size) -> int | None:
         found.append(None if shifted is None else _low_by_terms(shifted))
     for atom, coefficient in size.terms:
         match atom:
-            case Maximum():  # at least each part
+            case Maximum():  # a maximum is at least each of its parts
                 found += [_low(part) for part in _instead(size, atom, coefficient)]
             case Quotient(index, int(divisor)):
-                # divisor * floor(index / divisor) lies between index - divisor + 1 and index.
+                # index - divisor + 1 <= divisor * floor(index / divisor) <= index.
                 scale = divisor // gcd(divisor, coefficient)
                 rest = size + Size(((atom, -coefficient),))
                 replaced = index if coefficient < 0 else index + (1 - divisor)
@@ -77,13 +78,13 @@ def _low(size: Size) -> int | None:
 
 
 def _instead(size: Size, atom: Maximum, coefficient: int) -> list[Size]:
-    """The size with each part in the place of its maximum."""
+    """Return the size once per part of the maximum, with the part in place of the maximum."""
     rest = size + Size(((atom, -coefficient),))
     return [rest + part * coefficient for part in atom.parts]
 
 
 def _low_by_terms(size: Size) -> int | None:
-    """The sum of what each term is at least."""
+    """Return the sum of the terms' lower limits."""
     total = size.const
     for atom, coefficient in size.terms:
         low, high = _atom_bounds(atom)
@@ -110,7 +111,7 @@ def _atom_bounds(atom: Atom) -> Bounds:
                     None if low is None else low // divisor,
                     None if high is None else high // divisor,
                 )
-            # Dividing brings a number nearer to 0, and a negative one at most to -1.
+            # Division moves a number towards 0, but a negative one no further than -1.
             return (
                 None if low is None else min(low, 0),
                 None if high is None else max(high, 0) if high >= 0 else -1,
@@ -126,7 +127,7 @@ def _atom_bounds(atom: Atom) -> Bounds:
 
 
 def _times(a: Bounds, b: Bounds) -> Bounds:
-    """The product of two ranges, of which each may lack ends."""
+    """Return the range of the product of two ranges, each of which may be unbounded."""
     ends = [_product(x, y) for x in _ends(a) for y in _ends(b)]
     low, high = min(ends), max(ends)
     return None if low == -inf else int(low), None if high == inf else int(high)
@@ -142,7 +143,7 @@ def _product(one: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Excess(Quantity):
-    """How much an atom is above its lower limit."""
+    """The difference between an atom and its lower limit."""
 
     atom: Atom
     high: int | None
@@ -153,8 +154,11 @@ class _Excess(Quantity):
 
 
 def _shifted(size: Size) -> Size | None:
-    """The polynomial in what its atoms are above their lower limits, where `n*m - n` shows that it
-    is not negative: with n = 1 + x and m = 1 + y it is y + x*y."""
+    """Rewrite the polynomial in terms of the atoms' excess over their lower limits; None if one
+    has none.
+
+    That shows that `n*m - n` is not negative: with n = 1 + x and m = 1 + y it is y + x*y.
+    """
     total = Size(const=size.const)
     for atom, coefficient in size.terms:
         product = Size(const=coefficient)
@@ -173,7 +177,7 @@ def _shifted(size: Size) -> Size | None:
 
 
 def maximum(*sizes: int | Size) -> Size:
-    """The largest, without the parts that surely are not."""
+    """Return the largest size, without the parts that are certainly not larger than another one."""
     parts = list(dict.fromkeys(part for size in sizes for part in parts_of_maximum(Size.of(size))))
     for part in list(parts):
         if any(other is not part and at_most(part, other) for other in parts):
@@ -184,12 +188,12 @@ def maximum(*sizes: int | Size) -> Size:
 
 
 def minimum(*sizes: int | Size) -> Size:
-    """The smallest, as the negated maximum of the negated sizes."""
+    """Return the smallest size, as the negated maximum of the negated sizes."""
     return -maximum(*(-Size.of(size) for size in sizes))
 
 
 def parts_of_maximum(size: Size) -> tuple[Size, ...]:
-    """What a size is the maximum of: itself, if it is none."""
+    """Return the parts if the size is a maximum, else the size alone."""
     if len(size.terms) == 1 and not size.const and size.terms[0][1] == 1:
         atom = size.terms[0][0]
         if isinstance(atom, Maximum):
@@ -198,8 +202,8 @@ def parts_of_maximum(size: Size) -> tuple[Size, ...]:
 
 
 def with_maximum_outside(size: Size) -> Size:
-    """The same size without anything beside its maximum, if it has just one: `n + max(-n, -1)` is
-    `max(0, n - 1)`. Sizes of types have this form."""
+    """Move a size's only maximum to the outside: `n + max(-n, -1)` becomes `max(0, n - 1)`. Sizes
+    in types have this form."""
     parts = parts_of_maximum(size)
     if len(parts) > 1:
         flat = maximum(*chain.from_iterable(map(_distributed, parts)))
@@ -214,7 +218,8 @@ def with_maximum_outside(size: Size) -> Size:
 
 
 def _distributed(size: Size) -> Iterable[Size]:
-    """Sizes without maxima whose maximum is a sum of maxima; the sum itself if some are negated."""
+    """Return the maximum-free sizes whose maximum equals a sum of maxima; the sum itself if it has
+    a negated maximum or too many parts."""
     found = [(atom, factor) for atom, factor in size.terms if isinstance(atom, Maximum)]
     if not found or any(factor < 0 for _, factor in found):
         return (size,)
@@ -226,6 +231,6 @@ def _distributed(size: Size) -> Iterable[Size]:
 
 
 def substitute_symbols(size: Size, values: Mapping[Symbol, int | Size]) -> Size:
-    """The size with symbols replaced, canonical again."""
+    """Return the size with symbols replaced, in canonical form."""
     found = size.evaluate(lambda item: Size.of(values.get(item, item)), maximum)
     return with_maximum_outside(Size.of(found))

@@ -1,14 +1,13 @@
 """The algebra of sizes: dims, strides, extents, bytes of frames, and positions in buffers.
 
-A `Size` is an integer polynomial. Its atoms are quantities, such as the `Symbol` of a dim that is
-known at the call only, products of atoms, floor divisions and remainders, and maxima. Sizes are
-canonical: polynomials that are equal as functions are equal as objects. The device language has
-quantities of its own (iteration variables, registers, positions read from memory) and calls the
-same class `Index`.
+A `Size` is an integer polynomial. Its atoms are quantities (such as the `Symbol` of a dim that
+is known only at the call), products of atoms, floor divisions, remainders and maxima. Sizes are
+canonical: equal polynomials are equal objects. The device language adds its own quantities
+(iteration variables, registers, positions read from memory) and calls the same class `Index`.
 
     2*n*m + 1      ((n + 1) // 2)      (n % 4)      max(0, n - 3)      min(n, 8)
 
-Minima are negated maxima; a division rounds down. What is known of a size is in `size_bounds.py`.
+A minimum is a negated maximum; division rounds down. Limits of sizes: see `size_bounds.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 Bounds = tuple[int | None, int | None]
-"""The smallest and the largest value; None where there is none, or none is known."""
+"""The smallest and the largest value; None if there is no limit or none is known."""
 
 UNKNOWN: Bounds = (None, None)
 
 
 class Quantity:
-    """An atom that the algebra does not look into.
+    """An atom that the algebra treats as opaque.
 
-    is_plain: it costs nothing to read. is_any: arithmetic with it may wrap around at 64 bits.
+    is_plain: reading it costs nothing. is_any: it may be any 64-bit number, so that arithmetic
+    with it may wrap around.
     """
 
     __slots__ = ()
@@ -39,27 +39,27 @@ class Quantity:
         return UNKNOWN
 
     def inner_atoms(self) -> Iterator[Atom]:
-        """The atoms of sizes that stand inside the quantity."""
+        """Iterate over the atoms of the sizes inside the quantity."""
         return iter(())
 
 
 @dataclass(frozen=True, slots=True)
 class Var(Quantity):
-    """Iteration variable number `number` of the operator at hand."""
+    """Iteration variable number `number` of the current operator."""
 
     number: int
 
-    def __hash__(self) -> int:  # faster than that of a tuple, and sets have many of them
+    def __hash__(self) -> int:  # sets hold many of them: faster than hashing a tuple
         return hash(self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol(Quantity):
-    """A size that is known when the program is called, or when a list has got its items.
+    """A size that is known when the program is called, or when a list has been filled.
 
-    It is at least `low` and, if `high` is given, at most that. usual: a size that was seen when the
-    program was made, if it is larger than `USUAL`; kernels are chosen for it, and nothing is proved
-    by it.
+    It is at least `low` and at most `high`, if that is not None. usual: a size that was seen
+    when the program was compiled, if it is larger than `USUAL`. Kernels are chosen for it; no
+    proof relies on it.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Symbol(Quantity):
     high: int | None = None
     usual: int | None = None
 
-    def __hash__(self) -> int:  # the name tells nearly all apart, and sets have many of them
+    def __hash__(self) -> int:  # sets hold many symbols, and the name alone rarely collides
         return hash(self.name)
 
     @property
@@ -76,17 +76,17 @@ class Symbol(Quantity):
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing is known of it."""
+        """True if it has the default range and no usual size."""
         return self.low == 1 and self.high is None and self.usual is None
 
     @property
     def declaration(self) -> str:
-        """The name between its limits, as `0 <= n <= 64`."""
+        """The name with its limits, such as `0 <= n <= 64`."""
         return f"{self.low} <= {self.name}" + ("" if self.high is None else f" <= {self.high}")
 
     @property
     def assumed(self) -> int:
-        """What it is taken for where something has to be assumed of it: a size of its range."""
+        """The value to assume in cost estimates: `usual` (or `USUAL`), clamped to the range."""
         usual = self.usual or USUAL
         return max(self.low, usual if self.high is None else min(usual, self.high))
 
@@ -96,7 +96,7 @@ class Symbol(Quantity):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Two or more atoms multiplied; the factors are sorted by text and are not products."""
+    """The product of two or more atoms. The factors are sorted by text and are not products."""
 
     factors: tuple[Atom, ...]
 
@@ -119,21 +119,24 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Maximum:
-    """The largest of two or more parts, sorted by text; none of them surely is below another."""
+    """The largest of two or more parts, sorted by text; no part is known to be at most another
+    one."""
 
     parts: tuple[Size, ...]
 
 
 Atom = Quantity | Product | Quotient | Remainder | Maximum
 Number = Any
-"""What sizes are evaluated in: int, torch.SymInt, arrays and tensors of ints, Size itself."""
+"""The domain that sizes are evaluated in: int, torch.SymInt, arrays and tensors of ints,
+or Size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """const + sum(coefficient * atom). Terms are unique, have no factor 0, and are sorted by text.
+    """const + sum(coefficient * atom). Terms are unique, have nonzero coefficients and are
+    sorted by text.
 
-    A dim, stride or extent that is a number is an int and never a Size without terms (`dim`).
+    A constant dim, stride or extent is an int, never a Size without terms (see `dim`).
     """
 
     terms: tuple[tuple[Atom, int], ...] = ()
@@ -141,6 +144,7 @@ class Size:
 
     @staticmethod
     def of(item: int | Atom | Size) -> Size:
+        """Return a number or an atom as a size."""
         if isinstance(item, Size):
             return item
         return Size(const=item) if isinstance(item, int) else Size(((item, 1),))
@@ -185,7 +189,7 @@ class Size:
             return Size(tuple((a, c // divisor) for a, c in self.terms), self.const // divisor)
         match self.terms:
             case ((Quotient(of, int() as inner), 1),):
-                # (of // inner + const) // divisor, in the form that has one division.
+                # (of // inner + const) // divisor is canonical as a single division.
                 return (of + inner * self.const) // (inner * divisor)
             case _:
                 return Size.of(Quotient(self, divisor))
@@ -214,37 +218,37 @@ class Size:
 
     @property
     def dim(self) -> int | Size:
-        """The size as a dim: an int where it is a number."""
+        """The size as a dim: an int if it is constant."""
         return self if self.terms else self.const
 
     def coefficient(self, atom: Atom) -> int:
-        """The factor of `atom` as a direct term (0 when it does not occur so)."""
+        """Return the factor of `atom` as a direct term (0 if it is not one)."""
         return dict(self.terms).get(atom, 0)
 
     def atoms(self) -> Iterator[Atom]:
-        """All atoms, nested ones included."""
+        """Iterate over all atoms, nested ones included."""
         for atom, _ in self.terms:
             yield from _atoms(atom)
 
     def vars(self) -> set[int]:
-        """Numbers of the iteration variables that occur anywhere inside."""
+        """Return the numbers of the iteration variables that occur anywhere in the size."""
         return {atom.number for atom in self.atoms() if isinstance(atom, Var)}
 
     @property
     def may_wrap(self) -> bool:
-        """Whether it computes with registers or elements, which may be any number."""
+        """True if it computes with registers or elements, whose values are not limited."""
         if not self.const and all(factor == 1 for _, factor in self.terms) and len(self.terms) == 1:
             return False
         return any(isinstance(atom, Quantity) and atom.is_any for atom in self.atoms())
 
     @property
     def is_affine(self) -> bool:
-        """True when every atom is a variable, a register or a symbol."""
+        """True if every atom is a variable, a register or a symbol."""
         return all(isinstance(atom, Quantity) and atom.is_plain for atom, _ in self.terms)
 
     @property
     def symbol(self) -> Symbol | None:
-        """The symbol that the size is, if it is no formula."""
+        """The symbol, if the size is exactly one symbol; else None."""
         if len(self.terms) == 1 and not self.const and self.terms[0][1] == 1:
             atom = self.terms[0][0]
             return atom if isinstance(atom, Symbol) else None
@@ -252,7 +256,7 @@ class Size:
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """The symbols that occur, in order, each once."""
+        """The symbols that occur, in order, without repeats."""
         return tuple(dict.fromkeys(atom for atom in self.atoms() if isinstance(atom, Symbol)))
 
     def evaluate(
@@ -261,9 +265,9 @@ class Size:
         largest: Callable[[Number, Number], Number] = max,
         settle: Callable[[Number], Number] | None = None,
     ) -> Number:
-        """The value: `lookup` gives each quantity its own, `largest` the larger of two. `settle`
-        makes of a sum what the machine would have: where numbers wrap around at 64 bits, so do
-        those that are divided or compared."""
+        """Return the value: `lookup` gives that of each quantity, `largest` the larger of two.
+        `settle` reduces a sum to a machine integer where numbers wrap around at 64 bits, also
+        before it is divided or compared."""
         total: Number = self.const
         for atom, factor in self.terms:
             value = _value(atom, lookup, largest, settle)
@@ -273,21 +277,21 @@ class Size:
 
 
 def symbol(name: str, low: int = 1, high: int | None = None) -> Size:
-    """The size that is just a symbol."""
+    """Return the size that is just the named symbol."""
     return Size.of(Symbol(name, low, high))
 
 
 def ceil_div(size: int | Size, divisor: int | Size) -> Size:
-    """Rounded up: how many pieces of `divisor` cover `size`."""
+    """Return `size / divisor` rounded up: the number of blocks of `divisor` that cover `size`."""
     return -(-Size.of(size) // divisor)
 
 
 USUAL = 64
-"""What symbols are taken for of which no size was seen."""
+"""Assumed value of symbols for which no size was seen."""
 
 
 def usual_value(size: int | Size, taken: Mapping[Symbol, int] | None = None) -> int:
-    """A size when every symbol has a value of its range that is usual, or the one in `taken`."""
+    """Return the size with each symbol at its value in `taken`, or else at its assumed value."""
     if isinstance(size, int):
         return size
     known = taken or {}
@@ -300,7 +304,7 @@ def _sorted_terms(total: Mapping[Atom, int]) -> tuple[tuple[Atom, int], ...]:
 
 @lru_cache(1 << 14)
 def _key(atom: Atom) -> str:
-    """The text that terms are sorted by. Those of floor divisions of sums are long."""
+    """Return the text that terms are sorted by. It is cached, because it can be long."""
     return repr(atom)
 
 
@@ -320,6 +324,7 @@ def _product(left: Size, right: Size) -> Size:
 
 
 def factors_of(atom: Atom) -> tuple[Atom, ...]:
+    """Return the factors of a product, or the atom alone."""
     return atom.factors if isinstance(atom, Product) else (atom,)
 
 
@@ -337,7 +342,8 @@ def _remainder(size: Size, divisor: Size) -> Size:
 
 
 def _exact(size: Size, divisor: Size) -> Size | None:
-    """size / divisor where the divisor is a single term that is a factor of every term."""
+    """Return size / divisor if the divisor is one term that divides every term of the size, else
+    None."""
     if len(divisor.terms) != 1 or divisor.const or size.const:
         return None
     ((atom, number),) = divisor.terms
@@ -445,7 +451,7 @@ def _operand(size: int | Size) -> str:
 
 
 def symbols_in(sizes: Iterable[int | Size]) -> tuple[Symbol, ...]:
-    """The symbols of all the sizes, in order, each once."""
+    """Return the symbols of all the sizes, in order, without repeats."""
     found: dict[Symbol, None] = {}
     for size in sizes:
         if isinstance(size, Size):

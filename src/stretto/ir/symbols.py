@@ -1,7 +1,7 @@
-"""Which types agree when symbolic sizes are only names: at a call, at the results of an if.
+"""Type equality up to renaming of symbols: at a call, and at the results of an if.
 
-A function's parameters and `list.stack` bind symbols; so do the results of a call and of an if,
-whose symbols stand for those that the function or the arms use inside.
+A function's parameters and `list.stack` bind symbols. So do the results of a call and of an if:
+their symbols correspond to those that the function or the arms use inside.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from stretto.ir.sizes import Size, Symbol
 from stretto.ir.types import Dim, ListType, TensorType, Type
 
 Renaming = dict[Size, Dim]
-"""What each size of one side is on the other side, first of all each symbol."""
+"""The size on the other side for each size (above all each symbol) of one side."""
 
 
 def match_types(pattern: Iterable[Type], actual: Iterable[Type], renaming: Renaming) -> bool:
-    """Whether the types are the same once the pattern's sizes are renamed.
+    """True if the types are equal once the pattern's sizes are renamed.
 
-    `renaming` gains the sizes found; one size of the pattern cannot stand for two dims.
+    Adds the sizes found to `renaming`; one size of the pattern cannot match two different dims.
     """
     left, right = tuple(pattern), tuple(actual)
     return len(left) == len(right) and all(
@@ -31,12 +31,12 @@ def match_types(pattern: Iterable[Type], actual: Iterable[Type], renaming: Renam
 
 
 def renamed_symbols(renaming: Renaming) -> set[Symbol]:
-    """The symbols that are renamed themselves, not only inside formulas."""
+    """Return the symbols that are keys themselves, not only parts of formulas."""
     return {symbol for size in renaming if (symbol := size.symbol) is not None}
 
 
 def rename_dim(dim: Dim, renaming: Renaming) -> Dim:
-    """The dim with sizes replaced by others."""
+    """Return the dim with its sizes renamed, also inside formulas."""
     if isinstance(dim, int):
         return dim
     if dim in renaming:
@@ -47,7 +47,7 @@ def rename_dim(dim: Dim, renaming: Renaming) -> Dim:
 
 
 def rename_type(type: Type, renaming: Renaming) -> Type:
-    """The type with its sizes renamed, also inside formulas."""
+    """Return the type with its sizes renamed, also inside formulas."""
     if not renaming:
         return type
     if isinstance(type, ListType):
@@ -58,7 +58,8 @@ def rename_type(type: Type, renaming: Renaming) -> Type:
 
 
 def rename_symbols(block: Block, renaming: Renaming) -> None:
-    """Renames sizes in the types of all values that the block defines, and in arguments."""
+    """Rename sizes in place, in the types of all values that the block defines and in arguments of
+    ops."""
     if not renaming:
         return
     for value in defined_values(block):
@@ -80,12 +81,12 @@ def rename_symbols(block: Block, renaming: Renaming) -> None:
 
 
 def dims_of(type: Type) -> tuple[Dim, ...]:
-    """The dims of a tensor, or of the items of a list."""
+    """Return the dims of a tensor type, or of a list's items."""
     return type.element.shape if isinstance(type, ListType) else type.shape
 
 
 def symbols_of_types(types: Iterable[Type]) -> set[Symbol]:
-    """The symbols in the types' dims."""
+    """Return the symbols in the types' dims."""
     return {
         symbol
         for type in types
@@ -96,7 +97,7 @@ def symbols_of_types(types: Iterable[Type]) -> set[Symbol]:
 
 
 def symbols_of_op(op: Op) -> set[Symbol]:
-    """The symbols in the types of the op's results and in its arguments, in its blocks too."""
+    """Return the symbols in the op's result types and arguments, its blocks included."""
     found = symbols_of_types(value.type for value in op.results)
     for block in op.blocks:
         found |= symbols_of_block(block)
@@ -104,7 +105,7 @@ def symbols_of_op(op: Op) -> set[Symbol]:
 
 
 def symbols_of_block(block: Block) -> set[Symbol]:
-    """The symbols in the block, and in the types of its parameters."""
+    """Return the symbols in the block's ops and in the types of its parameters."""
     found = symbols_of_types(value.type for value in block.params)
     for op in block.ops:
         found |= symbols_of_op(op)
@@ -112,13 +113,13 @@ def symbols_of_block(block: Block) -> set[Symbol]:
 
 
 def bound_symbols(block: Block) -> set[Symbol]:
-    """Symbols that ops in the block bind."""
+    """Return the symbols that ops in the block bind."""
     return {symbol for op in block.walk() for symbol in symbols_bound_by(op)}
 
 
 def symbols_bound_by(op: Op) -> set[Symbol]:
-    """The symbol of a size op, the length of a stacked list where it is a symbol, and those in the
-    result types of calls and branches."""
+    """Return the symbols that an op binds: that of a size op, a symbolic length of a stacked list,
+    and those in the result types of calls and branches."""
     if isinstance(op, SizeOp):
         return {op.symbol}
     if isinstance(op, TensorOp | ForOp | WhileOp):
@@ -130,7 +131,7 @@ def symbols_bound_by(op: Op) -> set[Symbol]:
 
 
 def symbols_of_argument(argument: Argument) -> Iterator[Symbol]:
-    """The symbols in the sizes among the arguments of a tensor op."""
+    """Iterate over the symbols in the sizes among the arguments of a tensor op."""
     if isinstance(argument, tuple):
         for item in argument:
             yield from symbols_of_argument(item)

@@ -1,7 +1,7 @@
-"""The text of ops, blocks and functions: a pattern for each, which prints and reads it.
+"""The syntax of ops, blocks and functions: one pattern each, which both prints and parses.
 
-A kind of op that is added here is printed and read by its pattern alone; one whose fields are
-values needs none of its own.
+A new op class needs only a pattern in `OPS`. Without one, an op whose fields are all operands is
+still printed, but cannot be parsed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from stretto.reader import number
 
 _WORDS: dict[str, Argument] = {"None": None, "True": True, "False": False}
 _RESERVED = frozenset({*_WORDS, "inf", "nan"})
-"""Words with a meaning in arguments, so that a symbol of that name is quoted."""
+"""Words with a meaning in arguments: a symbol with such a name is quoted."""
 
 
 # ---- names, strings and numbers --------------------------------------------------------------
@@ -116,7 +116,7 @@ def _read_argument(given: ProgramReader) -> Argument:
 
 
 def _argument(holds: Callable[[Argument], bool], message: str) -> Syntax[Any]:
-    """An argument of one kind."""
+    """Return the syntax of an argument that must satisfy `holds`; `message` is the error."""
 
     def read(given: ProgramReader) -> Argument:
         found = _read_argument(given)
@@ -143,7 +143,7 @@ STEP = _argument(_is_int, "the step is an int")
 
 # ---- ops without blocks ----------------------------------------------------------------------
 def _plain(make: type[Op]) -> Syntax[Op]:
-    """An op that is written as its name and its operands."""
+    """Return the syntax of an op that is printed as its name and its operands."""
     count = len(argument_fields(make))
     operands = items(VALUE)
 
@@ -190,7 +190,7 @@ def _show_block(names: Names, block: Block, last: str = "yield") -> str:
 
 
 def _read_block(given: ProgramReader, params: tuple[Value, ...], last: str) -> Block:
-    """Ops up to `yield` or `return`, in braces."""
+    """Parse ops up to `yield` or `return`, in braces."""
     given.expect("{")
     ops: list[Op] = []
     while not given.accept(last):
@@ -205,7 +205,7 @@ def _read_block(given: ProgramReader, params: tuple[Value, ...], last: str) -> B
 
 
 def _nested(params: Callable[[ProgramReader], Iterable[tuple[str, Type]]]) -> Syntax[Block]:
-    """A block of an op, which may have parameters; names that are defined in it are forgotten."""
+    """Return the syntax of an op's nested block. Names defined in it are out of scope after it."""
 
     def read(given: ProgramReader) -> Block:
         outside = dict(given.scope)
@@ -219,8 +219,8 @@ def _nested(params: Callable[[ProgramReader], Iterable[tuple[str, Type]]]) -> Sy
 
 # ---- loops -----------------------------------------------------------------------------------
 _Param = tuple[Any, Type | None]
-"""A parameter of a block, and its type where it is not the usual one. It is printed as a Value, and
-read as a name, which is defined where the block begins."""
+"""A block parameter, and its type if that differs from the usual one (else None). It is printed
+from a Value and parsed as a name, which is defined where the block begins."""
 
 
 def _param(value: Value, usual: Type | None) -> _Param:
@@ -246,7 +246,8 @@ def _carried(params: tuple[Value, ...], inits: tuple[Value, ...]) -> tuple[objec
 
 
 def _read_carried(given: ProgramReader) -> tuple[Value, ...]:
-    """The start values; the field `carried` then has the names and types of the parameters."""
+    """Parse the start values, and set the field `carried` to the names and types of the
+    parameters."""
     fields = given.fields
     found = _CARRIED.read(given)
     fields["carried"] = [(name, type or init.type) for (name, type), init in found]
@@ -257,7 +258,7 @@ INITS: Syntax[Any] = Syntax(_CARRIED.show, _read_carried)
 
 
 def _index(op: ForOp) -> tuple[Value, ...]:
-    return op.body.params[:1]  # none is not valid, but errors about it must print
+    return op.body.params[:1]  # empty only in an invalid Program, which errors must still print
 
 
 def _show_index(names: Names, index: tuple[Value, ...]) -> str:
@@ -384,7 +385,7 @@ def _read_symbol(given: ProgramReader) -> Symbol:
 
 
 def _declared(function: Function) -> tuple[Symbol, ...]:
-    """The symbols of which something is known."""
+    """Return the symbols whose range or usual size must be declared."""
     found = (item for item in symbols_of_block(function.body) if not item.is_default)
     return tuple(sorted(found, key=lambda symbol: SYMBOL.show(None, symbol)))
 

@@ -1,8 +1,8 @@
-"""A Program as text that a person can read, and that is read back to the same Program.
+"""Printing of a Program as readable text, and parsing of the same text.
 
 Names come from the values' hints and are unique in a function; values without hint are numbered
-in order. The tensors of `constant` ops and the source locations are not part of the text. A mistake
-in a text is a VerifyError with line and caret.
+in order. The tensors of `constant` ops and the source locations are not part of the text. An
+error in a text is a VerifyError with line and caret.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from stretto.ir.types import Type
 
 
 def print_program(program: Program) -> str:
-    """The whole Program; `parse_program` of it gives an equal Program."""
+    """Return the text of the Program; `parse_program` turns it into an equal Program."""
     return "\n".join(print_function(item) for item in program.functions.values())
 
 
 def print_function(function: Function) -> str:
+    """Return the text of one function."""
     return indented(FUNCTION.show(Names(function), function))
 
 
 def print_op(op: Op, function: Function) -> str:
-    """One op with the names it has in its function, its blocks shown as `{ ... }`."""
+    """Return the text of one op with its names in `function`; its blocks are shown as `{ ... }`."""
     return OP.show(Names(function, blocks=False), op)
 
 
 def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Program:
-    """The Program that the text says, with the tensors its `constant` ops name."""
+    """Return the Program for the text. `constants`: the tensors of its `constant` ops."""
     given = ProgramReader(text)
     functions: dict[str, Function] = {}
     while not given.at_end():
@@ -46,7 +47,7 @@ def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None
 
 
 def parse_type(text: str) -> Type:
-    """A type as it is printed, as `f32[2, s0]` or `list<f32[]>`."""
+    """Return the type for its printed form, such as `f32[2, s0]` or `list<f32[]>`."""
     given = ProgramReader(text)
     found = given.type()
     given.end("the end of the type")

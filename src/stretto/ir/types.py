@@ -12,7 +12,7 @@ from stretto.ir.sizes import Size, Symbol
 
 
 class DType(Enum):
-    """Element types that a Program may carry; the value is the printed name."""
+    """Element types that a Program may use; the value is the printed name."""
 
     F32 = "f32"
     F64 = "f64"
@@ -31,7 +31,7 @@ class DType(Enum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes per element."""
         return _TO_TORCH[self].itemsize
 
     @property
@@ -40,12 +40,13 @@ class DType(Enum):
 
     @property
     def is_integer(self) -> bool:
-        """True for the signed and unsigned integers, not for bool."""
+        """True for signed and unsigned integers, False for bool."""
         return not self.is_float and self is not DType.BOOL
 
     @staticmethod
     def from_torch(dtype: torch.dtype) -> DType:
-        """The DType of `dtype`; KeyError where a Program cannot carry it (complex, quantised)."""
+        """Return the DType of `dtype`; raise KeyError if a Program cannot hold it (complex,
+        quantised)."""
         return _FROM_TORCH[dtype]
 
 
@@ -65,8 +66,8 @@ _FROM_TORCH: dict[torch.dtype, DType] = {theirs: ours for ours, theirs in _TO_TO
 
 
 Dim = int | Size
-"""A size that is a number is an int. The symbols of others are bound by a function's parameters, or
-by a `list.stack`."""
+"""A constant dim is an int. The symbols of a Size are bound by a function's parameters or by ops
+(`symbols_bound_by`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +90,14 @@ class TensorType:
         return not self.shape
 
     def static_shape(self) -> tuple[int, ...]:
-        """The shape as ints; TypeError when a dim is a symbol."""
+        """Return the shape as ints; raise TypeError if a dim is symbolic."""
         dims = tuple(dim for dim in self.shape if isinstance(dim, int))
         if len(dims) != len(self.shape):
             raise TypeError(f"{self} has a symbolic dim")
         return dims
 
     def at(self, sizes: Mapping[Symbol, int]) -> TensorType:
-        """The type where the symbols have these sizes."""
+        """Return the type with the symbols replaced by these sizes."""
         dims = (
             dim if isinstance(dim, int) else dim.evaluate(sizes.__getitem__) for dim in self.shape
         )
@@ -108,7 +109,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A list of equally typed tensors that grows by `list.push`; its length is a run-time value."""
+    """A list of tensors of one type, which grows by `list.push`; its length is dynamic."""
 
     element: TensorType
 
@@ -119,7 +120,7 @@ class ListType:
 Type = TensorType | ListType
 
 INDEX = TensorType(DType.I64)
-"""The type of trip counters, list lengths and positions."""
+"""The type of loop indices, list lengths and positions."""
 
 FLAG = TensorType(DType.BOOL)
 """The type of conditions."""

@@ -1,8 +1,7 @@
-"""The form that every Program has: one rule per function, run over all ops.
+"""Well-formedness of a Program: one rule per function, run over all ops.
 
-Scope and signatures are checked here for every op; what an op class demands beyond that stands in
-`RULES`, keyed by op class. `ops.infer` adds the rules of tensor ops, so that their types are
-checked against torch's own shape rules.
+Scope and signatures are checked for every op; the further rules of each op class are in `RULES`.
+`ops.infer` adds the rules of tensor ops, which compare their types with torch's own shape rules.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ from stretto.ir.text import print_op
 from stretto.ir.types import FLAG, INDEX, DType, ListType, TensorType, Type
 
 Rule = Callable[[Program, Any], str | None]
-"""Gives the reason when the op breaks the rule, else None. Each takes its own op class."""
+"""Returns why the op breaks the rule, or None if it does not. Each takes ops of its own class."""
 
 
 def verify(program: Program) -> None:
-    """Raises VerifyError for the first broken rule; it names the function, the op and the rule."""
+    """Raise VerifyError for the first broken rule, with the function, the op and the rule."""
     if "main" not in program.functions:
         raise VerifyError("the Program has no function @main")
     checker = _Checker(program)
     for name, function in program.functions.items():
         if function.name != name:
-            raise VerifyError(f"the function @{function.name} stands under the name @{name}")
+            raise VerifyError(f"the function @{function.name} is stored under the name @{name}")
         checker.function(function)
 
 
@@ -65,14 +64,14 @@ def verify(program: Program) -> None:
 class _Checker:
     program: Program
     defined: set[Value] = field(default_factory=set[Value])
-    """Every value defined so far, in any function: each has one definition."""
+    """Every value defined so far, in any function: a value has one definition."""
 
     def function(self, function: Function) -> None:
         self.block(function, function.body, set(), None)
         self.sizes(function)
 
     def sizes(self, function: Function) -> None:
-        """Symbols are bound, each with one range, and no size may be negative."""
+        """Check that symbols are bound, each with one range, and that no dim may be negative."""
         params = [value.type for value in function.params]
         bound = symbols_of_types(params) | bound_symbols(function.body)
         used = symbols_of_block(function.body)
@@ -94,7 +93,7 @@ class _Checker:
                     _fail(function, None, "size_sign", reason)
 
     def block(self, function: Function, block: Block, scope: set[Value], owner: Op | None) -> None:
-        """Checks the block, where the values of the enclosing blocks are in scope."""
+        """Check the block; `scope` holds the values of the enclosing blocks."""
         scope = set(scope)
         self.define(function, block.params, scope, owner)
         for op in block.ops:
@@ -147,7 +146,7 @@ def constant_type(program: Program, op: ConstantOp) -> str | None:
 
 
 def literal_type(_: Program, op: LiteralOp) -> str | None:
-    """The number is of the kind that its dtype holds, and fits it."""
+    """The number has the kind of its dtype, and fits it."""
     if len(op.results) != 1 or not isinstance(op.result.type, TensorType) or op.result.type.shape:
         return "the result is not one tensor without dims"
     dtype = op.result.type.dtype
@@ -242,7 +241,7 @@ def if_params(_: Program, op: IfOp) -> str | None:
 
 
 def if_yields(_: Program, op: IfOp) -> str | None:
-    """Both arms yield the results' types, whose symbols may be called otherwise in an arm."""
+    """Both arms yield the results' types, up to the names of symbols."""
     for name, block in (("then", op.then), ("else", op.orelse)):
         if not match_types(_types(op.results), _types(block.yields), {}):
             return _expect(f"what `{name}` yields", _types(block.yields), _types(op.results))
@@ -277,7 +276,7 @@ def for_bounds(_: Program, op: ForOp) -> str | None:
 
 def for_independent(_: Program, op: ForOp) -> str | None:
     carries = all(isinstance(value.type, TensorType) and value.type.shape for value in op.inits)
-    return None if carries or not op.independent else "what iterations share are tensors with dims"
+    return None if carries or not op.independent else "it may carry only tensors with dims"
 
 
 def for_parallel(program: Program, op: ForOp) -> str | None:
@@ -286,18 +285,19 @@ def for_parallel(program: Program, op: ForOp) -> str | None:
     if reason := _calls_apart(program, op):
         return reason
     if any(isinstance(inner, ForOp) and inner.parallel for inner in op.body.walk()):
-        return "a parallel loop has no other one inside"
+        return "a parallel loop may not contain another parallel loop"
     if all(updates_its_row(op, number) for number in range(len(op.inits))):
         return None
-    return "all that a parallel iteration does to a carried tensor is to update its own row"
+    return "the only use of a carried tensor in a parallel loop is to update the iteration's row"
 
 
 def _calls_apart(program: Program, op: ForOp) -> str | None:
-    """What parallel iterations call is run by each unit for itself, so nothing else calls it."""
+    """A function called in parallel iterations is run by one unit each time, so nothing else calls
+    it."""
     apart = called_from(program, op)
     for name in apart & program.functions.keys():
         if any(isinstance(inner, ForOp) and inner.parallel for inner in _ops(program, name)):
-            return f"@{name} has a parallel loop, and is called in another one"
+            return f"@{name} has a parallel loop, but is called in another parallel loop"
     for name in program.functions.keys() - apart:
         calls = {op.function for op in outside_parallel(program.functions[name].body)}
         if both := sorted(calls & apart):
@@ -310,7 +310,7 @@ def _ops(program: Program, name: str) -> Iterator[Op]:
 
 
 def called_from(program: Program, op: Op) -> set[str]:
-    """The functions that an op or its blocks call, and those that these come to."""
+    """Return the functions that an op or its blocks call, directly or through others."""
     found: set[str] = set()
     inner = (item for block in op.blocks for item in block.walk())
     waiting = {call.function for call in (op, *inner) if _is_call(call)}
@@ -327,7 +327,7 @@ def _is_call(op: Op) -> TypeGuard[CallOp]:
 
 
 def outside_parallel(block: Block) -> Iterator[CallOp]:
-    """The calls in a block that are in no parallel loop."""
+    """Iterate over the calls in a block that are not inside a parallel loop."""
     for op in block.ops:
         if isinstance(op, CallOp):
             yield op
@@ -337,8 +337,8 @@ def outside_parallel(block: Block) -> Iterator[CallOp]:
 
 
 def updates_its_row(op: ForOp, number: int) -> bool:
-    """Whether carried value `number` is a tensor of which each iteration updates the row that has
-    the index as its number, and which it does nothing else with."""
+    """True if each iteration's only use of carried tensor `number` is to update the row at its
+    index."""
     if number >= len(op.carried) or number >= len(op.body.yields):
         return False
     carried, yielded = op.carried[number], op.body.yields[number]
@@ -387,7 +387,8 @@ def call_arguments(program: Program, op: CallOp) -> str | None:
 
 
 def call_results(program: Program, op: CallOp) -> str | None:
-    """The function's result types; symbols that its parameters do not say are named by the call."""
+    """The results have the function's result types; symbols not bound by its parameters may be
+    renamed."""
     function = program.functions[op.function]
     renaming: Renaming = {}
     match_types(_types(function.params), _types(op.arguments), renaming)
@@ -437,4 +438,4 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     ForOp: (for_bounds, for_independent, for_params, for_yields, for_results, for_parallel),
     CallOp: (call_function, call_arguments, call_results),
 }
-"""What each op class demands. A stage that has an op class of its own adds its rules here."""
+"""The rules of each op class. A stage that adds an op class adds its rules here."""

@@ -1,7 +1,7 @@
-"""What machines share on the way from operators to kernels.
+"""From operators to kernels: the passes and analyses that all machines share.
 
-`split_reductions` and `split_sorts` cut up operators that would keep one unit busy for too long;
-`fuse` and `join` group the operators of a leaf; `contraction` and `products` recognise products;
-`panels` describes packed constants. Each machine's `select` calls these; it says which `variants`
-there are of each kernel, tilings and templates of its own, and a chooser takes one of each.
+`split_reductions` and `split_sorts` cut up operators that would occupy one unit for too long;
+`fuse` groups the operators of a leaf; `contraction` recognises products; `panels` describes
+packed constants. Each machine's `select` calls these and lists the `variants` of each kernel
+with its own tilings and templates; a chooser takes one variant of each.
 """

@@ -1,4 +1,4 @@
-"""Attention as products and a softmax, for machines and sizes that have no better way.
+"""Attention as products and a softmax, for machines and sizes without an attention template.
 
 One operator becomes six, with buffers between them:
 
@@ -38,8 +38,8 @@ from stretto.lowering.lazy import placed, variables
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The parts of an operator that is an attention. columns: the dims that only the values have;
-    rows: the others."""
+    """The parts of an attention operator. columns: the dims that only the values have; rows: all
+    others."""
 
     product: Expr
     scale: Const
@@ -50,6 +50,7 @@ class Attention:
 
     @staticmethod
     def of(operator: Operator) -> Attention:
+        """Return the parts of an attention operator."""
         value = operator.value
         assert isinstance(value, Apply) and value.function == ATTEND
         product, scale, bias, values = value.args
@@ -62,7 +63,7 @@ class Attention:
 
 
 def plain_attention(tree: Tree[Items], keep: Callable[[Operator], bool]) -> Tree[Items]:
-    """A tree in which only those attentions remain that `keep` holds for."""
+    """Expand every attention in the tree, except those for which `keep` is true."""
 
     def steps(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:
         if operator.combine is not Combine.ATTENTION or keep(operator):
@@ -73,7 +74,7 @@ def plain_attention(tree: Tree[Items], keep: Callable[[Operator], bool]) -> Tree
 
 
 def plain_steps(operator: Operator, new: NewBuffers) -> tuple[Operator, ...]:
-    """Products and a softmax in place of an attention."""
+    """Return the products and the softmax that replace an attention operator."""
     return _Steps(operator, Attention.of(operator), new).all()
 
 
@@ -100,7 +101,7 @@ class _Steps:
         return (raw, top, weights, total, *self._averages(weights, total))
 
     def _averages(self, weights: Operator, total: Operator) -> tuple[Operator, Operator]:
-        """The values, in the dims of the operator itself."""
+        """Return the operators for `sums` and `out`, over the dims of the attention itself."""
         operator, value = self.operator, self.parts.value
         keys, _ = operator.reduce
         own = [Index.of(Var(dim)) for dim in self.parts.rows]
@@ -119,7 +120,7 @@ class _Steps:
         return sums, last
 
     def _over(self, expr: Expr) -> Expr:
-        """The expression over the rows, the keys and the depth."""
+        """Return the expression over the rows, the keys and the depth."""
         operator, rows = self.operator, self.parts.rows
         values = [Index()] * (len(operator.dims) + 2)
         for place, dim in enumerate((*rows, len(operator.dims), len(operator.dims) + 1)):
@@ -150,5 +151,5 @@ class _Steps:
 
 
 def _load(operator: Operator) -> Load:
-    """What an operator has stored."""
+    """Return a load of the operator's result."""
     return Load(placed(operator.out.buffer, operator.out.buffer.shape))

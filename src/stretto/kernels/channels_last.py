@@ -1,11 +1,11 @@
-"""Keeps the channels of images contiguous in memory, [n, y, x, c], between convolutions.
+"""Channels-last layout, [n, y, x, c], for images between convolutions.
 
-Lowered operators lay images out as torch does, [n, c, y, x]. A machine that computes several output
-channels at once reads and writes all channels of a pixel together: then a convolution copies no
-patches, and a pool or a pointwise operator works on whole vectors. Only locals of a function that
-nothing but operators touches, by the dims that they have, change their layout. A convolution whose
-image is laid out otherwise (an input of the program) reads a copy, and one whose result is wanted
-otherwise is copied.
+Lowered operators use torch's layout of images, [n, c, y, x]. A machine that computes several
+output channels at once accesses all channels of a pixel together: with contiguous channels a
+convolution copies no patches, and a pool or a pointwise operator works on whole vectors. Only a
+function's local buffers that operators alone access, always by their own dims, change their
+layout. A convolution of any other image (an input of the program) reads a copy of it, and one
+whose result must have another layout is copied.
 
     v[n, c, y, x] = sum w[c, i, ky, kx] * u[n, i, y + ky, x + kx]    dims (n, c, y, x), (i, ky, kx)
     ->
@@ -54,17 +54,17 @@ from stretto.kernels.split_reductions import SPLIT
 
 T = TypeVar("T")
 RANKS = (3, 4)
-"""Images of one and of two dims."""
+"""Ranks of images with one and with two spatial dims."""
 MOST_TAPS = 512
 MOST_PADDED = 2048
-"""Channels of an image that is padded: as many zeros are at hand."""
+"""Most channels of an image that is padded: the templates have this many zeros to read."""
 FEWEST_GROUPED = 4
-"""Channels of a group: fewer are not worth a run of their own."""
+"""Fewest input channels per group: for smaller groups the layout does not pay."""
 
 
 def channels_last(tree: Tree[Items], copied: bool = True) -> Tree[Items]:
-    """The tree with the images of convolutions by constant weights laid out channels last. copied:
-    a convolution works on copies of those that cannot be."""
+    """Lay out the images of convolutions with constant weights channels last. copied: convolve
+    copies of the images whose layout cannot change."""
     if not any(map(_is_wanted, _operators(tree))):
         return tree
     tree = _with_copies(tree) if copied else tree
@@ -92,7 +92,7 @@ def _function_operators(function: TreeFunction[Items]) -> Iterator[Operator]:
 
 
 def _is_wanted(operator: Operator) -> bool:
-    """Whether an operator is a convolution that gains by the layout."""
+    """True if an operator is a convolution that benefits from the layout."""
     found = convolution_of(operator)
     if found is None or not _is_supported(found):
         return False
@@ -118,12 +118,12 @@ def _is_supported(found: Convolution) -> bool:
     return found.groups == 1 or found.is_depthwise or found.in_channels >= FEWEST_GROUPED
 
 
-# ---- which images ----------------------------------------------------------------------------
+# ---- choice of images ------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Sets:
-    """Sets of buffers that are laid out alike."""
+    """Disjoint sets of buffers that share a layout."""
 
     parents: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])
 
@@ -137,8 +137,8 @@ class _Sets:
 
 
 def _images(function: TreeFunction[Items]) -> set[Buffer]:
-    """The locals to be laid out anew: those of wanted convolutions, and what operators read or
-    write together with them."""
+    """Return the locals whose layout changes: those of wanted convolutions, and those that
+    operators access together with them."""
     free = _free_images(function)
     sets = _Sets()
     seeds: set[Buffer] = set()
@@ -154,12 +154,12 @@ def _images(function: TreeFunction[Items]) -> set[Buffer]:
 
 
 def _sides(convolution: Operator) -> tuple[Buffer, Buffer]:
-    """The image that a convolution reads, and its result."""
+    """Return the image that a convolution reads, and the buffer of its result."""
     return loads_of(convolution)[1].buffer, convolution.out.buffer
 
 
 def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
-    """The locals that only operators touch, by the dims that they have."""
+    """Return the locals that only operators access, always by the buffers' own dims."""
     free = {
         b
         for b in function.locals
@@ -177,7 +177,7 @@ def _free_images(function: TreeFunction[Items]) -> set[Buffer]:
 
 
 def _held(body: Node[Items]) -> set[Buffer]:
-    """What control nodes and the items of leaves that are no operators touch."""
+    """Return the buffers that control nodes and leaf items other than operators access."""
     held = rotating(body)
     for node in walk(body):
         held |= {load.access.buffer for value in inputs(node) for load in loads(value)}
@@ -207,8 +207,8 @@ def _touched(operator: Operator) -> tuple[Buffer, ...]:
 
 
 def _with_copies(tree: Tree[Items]) -> Tree[Items]:
-    """The tree in which wanted convolutions read and write images of their own where those that
-    they have cannot be laid out anew."""
+    """Give wanted convolutions separate images, with copies, where the layout of their own cannot
+    change."""
     free = {b for function in tree.functions for b in _free_images(function)}
 
     def steps(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:
@@ -254,7 +254,7 @@ def _copy(source: Access, target: Access, operator: Operator) -> Operator:
 
 
 def _reading(operator: Operator, image: Access, buffer: Buffer) -> Operator:
-    """The convolution with another image."""
+    """Return the convolution with `buffer` in place of its image."""
 
     def changed(expr: Expr) -> Expr:
         if isinstance(expr, Apply):
@@ -282,8 +282,8 @@ def _last(buffer: Buffer) -> Buffer:
 
 
 def _laid_out(operator: Operator, moved: set[Buffer]) -> Operator:
-    """An operator that touches the moved buffers as they lie now, its dims in the order in which
-    its result lies."""
+    """Return the operator with the new layout of the moved buffers, its dims in the order of its
+    result."""
     convolves = _is_wanted(operator) and all(b in moved for b in _sides(operator))
 
     def place(access: Access) -> Access:
@@ -306,8 +306,8 @@ def _laid_out(operator: Operator, moved: set[Buffer]) -> Operator:
 
 
 def _reduced_order(operator: Operator, moved: set[Buffer]) -> list[int]:
-    """The variables of the reduced dims, so that the elements of an image are combined in the order
-    in which they lie now, where the order matters to nothing else."""
+    """Return the reduction variables in the new memory order of the images read, if the order of
+    combination does not matter; else unchanged."""
     first = len(operator.dims)
     variables = list(range(first, first + len(operator.reduce)))
     if operator.combine not in SPLIT or any(isinstance(p, Position) for p in parts(operator.value)):
@@ -319,8 +319,8 @@ def _reduced_order(operator: Operator, moved: set[Buffer]) -> list[int]:
 
 
 def _order_in(access: Access, variables: list[int], moved: set[Buffer]) -> tuple[int, ...] | None:
-    """The order in which an access of an image runs through its dims by these variables: () where
-    it has one of them at most, None where it has several, but not each in a dim of its own."""
+    """Return the order in which an access of a moved image goes through these variables: () if it
+    depends on at most one, None if they are not each in a separate dim."""
     here = [index.vars().intersection(variables) for index in access.index]
     if len(set[int]().union(*here)) < 2:
         return ()
@@ -344,7 +344,7 @@ def _placed(operator: Operator, place: Callable[[Access], Access]) -> Operator:
 
 
 def _reordered(operator: Operator, order: list[int], reduce: list[int]) -> Operator:
-    """Dims and reduction dims in another order, by the numbers of their variables."""
+    """Reorder dims and reduction dims, given as numbers of their variables."""
     numbers = [*order, *reduce]
     if numbers == sorted(numbers):
         return operator
@@ -365,14 +365,14 @@ def _reordered(operator: Operator, order: list[int], reduce: list[int]) -> Opera
     )
 
 
-# ---- convolutions in it ----------------------------------------------------------------------
+# ---- convolutions in this layout -------------------------------------------------------------
 
 
 def pixel_convolution_of(operator: Operator) -> Convolution | None:
-    """The convolution that an operator of this layout is: dims (n, oy, ox, oc), reduce (ky, kx, ic)
-    or (n, ox, oc), (kx, ic).
+    """Return the channels-last convolution that an operator computes, or None.
 
-    Its result may be some channels of a larger image.
+    Its dims are (n, oy, ox, oc) and (ky, kx, ic), or (n, ox, oc) and (kx, ic). Its result may
+    be some channels of a larger image.
     """
     rank, pair = len(operator.dims), factors(operator)
     if operator.name != "convolution" or pair is None or rank not in RANKS:
@@ -389,7 +389,7 @@ def pixel_convolution_of(operator: Operator) -> Convolution | None:
 
 
 def _channels_first(operator: Operator, image: Access) -> Operator | None:
-    """The same convolution as it was lowered."""
+    """Return the same convolution in its lowered layout."""
     rank = len(operator.dims)
     turned = Access(image.buffer, _to_first(image.shape), _to_first(image.index))
 

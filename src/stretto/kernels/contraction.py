@@ -1,4 +1,4 @@
-"""Products of operands that lie in memory as loops want them: contractions and convolutions.
+"""Recognition of products: contractions and convolutions whose operands loops can read in place.
 
 The columns of a contraction are contiguous in the result, so a vector of them is stored at once.
 """
@@ -31,22 +31,21 @@ from stretto.ir.sizes import Product as ProductAtom
 from stretto.ir.types import DType
 from stretto.kernels.groups import divisible
 
-# ---- Recognises sums of products, and the part that each dim has in them.
+# ---- Sums of products, and the role of each dim -----------------------------------------------
 #
-# This is the one analysis of products: machines ask it which dims are rows, columns and batch,
-# and add what their templates want to know (`contraction` the strides of operands that are plain
-# loads).
+# The only analysis of products: it tells machines which dims are rows, columns and batch. Machines
+# add the facts that their templates need; `Contraction` adds the strides of plain loads.
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """out[batch, rows, columns] = sum over the reduced dims of left * right; dims by number.
 
-    `rows` are the dims that only the left factor depends on, `columns` those of the right one,
-    `batch` those of both, `free` those of none; dims of size 1 are left out. The right factor is
-    the one that the contiguous dim of the result belongs to: it is the first one where `turned`.
-    pieces: (dim, size) where the other factor depends on dim // size too, as in a grouped
-    convolution: only tiles within a piece are such a product.
+    `rows` are the dims that only the left factor depends on, `columns` only the right one,
+    `batch` both, `free` neither; dims of size 1 are left out. The right factor is the one that
+    depends on the contiguous dim of the result; if that is the operator's first factor,
+    `turned` is True. pieces: (dim, size) if the other factor depends on dim // size too, as in
+    a grouped convolution: only tiles within one piece of that size are such a product.
     """
 
     turned: bool
@@ -57,7 +56,7 @@ class Product:
     pieces: tuple[tuple[int, int], ...] = ()
 
     def factors(self, operator: Operator) -> tuple[Expr, Expr]:
-        """The left and the right one, of an operator that is this product."""
+        """Return the left and the right factor of an operator that is this product."""
         pair = factors(operator)
         assert pair is not None
         first, second = pair
@@ -65,7 +64,7 @@ class Product:
 
 
 def factors(operator: Operator) -> tuple[Expr, Expr] | None:
-    """The two factors of a sum of products."""
+    """Return the two factors of a sum of products; None if the operator is not one."""
     value = operator.value
     if operator.combine != Combine.SUM or not isinstance(value, Apply):
         return None
@@ -73,9 +72,8 @@ def factors(operator: Operator) -> tuple[Expr, Expr] | None:
 
 
 def product_of(operator: Operator) -> Product | None:
-    """The product that an operator is. Its factors may be any expressions: conversions, images read
-    under a condition.
-    """
+    """Return the product that an operator computes, or None. Its factors may be any expressions:
+    conversions, images read under a condition."""
     pair = factors(operator)
     if pair is None or operator.accumulate or not divisible(operator):
         return None
@@ -96,7 +94,8 @@ def product_of(operator: Operator) -> Product | None:
 
 @dataclass(slots=True)
 class Uses:
-    """How an expression depends on variables: `pieces[n]` = size where only by Var(n) // size."""
+    """The variables that an expression depends on, directly or (`pieces[n]` = size) by Var(n) //
+    size."""
 
     direct: set[int] = field(default_factory=set[int])
     pieces: dict[int, int] = field(default_factory=dict[int, int])
@@ -134,22 +133,22 @@ class Uses:
 FLOATS = (DType.F32, DType.F64)
 _HALVES = (DType.F16, DType.BF16)
 NARROW = (*_HALVES, DType.I8)
-"""What operands may be made of that are widened before they are multiplied, bytes to i32."""
+"""Dtypes of operands that are widened before they are multiplied; bytes are widened to i32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A product whose factors are plain loads; strides in elements.
 
-    dtype: that of both operands. f16 and bf16 are widened to f32 before they are multiplied, and
-    the result is f32. I8: that of the right one, while the left one is u8 and the result i32.
-    Otherwise it is that of the result, too.
+    dtype: that of both operands and the result, with two exceptions. F16 and BF16 operands are
+    widened to f32 before they are multiplied, and the result is f32. I8 is the dtype of the
+    right operand only: the left one is u8 and the result i32.
 
-    column: the contiguous one of the product's. Others are dims of the batch, like those of both
-    factors: a matrix is multiplied with many others, each where it lies. rows: the product's, and
-    its free dims. depth: the size of the flattened reduction dims.
-    left_depth, right_depth: their stride (right: None where packing is needed). Sizes and strides
-    may be known at the call only.
+    column: the contiguous one of the product's columns. Its other columns are batch dims, like
+    the dims of both factors: a matrix is multiplied with many others, each in place. rows: the
+    product's rows and free dims. depth: the size of the flattened reduction dims. left_depth,
+    right_depth: their stride in each operand (right: None if packing is needed). Sizes and
+    strides may be known only at the call.
     """
 
     product: Product
@@ -166,17 +165,18 @@ class Contraction:
 
     @property
     def batch(self) -> tuple[int, ...]:
+        """Batch dims: those of both factors, and the columns other than `column`."""
         others = (n for n in self.product.columns if n != self.column)
         return tuple(sorted((*self.product.batch, *others)))
 
     def operands(self, operator: Operator) -> tuple[Access, Access]:
-        """The left and the right one, of an operator that is this contraction."""
+        """Return the left and the right access of an operator that is this contraction."""
         left, right = loads_of(operator)
         return (right, left) if self.product.turned else (left, right)
 
 
 def loads_of(operator: Operator) -> tuple[Access, Access]:
-    """The accesses of the two factors of a product of loads."""
+    """Return the accesses of the two factors of a product of loads."""
     pair = factors(operator)
     assert pair is not None
     first, second = (narrow_load(factor) or image_load(factor) for factor in pair)
@@ -185,12 +185,12 @@ def loads_of(operator: Operator) -> tuple[Access, Access]:
 
 
 def stride(access: Access, dim: int) -> int | Size:
-    """How far elements are apart along a dim, where the offset is linear in it."""
+    """Return the distance between elements along a dim in which the offset is linear."""
     return linear_factor(access.offset, dim)
 
 
 def linear_factor(index: Index, dim: int) -> int | Size:
-    """What variable `dim` is multiplied with in the terms that are linear in it."""
+    """Return the factor of variable `dim` in the terms that are linear in it."""
     total = Size(const=index.coefficient(Var(dim)))
     for atom, coefficient in index.terms:
         if isinstance(atom, ProductAtom) and atom.factors.count(Var(dim)) == 1:
@@ -202,8 +202,8 @@ def linear_factor(index: Index, dim: int) -> int | Size:
 
 
 def is_linear(index: Index) -> bool:
-    """Whether an index is a sum of variables, each times a size that the call decides, of such
-    sizes and of registers."""
+    """True if an index is a sum of variables, each times a size known at the call, of such sizes
+    and of registers."""
     return all(_is_linear_term(atom) for atom, _ in index.terms)
 
 
@@ -218,9 +218,7 @@ def _is_linear_term(atom: Atom) -> bool:
 
 
 def contraction_of(operator: Operator) -> Contraction | None:
-    """The contraction that an operator is, or None when it is not one that a template could
-    compute.
-    """
+    """Return the contraction that an operator computes; None if no template could compute it."""
     product = product_of(operator)
     if product is None or not product.columns:
         return None
@@ -247,7 +245,8 @@ def contraction_of(operator: Operator) -> Contraction | None:
 
 
 def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | None:
-    """The common stride of dims walked in row-major order as one; None when there is none."""
+    """Return the common stride of dims that are iterated in row-major order as one; None if there
+    is none."""
     if not dims:
         return 1
     step = stride(access, dims[-1][0])
@@ -263,7 +262,8 @@ def flat_stride(access: Access, dims: list[tuple[int, Extent]]) -> int | Size | 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A padded image against weights, which are the first factor. Pairs are (height, width)."""
+    """A convolution of a padded image; the weights are the first factor. Pairs are (height,
+    width)."""
 
     batch: int | Size
     groups: int
@@ -278,7 +278,7 @@ class Convolution:
 
     @property
     def per_group(self) -> int:
-        """The channels of the result in a group."""
+        """Number of output channels in a group."""
         return self.out_channels // self.groups
 
     @property
@@ -287,12 +287,12 @@ class Convolution:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the image is its own matrix of patches."""
+        """True if the image is its own matrix of patches."""
         return self.kernel == self.step == (1, 1) and self.padding == (0, 0)
 
 
 def image_start(operator: Operator) -> Access:
-    """The first element of what a convolution reads for each member of the batch."""
+    """Return the access to the first element that a convolution reads of each batch member."""
     image = loads_of(operator)[1]
     inner = len(operator.dims) - 1
     lead = image.index[: len(image.index) - inner]
@@ -300,7 +300,8 @@ def image_start(operator: Operator) -> Access:
 
 
 def convolution_of(operator: Operator) -> Convolution | None:
-    """The convolution that an operator named so is: dims (n, oc, oy, ox) or (n, oc, ox)."""
+    """Return the convolution of an operator with that name and dims (n, oc, oy, ox) or (n, oc,
+    ox); else None."""
     pair = factors(operator)
     if operator.name != "convolution" or pair is None or operator.accumulate:
         return None
@@ -327,11 +328,11 @@ _DTYPES = {
     *((dtype, dtype, DType.F32) for dtype in _HALVES),
     (DType.U8, DType.I8, DType.I32),
 }
-"""Those of the left operand, the right one and the result."""
+"""Supported dtypes of the left operand, the right operand and the result."""
 
 
 def narrow_load(expr: Expr) -> Load | None:
-    """The load of narrow numbers that a factor widens."""
+    """Return the load of narrow numbers that a factor widens, or None."""
     match expr:
         case Apply("cast", (Load() as load,), DType.F32) if load.dtype in _HALVES:
             return load
@@ -342,9 +343,9 @@ def narrow_load(expr: Expr) -> Load | None:
 
 
 def image_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe of a padded image: 0 outside of it. None where something
-    else is compared than indices of the load with the ends of their dims: of an image with one row
-    the index does not say which row is meant."""
+    """Return the load that a factor is, possibly of a padded image (0 outside of it). None if the
+    condition compares anything but indices of the load with the ends of their dims: for an
+    image with one row, the index does not show which row is meant."""
     if isinstance(expr, Load):
         return expr
     if isinstance(expr, Apply) and expr.function == "where":
@@ -356,8 +357,7 @@ def image_load(expr: Expr) -> Load | None:
 
 
 def _is_inside(condition: Expr, access: Access) -> bool:
-    """Whether a condition compares indices of an access with the ends of their dims, and nothing
-    else."""
+    """True if a condition only compares indices of an access with the ends of their dims."""
     match condition:
         case Apply("and", (one, other)):
             return _is_inside(one, access) and _is_inside(other, access)
@@ -371,7 +371,8 @@ def _is_inside(condition: Expr, access: Access) -> bool:
 
 
 def _geometry(operator: Operator, image: Access, fixed: list[int]) -> Convolution | None:
-    """`fixed`: the channels of the result, those of the reduction, and the taps."""
+    """Return the convolution's sizes, or None. `fixed`: output channels, reduced channels, and the
+    taps."""
     spatial, rank = len(operator.dims) - 2, len(operator.dims)
     out_channels, in_channels, *taps = fixed
     if len(image.shape) < spatial + 1 or len(taps) != spatial:
@@ -385,7 +386,7 @@ def _geometry(operator: Operator, image: Access, fixed: list[int]) -> Convolutio
         slot = 2 - spatial + place
         out_var, tap_var = 2 + place, rank + 1 + place
         size, out = sizes[place], operator.dims[out_var]
-        # A dim of size 1 leaves no trace of its step: any step that gives one output will do.
+        # The index does not show the step along a dim of size 1: any step with one output will do.
         step = index.coefficient(Var(out_var))
         if not step and isinstance(size, int):
             step = size + 2 * abs(index.const)

@@ -1,11 +1,11 @@
-"""Vertical fusion: operators of one leaf are grouped into kernels.
+"""Vertical fusion: the operators of one leaf are grouped into kernels.
 
-A consumer joins the groups of its producers when each task can compute, in its own tile, all that
+A consumer joins the groups of its producers if each task can compute, in its own tile, all that
 it reads from them, and nothing is computed twice: the columns of four gates feed one tile of an
-LSTM cell, a row maximum and a row sum feed the row of a softmax. The stages of a task hand over
-through the same buffers as ever; that only the task itself reads what it wrote is what removes the
-wait. (Rammer, section 4, schedules rTasks of different operators next to each other; here they
-become one task when their dependence is tile by tile.)
+LSTM cell; a row maximum and a row sum feed the row of a softmax. The stages of a task still
+communicate through the same buffers; no wait is needed because only the task itself reads what
+it wrote. (Rammer, section 4, schedules rTasks of different operators next to each other; here
+they become one task if their dependence is tile by tile.)
 """
 
 from __future__ import annotations
@@ -41,18 +41,17 @@ from stretto.kernels.contraction import contraction_of, is_linear
 from stretto.kernels.groups import Box, Group, Grouped, Member, divisible, single
 from stretto.remarks import Remarks
 
-# ---- Joins a consumer with its producers into one group, when tasks stay independent.
+# ---- Joining a consumer with its producers, if tasks stay independent -------------------------
 #
 # Every task must compute, in its own tile, all that it reads of the producers, and every element
-# of a producer must be computed by exactly one task. The consumer's loads tell what a tile needs:
-# ranges of the producers' grid dims, tied to the tile of a consumer dim or fixed.
+# of a producer must be computed by exactly one task. The consumer's loads determine what a tile
+# needs: ranges of the producers' grid dims, either fixed or tied to the tile of a consumer dim.
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
     """The values offset .. offset + extent, tied to the tile of consumer dim `dim` unless that is
-    None.
-    """
+    None."""
 
     dim: int | None
     offset: int
@@ -60,15 +59,16 @@ class Range:
 
 
 MOST_SLICES = 16
-"""Slices of one dim that a task takes one by one. Two decisions beside 256 values of a state are
-129 of them, each a product of two columns."""
+"""Most slices of one dim that a task computes one by one. Two decisions next to 256 values of a
+state would be 129 slices, each a product of two columns."""
 
 Assignment = tuple[Range, ...]
-"""For each grid dim of a producer's group the range that the consumer's tile needs."""
+"""The range that the consumer's tile needs of each grid dim of a producer's group."""
 
 
 def join(groups: list[Group], operator: Operator) -> Group | None:
-    """The consumer and its producer groups as one group; None when a task would lack something."""
+    """Return the consumer and its producer groups as one group; None if tasks would not be
+    independent."""
     if not divisible(operator) or operator.accumulate:
         return None
     if not _writes_apart(groups, operator):
@@ -94,7 +94,7 @@ def join(groups: list[Group], operator: Operator) -> Group | None:
 
 
 def _writes_apart(groups: list[Group], operator: Operator) -> bool:
-    """No task may write what another task of the kernel reads."""
+    """True if no task writes what another task of the kernel reads."""
     out = operator.out
     for load in operator.reads():
         if load.access.buffer == out.buffer and load.access != out:
@@ -112,7 +112,8 @@ def _writes_apart(groups: list[Group], operator: Operator) -> bool:
 
 
 def _reads_before(group: Group, operator: Operator) -> bool:
-    """Does a group read what an operator writes only before the rows that it writes?"""
+    """True if a group reads of the operator's output only rows before those that the operator
+    writes."""
     return all(
         lies_before(load.access, operator)
         for member in group.members
@@ -138,9 +139,8 @@ def _assignments(group: Group, operator: Operator) -> set[Assignment] | None:
 def _assign(
     group: Group, producer: Operator, box: Box, load: Load, consumer: Operator
 ) -> Assignment | None:
-    """What the consumer's tile asks of the producer's grid through one load, taken from one of its
-    boxes.
-    """
+    """Return the ranges of the producer's grid that the consumer's tile needs for one load and one
+    of the producer's boxes; None if they cannot be tied to the grid."""
     wanted = producer_positions(producer, load.access)
     if wanted is None:
         return None
@@ -172,10 +172,10 @@ def _within(found: Range, extent: Extent) -> bool:
 
 
 def _complete(group: Group, assignments: list[Assignment]) -> list[Assignment]:
-    """Adds the parts that only a later consumer needs, where the wanted ones are equal slices of
+    """Add the slices that only a later consumer needs, if the wanted ones are equal slices of
     one dim.
 
-    The cell state of an LSTM wants three of four gates; the fourth belongs into the same task.
+    The cell state of an LSTM needs three of four gates; the fourth belongs in the same task.
     """
     first = assignments[0]
     for place, extent in enumerate(group.grid):
@@ -207,7 +207,8 @@ def _inside(found: Range | None, span: Span) -> bool:
 
 
 def _range_of(index: Index, consumer: Operator) -> Range | None:
-    """const, or one variable + const, as a range; None for anything else: the whole dim."""
+    """Return a constant, or one variable plus a constant, as a range; None (the whole dim)
+    otherwise."""
     if index.is_const:
         return Range(None, index.const, 1)
     if len(index.terms) == 1:
@@ -220,7 +221,8 @@ def _range_of(index: Index, consumer: Operator) -> Range | None:
 
 
 def producer_positions(producer: Operator, access: Access) -> tuple[Index, ...] | None:
-    """Which element of the producer's parallel dims wrote the element that `access` reads."""
+    """Return the position in the producer's parallel dims that wrote the element `access` reads,
+    or None."""
     out = producer.out
     index = access.index if access.shape == out.shape else reindex(access, out.shape)
     if index is None:
@@ -245,10 +247,11 @@ def producer_positions(producer: Operator, access: Access) -> tuple[Index, ...] 
 
 
 def reindex(access: Access, shape: tuple[Extent, ...]) -> tuple[Index, ...] | None:
-    """The same element seen with another shape of the same memory, when that stays affine.
+    """Return the indices of the same element in another shape of the same memory; None if not
+    affine.
 
-    Each term of the linear offset goes to the dim with the largest stride that divides its factor.
-    That no dim overflows is then checked by the caller's ranges.
+    Each term of the linear offset goes to the dim with the largest stride that divides its
+    factor. The caller's ranges then check that no dim overflows.
     """
     if not all(map(is_known, (*shape[1:], *access.shape[1:]))):
         return None
@@ -274,7 +277,7 @@ def reindex(access: Access, shape: tuple[Extent, ...]) -> tuple[Index, ...] | No
 
 
 def _exact(term: Index, step: int | Size) -> Index | None:
-    """The term over the step, if nothing is left over."""
+    """Return term / step if there is no remainder, else None."""
     if step == 0:
         return None
     found = term // step
@@ -282,7 +285,7 @@ def _exact(term: Index, step: int | Size) -> Index | None:
 
 
 def _kept_dims(needed: list[set[Assignment]], operator: Operator) -> list[int]:
-    """Consumer dims that tile every producer: the others must be whole in each task."""
+    """Return the consumer dims that tile every producer; the others are whole in each task."""
     kept = {n for n, extent in enumerate(operator.dims) if extent != 1} - whole_dims(operator)
     for assignments in needed:
         for assignment in assignments:
@@ -295,7 +298,7 @@ def _fix(assignment: Assignment, kept: list[int]) -> Assignment:
 
 
 def _covers(group: Group, assignments: list[Assignment], consumer: Operator) -> bool:
-    """Every element of the producers is computed exactly once over all tasks."""
+    """True if every element of the producers is computed exactly once over all tasks."""
     if not all(_within(r, e) for a in assignments for r, e in zip(a, group.grid, strict=True)):
         return False
     if not all(_disjoint(a, b) for a, b in combinations(assignments, 2)):
@@ -328,7 +331,7 @@ def _disjoint(a: Assignment, b: Assignment) -> bool:
 
 
 def _rebase(group: Group, assignments: list[Assignment], kept: list[int]) -> list[Member]:
-    """The members of a producer's group over the consumer's grid."""
+    """Return the members of a producer's group over the consumer's grid."""
     members: list[Member] = []
     for member in group.members:
         boxes: list[Box] = []
@@ -352,12 +355,12 @@ def _rebase_span(span: Span, assignment: Assignment, kept: list[int]) -> Span:
 
 
 Judge = Callable[[list[Group], Operator, Group], str | None]
-"""`judge(groups, operator, joined)`: why the operator is better in a kernel of its own than in one
-with its producers, or None."""
+"""`judge(groups, operator, joined)` returns why the operator is better in a separate kernel than
+in one with its producers, or None."""
 
 
 def fuse(items: Items, judge: Judge, remarks: Remarks) -> tuple[Grouped, ...]:
-    """Groups the operators of a leaf, in an order that keeps every dependence."""
+    """Group the operators of a leaf, in an order that respects every dependence."""
     done: list[_Placed] = []
     for item in items:
         if isinstance(item, Operator):
@@ -368,13 +371,13 @@ def fuse(items: Items, judge: Judge, remarks: Remarks) -> tuple[Grouped, ...]:
 
 
 def split(items: Items) -> tuple[Grouped, ...]:
-    """Each operator a kernel of its own (fusion switched off)."""
+    """Put each operator in a separate kernel (fusion switched off)."""
     return tuple(single(item) if isinstance(item, Operator) else item for item in items)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An item at its place in the order, with what it reads and writes."""
+    """An item of the new order, with the buffers and registers that it reads and writes."""
 
     item: Grouped
     reads: set[Buffer | Reg]
@@ -429,7 +432,7 @@ def _add(done: list[_Placed], operator: Operator, judge: Judge, remarks: Remarks
 
 
 def _can_gather(done: list[_Placed], chosen: list[int], place: int, consumer: _Placed) -> bool:
-    """May the chosen groups move down to `place`, and the consumer up to it?"""
+    """True if the chosen groups can move down to `place`, and the consumer up to it."""
     for number in chosen:
         between = [done[n] for n in range(number + 1, place) if n not in chosen]
         if not all(done[number].is_independent_of(other) for other in between):
@@ -438,16 +441,16 @@ def _can_gather(done: list[_Placed], chosen: list[int], place: int, consumer: _P
 
 
 def independent(a: Grouped, b: Grouped) -> bool:
-    """True when the order of two items does not matter.
+    """True if the order of two items does not matter.
 
-    A check counts as writing the registers it tests: what uses them stays behind it. What touches
-    a list that grows uses the register of its capacity.
+    A check counts as writing the registers it tests, so that their uses stay after it. An
+    access to a list that grows counts as reading the register of its capacity.
     """
     return _Placed.of(a).is_independent_of(_Placed.of(b))
 
 
 def _effects(item: Grouped) -> tuple[set[Buffer | Reg], set[Buffer | Reg]]:
-    """(what an item reads, what it writes): buffers and registers."""
+    """Return the buffers and registers that an item reads, and those that it writes."""
     match item:
         case Group():
             reads: set[Buffer | Reg] = set(item.read)
@@ -478,10 +481,10 @@ def _operator_regs(operator: Operator) -> set[Buffer | Reg]:
 
 
 def parallelism(group: Group, costs: CostModel) -> int:
-    """How many tasks a group could give.
+    """Return the number of tasks that a group could have.
 
-    Along the contiguous dim of the operator that does most of the work a vector counts as one. A
-    task of a convolution of images whose channels are contiguous has whole rows.
+    Along the contiguous dim of the operator that does most of the work, a vector counts as one.
+    A task of a convolution of channels-last images has whole rows.
     """
     sizes = [costs.parallelism(dim) for dim in group.grid]
     for grid in _columns(group):
@@ -501,7 +504,7 @@ def parallelism(group: Group, costs: CostModel) -> int:
 
 
 def _columns(group: Group) -> set[int]:
-    """The dims of the grid along which a convolution would be cut within a row."""
+    """Return the grid dims along which tiles would cut a row of a channels-last convolution."""
     return {
         span.grid
         for member in group.members
@@ -515,9 +518,10 @@ def _columns(group: Group) -> set[int]:
 def apart_reason(
     groups: list[Group], operator: Operator, joined: Group, units: int, costs: CostModel
 ) -> str | None:
-    """Joining must leave the bulk of the work enough tasks for all units, unless it is small.
+    """Return why the operator is better in a separate kernel, or None.
 
-    An argmax behind a large product would pull the product into its one task.
+    Joining must leave the bulk of the work enough tasks for all units, unless there is little
+    work. An argmax after a large product would pull the product into its one task.
     """
     parts = [(group, sum(costs.work(m.operator) for m in group.members)) for group in groups]
     parts.append((single(operator), costs.work(operator)))
@@ -525,17 +529,18 @@ def apart_reason(
     if total <= costs.small_work:
         return None
     if _shares_an_operand(operator, joined):
-        return "each task would read all of an operand, and tiles of its own read it less often"
+        return "each task would read all of an operand, which a separate kernel reads less often"
     before = max(parallelism(group, costs) for group, size in parts if 10 * size >= total)
     tasks, wanted = parallelism(joined, costs), min(before, 4 * units)
     return None if tasks >= wanted else f"one kernel would have {tasks} tasks instead of {wanted}"
 
 
 def _shares_an_operand(operator: Operator, joined: Group) -> bool:
-    """Would every task of a contraction read all of an operand that does not depend on the tile?
+    """True if every task of a contraction would read all of an operand that does not depend on
+    the tile.
 
-    Then its own tiles, by columns that stay in a unit's cache, beat those of its producers. Heads
-    of an attention have operands of their own.
+    Then tiles of a separate kernel, by columns that stay in a unit's cache, are faster than
+    those of its producers. Each head of an attention has separate operands.
     """
     found = contraction_of(operator)
     if found is None:

@@ -1,7 +1,7 @@
 """Groups: operators that become one kernel, over a common grid.
 
-A grid dim stands for a dim of every member; a member computes one or more boxes of its own dims,
-tied to the task's range of the grid.
+A grid dim corresponds to a dim of every member; a member computes one or more boxes of its own
+dims, tied to the task's range of the grid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Box = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An operator of a group and the boxes a task computes of it."""
+    """An operator of a group, and the boxes of it that a task computes."""
 
     operator: Operator
     boxes: tuple[Box, ...]
@@ -47,8 +47,8 @@ Grouped = Group | LibraryCall | Let | Check
 
 
 def single(operator: Operator) -> Group:
-    """The group of one operator: all parallel dims are tiled, unless it must run in one piece, or
-    tasks compute the whole of a dim."""
+    """Return the group of one operator: all parallel dims are tiled, except those that a task
+    computes whole; an indivisible operator is one task."""
     if not divisible(operator):
         return Group((), (Member(operator, (tuple(Span(extent) for extent in operator.dims),)),))
     whole = whole_dims(operator)
@@ -61,7 +61,7 @@ def single(operator: Operator) -> Group:
 
 
 def divisible(operator: Operator) -> bool:
-    """False when tasks could touch the same element: stores at computed positions."""
+    """True if tasks cannot write the same element: no element is stored at a computed position."""
     return all(
         isinstance(atom, Var | Reg | Symbol)
         for index in operator.out.index
@@ -69,25 +69,25 @@ def divisible(operator: Operator) -> bool:
     )
 
 
-# ---- Replaces operators by several steps, with new buffers between them.
+# ---- Replacing an operator by several steps, with new buffers between them --------------------
 
 
 @dataclass(slots=True)
 class NewBuffers:
-    """The new locals of one function."""
+    """New local buffers of one function."""
 
     function: str
     buffers: list[Buffer] = field(default_factory=list[Buffer])
 
     def name(self, hint: str) -> str:
-        """Of the next one."""
+        """Return a name for the next buffer."""
         return f"{self.function}.{hint}{len(self.buffers)}"
 
 
 def replace_operators(
     tree: Tree[Items], steps: Callable[[Operator, NewBuffers], tuple[LeafItem, ...]]
 ) -> Tree[Items]:
-    """The tree with what `steps` gives in place of each operator."""
+    """Replace each operator in the tree by the items that `steps` returns for it."""
 
     def function(old: TreeFunction[Items]) -> TreeFunction[Items]:
         new = NewBuffers(old.name)

@@ -1,8 +1,9 @@
-"""Constants laid out as panels: which elements a panel has, and where a product reads it.
+"""Constants packed as panels: the contents of each panel, and the positions where products read
+it.
 
-A `Packing` says how panels come out of a constant, a `PanelRead` where an operator reads them: that
-follows from its own index of the constant. The printed code begins there, and the emulator loads
-from there, so both read the same.
+A `Packing` describes how panels are made from a constant; a `PanelRead` computes, from an
+operator's own index of the constant, where that operator reads them. The printed code and the
+emulator both use its positions, so both read the same elements.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Dims = tuple[SizeAndStride, ...]
 
 @dataclass(slots=True)
 class Packings:
-    """The packed constants of a program, each layout of a constant once, as new externals."""
+    """The packed constants of a program as new externals, with each layout of a constant only
+    once."""
 
     externals: list[Buffer]
     found: dict[tuple[object, ...], Packing] = field(
@@ -52,8 +54,8 @@ class Packings:
         lanes: int,
         group: int = 1,
     ) -> Buffer:
-        """The packed form of a constant that an operator reads; see `Packing`. `outer` without the
-        stack, which follows from the access as the depth does."""
+        """Return the packed form of a constant that an operator reads; see `Packing`. `outer`
+        excludes the stack dims, which follow from the access as the depth does."""
         layout, rank = constant_layout(operator, access), len(operator.dims)
         assert layout is not None
         outer = (*((dim.size, dim.step) for dim in layout.stack), *outer)
@@ -76,17 +78,17 @@ class Packings:
         return self.found[key].buffer
 
     def add_filters(self, source: Buffer, lanes: int, tile: int) -> Buffer:
-        """Weights [out, in, 3, 3] as panels [(tile + 2)^2, out / lanes, in, lanes], transformed for
-        tiles of tile x tile pixels."""
+        """Pack weights [out, in, 3, 3] as panels [(tile + 2)^2, out / lanes, in, lanes],
+        transformed for tiles of tile x tile pixels."""
         channels, inner = static(source.shape[0]), static(source.shape[1])
         places = (tile + 2) ** 2
         depth = ((inner, places),)
         return self._filters(source, places, (channels, inner * places), depth, lanes, tile)
 
     def add_lines(self, source: Buffer, lanes: int, tile: int, line: int) -> Buffer:
-        """Weights [out, in, height, width] as panels [tile + 2, out / lanes, depth, lanes],
-        transformed along dim `line` for lines of `tile` pixels. The depth is the taps of the other
-        dim, then groups of three taps along the line, then what comes in."""
+        """Pack weights [out, in, height, width] as panels [tile + 2, out / lanes, depth, lanes],
+        transformed along dim `line` for lines of `tile` pixels. The depth is the taps of the
+        other dim, then groups of three taps along the line, then the input channels."""
         channels, inner, *kernel = map(static, source.shape)
         places, groups, taps = tile + 2, -(-kernel[line - 2] // 3), kernel[3 - line]
         depth = ((taps, groups * places), (groups, places), (inner, taps * groups * places))
@@ -117,6 +119,7 @@ class Packings:
 
 
 def static(extent: Extent) -> int:
+    """Return an extent that must be static; raise TypeError if it is not."""
     if not isinstance(extent, int):
         raise TypeError("a packed dim must be static")
     return extent
@@ -124,7 +127,8 @@ def static(extent: Extent) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """One dim of a stack: registers choose `index` among `size` members that are `step` apart."""
+    """A dim of a stack: registers select `index` among `size` members that are `step` elements
+    apart."""
 
     size: int
     step: int
@@ -133,25 +137,26 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A constant that an operator reads: `start` and variables within the member that `stack`
-    chooses."""
+    """The position of an operator's access in a constant: `start` within the member selected by
+    `stack`."""
 
     start: int
     stack: tuple[Stacked, ...]
 
 
 def constant_layout(operator: Operator, access: Access) -> Layout | None:
-    """How an operator reads a constant that can be packed; None for what is none."""
+    """Return how an operator reads a constant; None if it is not a constant that can be packed."""
     if access.buffer.kind != "constant":
         return None
     return layout_of(access, (*operator.dims, *operator.reduce))
 
 
 def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:
-    """How registers and variables (of extents `dims`) share the index of a constant.
+    """Separate an index of a constant into the parts of registers and of variables with extents
+    `dims`.
 
-    None where they cannot be told apart: what is read at one value of a register must not overlap
-    with what is read at another, unless it is the same.
+    Return None if they cannot be separated: elements read at one value of a register must not
+    overlap those read at another, unless they are the same.
     """
     start = 0
     stack: list[Stacked] = []
@@ -178,7 +183,8 @@ def layout_of(access: Access, dims: tuple[Extent, ...]) -> Layout | None:
 
 
 def _reach(index: Index, dims: tuple[Extent, ...]) -> tuple[int, int] | None:
-    """The least and the largest sum of the terms with variables, where that is known."""
+    """Return the least and the largest sum of the terms with variables; None if an extent is not
+    static."""
     low = high = 0
     for atom, coefficient in index.terms:
         if not isinstance(atom, Var):
@@ -191,15 +197,15 @@ def _reach(index: Index, dims: tuple[Extent, ...]) -> tuple[int, int] | None:
     return low, high
 
 
-# ---- where panels are read -------------------------------------------------------------------
+# ---- positions where panels are read ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRead:
-    """How an operator reads the packed form of `weight`, one of its two factors.
+    """An operator's read of the packed form of `weight`, one of its two factors.
 
-    outer, column: positions in the packed constant behind those that registers choose. group:
-    elements of a column that lie side by side.
+    outer, column: positions in the packed constant after those that registers select. group:
+    number of elements of a column that are next to each other.
     """
 
     operator: Operator
@@ -211,18 +217,18 @@ class PanelRead:
 
     @property
     def member(self) -> Index:
-        """Where the member that registers choose lies in a packed stack of constants."""
+        """Offset of the member that registers select in a packed stack of constants."""
         return self._position(self._stack())
 
     @property
     def panel(self) -> Index:
-        """Where the panel that begins with `column` lies: a multiple of the lanes."""
+        """Offset of the panel that begins with `column`, which must be a multiple of the lanes."""
         steps = self.packed.shape[-2]
         assert isinstance(steps, int)
         return self._position((*self._stack(), *self.outer)) + self.column * (steps * self.group)
 
     def executed(self) -> Operator:
-        """The operator with loads of the packed constant."""
+        """Return the operator with loads of the packed constant."""
         steps, width = self.packed.shape[-2:]
         assert isinstance(steps, int) and isinstance(width, int)
         lanes, depth = width // self.group, self._depth()
@@ -236,7 +242,7 @@ class PanelRead:
         return replace(self.operator, value=replace(value, args=args))
 
     def _factor(self, factor: Expr, load: Load) -> Expr:
-        """A factor that is the weight, or widens it, with another load."""
+        """Replace the weight by `load`, if the factor is the weight or widens it."""
         if isinstance(factor, Apply) and factor.args == (Load(self.weight),):
             return replace(factor, args=(load,))
         return load if factor == Load(self.weight) else factor
@@ -254,7 +260,8 @@ class PanelRead:
         return depth
 
     def _position(self, choices: tuple[Index, ...]) -> Index:
-        """Where the panels of these positions in the leading dims of the constant begin."""
+        """Return the offset of the panels at these positions in the leading dims of the packed
+        constant."""
         sizes = [dim for dim in self.packed.shape if isinstance(dim, int)]
         total = Index()
         for dim, choice in enumerate(choices):
@@ -279,32 +286,32 @@ class PanelTemplate(PackedTemplate):
 
     @abstractmethod
     def read(self, operator: Operator) -> PanelRead:
-        """Where its panels are read."""
+        """Return where the operator reads its panels."""
 
     def executed(self, operator: Operator) -> Operator:
         return self.read(operator).executed()
 
 
-# ---- Lays out the constant weights of convolutions in the order in which their images are read.
+# ---- Packing of convolution weights in the order in which their images are read ---------------
 #
-# torch keeps weights as [oc, ic, ky, kx]. Where the channels of an image are contiguous, a
-# machine whose lanes read neighbours together wants the taps outermost, so that weights and image
-# are both read in vectors along the channels. A depthwise convolution, whose lanes are channels,
-# wants the channels of its weights contiguous.
+# torch stores weights as [oc, ic, ky, kx]. If the channels of an image are contiguous, a machine
+# whose lanes read neighbours together needs the taps outermost, so that weights and image are
+# both read in vectors along the channels. A depthwise convolution, whose lanes are channels,
+# needs the channels of its weights contiguous.
 #
 #     v[n, y, x, c] = sum w[c, i, ky, kx] * u[n, y + ky, x + kx, i]          over (ky, kx, i)
 #     ->
 #     v[n, y, x, c] = sum packed[c, (ky, kx, i)] * u[n, y + ky, x + kx, i]   over (ky, kx, i)
 #
-# Only the load of the weights changes. Convolutions that read their weights in order already, as
-# those with a single tap, stay as they are.
+# Only the load of the weights changes. Convolutions that already read their weights in order,
+# such as those with a single tap, stay as they are.
 
 
 def weights_in_order(
     tree: Tree[Items], packings: Packings, may_pack: Callable[[Buffer], bool]
 ) -> Tree[Items]:
-    """The tree with packed weights where that makes loads contiguous; `packings` gets the new
-    constants. may_pack: whether a copy of a constant would be made anew when it changes."""
+    """Pack weights where that makes loads contiguous, and add the new constants to `packings`.
+    may_pack: True for a constant whose packed copy is updated when it changes."""
 
     def steps(operator: Operator, new: NewBuffers) -> tuple[LeafItem, ...]:
         weight = _weight(operator)
@@ -323,7 +330,7 @@ def weights_in_order(
 
 
 def _weight(operator: Operator) -> Access | None:
-    """The constant weights of a convolution, whose sizes are all known."""
+    """Return the constant weights of a convolution whose sizes are all static, or None."""
     pair = factors(operator)
     if operator.name != "convolution" or pair is None or operator.accumulate:
         return None
@@ -336,8 +343,8 @@ def _weight(operator: Operator) -> Access | None:
 
 
 def _column(operator: Operator, weight: Access) -> int | None:
-    """The dim of the output channels: the only one but the reduced dims that the weights depend
-    on."""
+    """Return the dim of the output channels: the only parallel dim that the weights depend on;
+    else None."""
     found = [n for n in weight.offset.vars() if n < len(operator.dims)]
     if len(found) != 1 or not isinstance(operator.dims[found[0]], int):
         return None
@@ -345,8 +352,8 @@ def _column(operator: Operator, weight: Access) -> int | None:
 
 
 def _lanes(operator: Operator, weight: Access, column: int) -> int | None:
-    """How many output channels of packed weights lie side by side; None where the weights are
-    right as they are."""
+    """Return the number of output channels that are adjacent in packed weights; None if no packing
+    is needed."""
     pair = factors(operator)
     image = None if pair is None else _image(pair[1])
     depths = [n for n, extent in enumerate(operator.reduce, len(operator.dims)) if extent != 1]
@@ -359,7 +366,7 @@ def _lanes(operator: Operator, weight: Access, column: int) -> int | None:
 
 
 def _image(expr: Expr) -> Load | None:
-    """The load of an image that may be padded and converted."""
+    """Return the load of an image that may be padded and converted, or None."""
     match expr:
         case Load():
             return expr

@@ -1,15 +1,15 @@
-"""Splits long reductions with few results, so that all units have a part of them.
+"""Splitting of long reductions with few results, so that all units take part.
 
     out[n] = sum over k < 16384 of v[n, k]
 
-becomes, where the estimates say that it is clearly faster,
+becomes, if the estimates say that it is clearly faster,
 
     parts[p, n] = sum over k < 128 of v[n, 128 p + k]       for p < 128
     out[n] = sum over p < 128 of parts[p, n]
 
-Needs static sizes, and a combination that does not ask for positions or an order. The parts lie in
-new local buffers of the function, in the dtype that the reduction adds up in. A slice that reaches
-over the end of the reduction has neutral elements there.
+Needs static sizes, and a combination that depends on neither positions nor order. The parts are
+in new local buffers of the function, in the dtype that the reduction accumulates in. A slice
+that extends past the end of the reduction has neutral elements there.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Seconds = Callable[[Operator], float]
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """seconds: of an operator that is a kernel of its own, on all units. least: what no way to cut
-    it takes less than."""
+    """seconds: of an operator as a separate kernel on all units. least: a lower limit for every
+    split."""
 
     seconds: Seconds
     least: Seconds
@@ -61,7 +61,7 @@ Slices = tuple[tuple[int, int], ...]
 
 
 def split_reductions(tree: Tree[Items], units: int, estimates: Estimates) -> Tree[Items]:
-    """A tree in which reductions that gain by it are two operators."""
+    """Replace each reduction that benefits by two operators."""
     if units == 1:
         return tree
 
@@ -81,7 +81,8 @@ class _Splitter:
         return pair
 
     def pair(self, operator: Operator, name: str) -> tuple[Operator, Operator] | None:
-        """The two operators that take least time together, if that is clearly less than one."""
+        """Return the two operators that take the least time together; None if one is about as
+        fast."""
         seconds_of, wait = self.estimates.seconds, self.estimates.costs.wait_seconds
         limit = seconds_of(operator) / self.estimates.costs.split_gain
         if self.estimates.least(operator) + 3 * wait >= limit:
@@ -100,7 +101,7 @@ class _Splitter:
         return found
 
     def candidates(self, operator: Operator) -> list[Slices]:
-        """Ways to slice a reduction, from few parts to many, without repetitions."""
+        """Return distinct ways to slice a reduction, from few parts to many."""
         extents = tuple(extent for extent in operator.reduce if isinstance(extent, int))
         targets = {1 << n for n in range(1, self.units.bit_length())}
         targets |= {self.units, max(self.units // 2, 2)}
@@ -109,7 +110,7 @@ class _Splitter:
 
 
 def may_split(operator: Operator) -> bool:
-    """Is it a reduction of static sizes whose elements may be combined in any grouping?"""
+    """True for a reduction of static sizes whose elements may be combined in any grouping."""
     extents = (*operator.dims, *operator.reduce)
     if operator.combine not in SPLIT or operator.accumulate or not divisible(operator):
         return False
@@ -117,7 +118,7 @@ def may_split(operator: Operator) -> bool:
 
 
 def slices_of(extents: tuple[int, ...], target: int) -> Slices:
-    """About `target` parts: of the outermost dims, which are cut one after the other."""
+    """Cut the outermost dims, one after the other, into about `target` parts."""
     found: list[tuple[int, int]] = []
     for extent in extents:
         parts, size = _cut(extent, target)
@@ -127,7 +128,7 @@ def slices_of(extents: tuple[int, ...], target: int) -> Slices:
 
 
 def _cut(extent: int, wanted: int) -> tuple[int, int]:
-    """About `wanted` parts, of one length where there are divisors for that."""
+    """Cut a dim into about `wanted` parts, of equal length if it has a suitable divisor."""
     if wanted <= 1 or extent <= wanted:
         return (1, extent) if wanted <= 1 else (extent, 1)
     for parts in range(wanted, ceil(0.8 * wanted) - 1, -1):
@@ -143,7 +144,8 @@ def _cut(extent: int, wanted: int) -> tuple[int, int]:
 
 
 def split(operator: Operator, slices: Slices, name: str) -> tuple[Operator, Operator]:
-    """Computing the parts, into a buffer of that name, and combining them."""
+    """Return the operator that computes the parts into a buffer `name`, and the one that combines
+    them."""
     dims = tuple(extent for extent in operator.dims if isinstance(extent, int))
     parts = tuple(count for count, _ in slices if count > 1)
     depths = tuple(size for count, size in slices if count == 1 or size > 1)
@@ -167,7 +169,8 @@ def split(operator: Operator, slices: Slices, name: str) -> tuple[Operator, Oper
 
 
 def _sliced(operator: Operator, slices: Slices, parts: int) -> Expr:
-    """The value in terms of (parts, dims, places in a slice), neutral behind the end."""
+    """Return the value over (parts, dims, places in a slice), neutral past the end of the
+    reduction."""
     part, depth = 0, parts + len(operator.dims)
     values = [Index.of(Var(parts + n)) for n in range(len(operator.dims))]
     condition: Expr | None = None
@@ -187,7 +190,8 @@ def _sliced(operator: Operator, slices: Slices, parts: int) -> Expr:
 
 
 def _guarded(operator: Operator, condition: Expr) -> Expr:
-    """Both factors of a product are guarded, so that it stays one."""
+    """Return the value where `condition` holds, else neutral. Both factors of a product are
+    guarded, so that it stays a product."""
     value = operator.value
     pair = factors(operator)
     if pair is not None and isinstance(value, Apply):
@@ -201,7 +205,7 @@ def _where(condition: Expr, value: Expr, other: Const) -> Apply:
 
 
 def neutral(combine: Combine, dtype: DType) -> Const:
-    """What changes nothing when it is combined with something."""
+    """Return the neutral element of a combination."""
     if dtype is DType.BOOL:
         return Const(combine in (Combine.PROD, Combine.MIN, Combine.ALL), dtype)
     if combine not in (Combine.MAX, Combine.MIN):

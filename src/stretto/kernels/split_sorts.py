@@ -1,18 +1,18 @@
-"""Cuts up sorts: a selection from a long dim for several units, and every sort for GPUs.
+"""Splitting of sorts: a selection from a long dim for several units, and every sort for GPUs.
 
 The first k of n elements are the first k of those that are the first k of their slice:
 
     parts[p, r] = position in slice p of its element of rank r, for r < k
     found[r]    = number among the p * k candidates of the one of rank r
-    out[r]      = where that candidate lies
+    out[r]      = position of that candidate
 
-A machine without a template for sorting counts, which is reductions only:
+A machine without a template for sorting counts, which needs only reductions:
 
-    rank[i] = how many elements are before element i
+    rank[i] = number of elements before element i in the order
     out[r]  = sum over i of (i if rank[i] is r, else 0)
 
-That is n * n comparisons. Where those would take longer than to stop for a library call, the
-library sorts. New local buffers hold what is between the steps.
+That is n * n comparisons. If those would take longer than stopping for a library call, the
+library sorts. New local buffers hold the intermediate results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from stretto.lowering.lazy import cast, placed, placed_at, variables
 
 
 def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
-    """A tree in which all units take part in selecting from long dims."""
+    """Split selections from long dims so that all units take part."""
     if units == 1:
         return tree
 
@@ -64,7 +64,7 @@ def split_sorts(tree: Tree[Items], units: int, costs: CostModel) -> Tree[Items]:
 
 
 def count_sorts(tree: Tree[Items], costs: CostModel) -> Tree[Items]:
-    """A tree without sorts."""
+    """Replace all sorts by counting or by library calls."""
 
     def change(steps: Steps, operator: Operator) -> tuple[LeafItem, ...]:
         rows, length, keep = _sizes(operator)
@@ -80,7 +80,7 @@ def count_sorts(tree: Tree[Items], costs: CostModel) -> Tree[Items]:
 
 
 def _sizes(operator: Operator) -> tuple[int, int, int]:
-    """Rows, the length of each, and how many elements of it are wanted."""
+    """Return the number of rows, their length, and the number of elements wanted of each."""
     sizes = [extent for extent in (*operator.dims, *operator.reduce) if isinstance(extent, int)]
     assert len(sizes) == len(operator.dims) + 2, "rules emit sorts of static sizes only"
     *rows, length, keep = sizes
@@ -99,7 +99,7 @@ def _changed(tree: Tree[Items], change: Change) -> Tree[Items]:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Makes the steps of a sort."""
+    """Creates the steps of a sort, and their buffers."""
 
     new: NewBuffers
 
@@ -109,7 +109,8 @@ class Steps:
         return made
 
     def sliced(self, operator: Operator, size: int) -> tuple[Operator, Operator, Operator]:
-        """Selecting from slices of `size` elements, from what that finds, and where those lie."""
+        """Return three steps: select from slices of `size` elements, select from the results, and
+        store the positions of those."""
         length, keep = operator.reduce
         assert isinstance(length, int) and isinstance(keep, int)
         outer = variables(operator.dims)
@@ -144,7 +145,8 @@ class Steps:
         return first, second, last
 
     def counted(self, operator: Operator) -> tuple[Operator, Operator]:
-        """Counting what is before each element, and turning the ranks into positions."""
+        """Return two steps: count the elements before each element, and turn these ranks into
+        positions."""
         length, keep = operator.reduce
         rank = len(operator.dims)
         outer = variables(operator.dims)
@@ -173,7 +175,7 @@ class Steps:
         return first, second
 
     def by_library(self, operator: Operator) -> tuple[LeafItem, ...]:
-        """A copy of the elements, sorted by ATen."""
+        """Return a copy of the elements, a sort of it by ATen, and a copy of the result."""
         length, keep = operator.reduce
         shape = (*operator.dims, length)
         values = self.buffer(operator.value.dtype, shape)
@@ -188,7 +190,7 @@ class Steps:
             (values,),
             (("stable", True), ("dim", -1), ("descending", descending)),
             (order,),
-            "so many elements are sorted faster by the library",
+            "the library sorts this many elements faster",
             operator.source,
             operator.origin,
         )
@@ -196,7 +198,8 @@ class Steps:
         return first, call, self._copy(operator, Load(placed_at(order, shape, kept)))
 
     def _copy(self, operator: Operator, value: Expr) -> Operator:
-        """Storing where the operator stores: value in terms of its dims and the rank."""
+        """Return an operator that stores `value`, in terms of the dims and the rank, where the
+        sort does."""
         dims = (*operator.dims, operator.reduce[1])
         return replace(
             operator,
@@ -209,7 +212,7 @@ class Steps:
 
 
 def _moved_out(operator: Operator) -> Access:
-    """Where it stores, with the rank as the last of the parallel dims."""
+    """Return the sort's output access, with the rank as the last of the parallel dims."""
     rank = len(operator.dims)
 
     def lookup(atom: Var | Reg) -> Index:
@@ -223,13 +226,14 @@ def _moved_out(operator: Operator) -> Access:
 
 
 def _element(operator: Operator, place: Index) -> Expr:
-    """What is sorted, at position `place` of the sorted dim."""
+    """Return the sorted value at position `place` of the sorted dim."""
     outer = tuple(Index.of(Var(n)) for n in range(len(operator.dims)))
     return substitute_vars(operator.value, (*outer, place))
 
 
 def _value_at(operator: Operator, place: Index, end: int) -> Expr:
-    """The same, at positions up to `end`; behind the last one what comes last in the order."""
+    """Return the sorted value at positions below `end`; past the sorted dim, an element that sorts
+    last."""
     length = operator.reduce[0]
     assert isinstance(length, int)
     if end <= length:
@@ -240,7 +244,7 @@ def _value_at(operator: Operator, place: Index, end: int) -> Expr:
 
 
 def _last(operator: Operator) -> Const:
-    """An element that no other one comes after."""
+    """Return an element that sorts after all others."""
     dtype, falling = operator.value.dtype, operator.combine == Combine.ARGSORT_DESCENDING
     if dtype is DType.BOOL:
         return Const(not falling, dtype)
@@ -251,7 +255,8 @@ def _last(operator: Operator) -> Const:
 
 
 def _is_before(operator: Operator, a: Index, b: Index) -> Expr:
-    """Does the element at `a` come before the one at `b`? Of equal ones the first does."""
+    """Return the condition that the element at `a` sorts before the one at `b`. The sort is
+    stable."""
     first, second = _element(operator, a), _element(operator, b)
     if operator.combine == Combine.ARGSORT_DESCENDING:
         less, not_more = _less(second, first), _not(_less(first, second))
@@ -262,7 +267,7 @@ def _is_before(operator: Operator, a: Index, b: Index) -> Expr:
 
 
 def _less(a: Expr, b: Expr) -> Expr:
-    """Is a smaller than b, NaN being the largest number?"""
+    """Return the condition a < b, with NaN as the largest number."""
     if a.dtype is DType.BOOL:
         a, b = cast(a, DType.I32), cast(b, DType.I32)
     if not a.dtype.is_float:

@@ -1,8 +1,8 @@
-"""The tensors of a user's kernel as its function gets them: where they begin, sizes, strides.
+"""The tensors that a user's kernel function receives: their starts, sizes and strides.
 
-An operator that calls a kernel has one load per tensor, at the first of the values that an element
-of the result depends on. What a machine hands to the function is the whole tensor without its
-leading dims, so positions count from its start, whatever part of it a task has.
+An operator that calls a kernel has one load per tensor, at the first of the values that an
+element of the result depends on. A machine passes the whole tensor without its leading dims to
+the function, so positions count from the tensor's start, whatever part of it a task has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stretto.ir.sizes import Var
 
 @dataclass(frozen=True, slots=True)
 class UserView:
-    """One tensor. start: the position of its first element in the buffer, at the place along the
-    leading dims that their variables say. steps: of each dim behind those, in elements."""
+    """A tensor argument. start: the position of its first element in the buffer, in terms of the
+    variables of the leading dims. steps: the strides of the other dims, in elements."""
 
     name: str
     buffer: Buffer
@@ -31,7 +31,7 @@ class UserView:
 
 @dataclass(frozen=True, slots=True)
 class UserCall:
-    """What the function is called with. indices: the dims of the result that have an index."""
+    """A call of the user's function. indices: the dims of the result that have an index."""
 
     kernel: UserKernel
     leads: int
@@ -42,7 +42,7 @@ class UserCall:
 
     @staticmethod
     def of(operator: Operator) -> UserCall:
-        """Raises as `kernel_of`."""
+        """Return the call that an operator makes; raises the errors of `kernel_of`."""
         return _Reader(operator, kernel_of(operator)).call()
 
 
@@ -82,7 +82,8 @@ class _Reader:
         return UserCall(kernel, self.leads, indices, tuple(reads), numbers, result)
 
     def _start(self, region: Region, offset: Index, steps: tuple[Index, ...]) -> Index:
-        """The first element: the access at 0, less what the region adds to the indices."""
+        """Return the position of the first element: the access at 0, less the region's constant
+        offsets."""
         start = self._at_zero(offset)
         for part, step in zip(region.parts, steps, strict=True):
             if part.start is not None and part.start.const and part.start.terms:
@@ -113,7 +114,7 @@ class _Reader:
 
 
 def _step(offset: Index, variable: int, factor: int = 1) -> Index:
-    """How far it is to the next element, where `factor` of these are one step of a variable."""
+    """Return the distance to the next element, if one step of the variable is `factor` elements."""
 
     def at(place: int) -> Index:
         return substitute_index(

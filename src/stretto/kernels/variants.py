@@ -1,8 +1,8 @@
-"""Kernels with the variants that a machine has for each, and what chooses among those.
+"""Kernels with all variants that a machine has for each, and the choice among them.
 
-Selection does not decide: it gives a tree of `OpenKernel`s, each a group of operators with its
-`Variant`s. A `Chooser` makes kernels of them and sees the whole program for that. `cheapest` takes
-each kernel by itself.
+Selection does not decide: it returns a tree of `OpenKernel`s, each a group of operators with its
+`Variant`s. A `Chooser` turns them into kernels; it sees the whole program. `cheapest` chooses
+for each kernel separately.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from stretto.remarks import Remarks
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to compute a group of operators.
+    """One way to compute a group of operators.
 
-    templates: one per stage, which are the boxes of the members in order. task_seconds: of a full
-    task on one unit. seconds: of all tasks on all units, with what it costs that there are several.
+    templates: one per stage; stages are the boxes of the members in order. task_seconds: time
+    of a full task on one unit. seconds: time of all tasks on all units, with the overhead of
+    having several.
     """
 
     grid: tuple[TileDim, ...]
@@ -50,14 +51,15 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class OpenKernel:
-    """A kernel whose variant is not chosen yet. At least one; from coarse to fine where they are
-    tilings of one kind."""
+    """A kernel with its possible variants, at least one; tilings of one kind go from coarse to
+    fine."""
 
     name: str
     group: Group
     variants: tuple[Variant, ...]
 
     def closed(self, variant: Variant) -> Kernel:
+        """Return the kernel in the given variant."""
         boxes = [(member.operator, box) for member in self.group.members for box in member.boxes]
         stages = tuple(
             Stage(operator, box, template)
@@ -69,9 +71,8 @@ class OpenKernel:
 def cut_in_order(
     sizes: Sequence[int], multiples: Sequence[int], order: Iterable[int], target: int
 ) -> tuple[int, ...]:
-    """Tiles for about `target` tasks: multiples of what is asked, or the whole dim. The dims of
-    `order` are cut one after the other, the others are not.
-    """
+    """Return tile sizes for about `target` tasks: multiples of `multiples`, or whole dims. The
+    dims in `order` are cut one after the other, the others are not."""
     tiles = list(sizes)
     for dim in order:
         size = sizes[dim]
@@ -88,30 +89,30 @@ Chooser = Callable[[Tree[OpenBody], CostModel], Tree[Body]]
 
 
 class Selector(Protocol):
-    """What a machine says of groups of operators."""
+    """A machine's decisions about groups of operators."""
 
     @property
     def costs(self) -> CostModel: ...
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
-        """Why the operator is better in a kernel of its own than with its producers, or None."""
+        """Return why the operator is better in a separate kernel than in `joined`, or None."""
         ...
 
     def variants(self, group: Group) -> Sequence[Variant]:
-        """The ways to compute a group, at least one."""
+        """Return the ways to compute a group, at least one."""
         ...
 
 
 def open_kernels(
     tree: Tree[Items], selector: Selector, fused: bool, remarks: Remarks
 ) -> Tree[OpenBody]:
-    """Groups the operators of all leaves, and names what becomes a kernel."""
+    """Group the operators of all leaves, and name the resulting kernels."""
     opened = opener(fused, remarks)
     return map_tree(tree, lambda items: opened(items, selector))
 
 
 def opener(fused: bool, remarks: Remarks) -> Callable[[Items, Selector], OpenBody]:
-    """A function that groups the operators of a leaf, and names what becomes a kernel; names are
-    unique among all that it opens."""
+    """Return a function that groups the operators of a leaf into named kernels. Names are unique
+    over all its calls."""
     names = UniqueNames()
 
     def item(grouped: Grouped, selector: Selector) -> OpenKernel | Statement:
@@ -134,14 +135,13 @@ def opener(fused: bool, remarks: Remarks) -> Callable[[Items, Selector], OpenBod
 
 
 def main_operator(group: Group, costs: CostModel) -> Operator:
-    """The operator of a group that has most to do, which the kernel is named after; the last one
-    where several have as much."""
+    """Return the operator with the most work, the last one of several, which names the kernel."""
     operators = [member.operator for member in reversed(group.members)]
     return max(operators, key=costs.work)
 
 
 def cheapest(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:
-    """Every kernel in the variant that takes least time by itself."""
+    """Choose for every kernel the variant that takes the least time by itself."""
 
     def leaf(items: OpenBody) -> Body:
         return tuple(
@@ -153,7 +153,8 @@ def cheapest(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:
 
 
 def cheapest_of(variants: Iterable[Variant], costs: CostModel) -> Variant:
-    """The first of those that take least time; a later one must be faster by `later_gain`."""
+    """Return the first variant that takes the least time; a later one must be faster by
+    `later_gain`."""
     first, *others = variants
     for variant in others:
         if variant.seconds * costs.later_gain < first.seconds:
@@ -161,47 +162,47 @@ def cheapest_of(variants: Iterable[Variant], costs: CostModel) -> Variant:
     return first
 
 
-# ---- Leaves in two ways: for few rows and for many, of which each call takes the one that is
-# faster.
+# ---- Two versions of a leaf, for few rows and for many; each call takes the faster one --------
 #
-# What is right for many images, a task for each with all convolutions in it, leaves all units but
-# one without work where there is one image. So a leaf whose best kernels for the usual sizes are
-# bad for small ones becomes a branch on a size, with kernels of its own in each arm:
+# One task per image with all convolutions in it is right for many images, but leaves all units but
+# one idle if there is one image. So a leaf whose best kernels for the usual sizes are bad for
+# small ones becomes a branch on a size, with separate kernels in each arm:
 #
 #     leaf: relu, convolution      =>      if n <= 1: a kernel each, its image cut into rows
 #                                          else: one kernel, a task for each image
 #
-# So does a leaf that computes as many rows as the run decides, in any function: few rows of a
-# product are the work of all units only where these share its columns.
+# So does a leaf, in any function, whose number of rows is known only at run time: few rows of a
+# product keep all units busy only if the units share its columns.
 #
 #     leaf: let n, products of n rows      =>      leaf: let n
 #                                                  if n <= 4: products whose columns are cut
 #                                                  else: products whose rows are cut
 #
-# Changes: leaves of main that use a size of the call, leaves that begin with that of a size.
-# Needs: nothing, costs decide. Guarantees: both arms compute the same, for all sizes, and are
-# verified so; the branch decides about time only.
+# Changes: leaves of main that use a size of the call, and leaves that begin by computing a size.
+# Needs: nothing; costs decide. Guarantees: both arms compute the same for all sizes, and are
+# verified to; the branch affects only time.
 
 
 SMALL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-"""Sizes for which kernels of their own may pay, from the first of these up to some later one."""
+"""Sizes up to which separate kernels may pay: a branch covers all sizes up to one of them."""
 
 
 class RangedSelector(Selector, Protocol):
-    """A selector that says how kernels do for other sizes than usual ones."""
+    """A selector that can also estimate kernels for sizes other than the usual ones."""
 
     def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> Self:
-        """The same for these sizes. What a trial finds is not computed: nothing is packed."""
+        """Return the selector for these sizes. Kernels of a trial are estimated only, so it packs
+        nothing."""
         ...
 
     def seconds(self, group: Group, variant: Variant | None = None) -> float:
-        """How long a variant takes that was chosen for other sizes; without one, how long a way
-        would take that gives all units the same share."""
+        """Return the time of a variant chosen for other sizes; without one, the time if all units
+        had equal shares of the work."""
         ...
 
     def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, Self] | None:
-        """Up to which size of a dim that the run decides other kernels pay, and the selector of
-        these; None where they do not."""
+        """Return the largest value of a size known at run time for which other kernels pay, and
+        their selector; None if they do not."""
         ...
 
 
@@ -210,13 +211,14 @@ Open = Callable[[Items, Selector], OpenBody]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Opens the kernels of a tree."""
+    """Opens the kernels of a tree, with branches on sizes where these pay."""
 
     selector: RangedSelector
     open: Open
 
     def opened(self, tree: Tree[Items]) -> Tree[OpenBody]:
-        """The tree with its kernels, in main with branches on sizes where these pay."""
+        """Return the tree with its kernels. Main may branch on sizes of the call, all functions on
+        sizes computed at run time."""
         functions = (
             one.with_body(
                 grow_leaves(one.body, self._branched if one.name == "main" else self._leaf)
@@ -229,7 +231,8 @@ class Ranges:
         return self._decided(items) or Leaf(self.open(items, self.selector))
 
     def _decided(self, items: Items) -> Node[OpenBody] | None:
-        """A branch on the size of a dim that the run decides before the first operator."""
+        """Return a branch on a size that is computed before the first operator; None if that does
+        not pay."""
         lead = tuple(takewhile(lambda item: isinstance(item, Let | Check), items))
         operators = [item for item in items if isinstance(item, Operator)]
         if len(operators) > self.selector.costs.branch_operators:
@@ -266,7 +269,7 @@ class Ranges:
         return self._decided(items) or Leaf(usual)
 
     def _largest(self, items: Items, usual: OpenBody, symbol: Symbol) -> int | None:
-        """Up to which size kernels of their own pay; None where they do not."""
+        """Return the largest size for which separate kernels pay; None if they do not."""
         first = _first(symbol)
         if symbol.assumed <= first:
             return None
@@ -296,7 +299,7 @@ def _at_most(size: Index, most: int) -> Apply:
 
 
 def _first(symbol: Symbol) -> int:
-    """The smallest size that has anything to compute."""
+    """Return the smallest size for which there is anything to compute."""
     return max(symbol.low, 1)
 
 
@@ -307,6 +310,6 @@ def _chosen(body: OpenBody, selector: Selector) -> Iterator[tuple[Group, Variant
 
 
 def _total(chosen: list[tuple[Group, Variant]], selector: RangedSelector) -> float:
-    """The seconds of kernels one after the other, with a wait behind each."""
+    """Return the seconds of kernels that run one after the other, with a wait after each."""
     waits = len(chosen) * selector.costs.wait_seconds
     return waits + sum(selector.seconds(group, variant) for group, variant in chosen)

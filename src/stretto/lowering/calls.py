@@ -1,8 +1,8 @@
 """Lowering of calls.
 
-Registers are passed by value, tensors by address. Lists travel in slots (`lists/slots.py`): the
-caller puts an argument into the slot of the parameter and passes its length. A list that it reads
-again later stays where it is: the activation that is called begins above it.
+Registers are passed by value, tensors by address. Lists are passed in slots (`lists/slots.py`):
+the caller puts an argument into the slot of the parameter and passes its length. A list that the
+caller reads again later stays in place: the callee's activation begins above it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from stretto.lowering.targets import ListTarget, bind, is_register
 Passed = Buffer | Reg | ListTarget
 
 _NAMES = {"param": ("in", "arg"), "result": ("out", "ret")}
-"""What the buffer and the register of a parameter and of a result are called."""
+"""Parts of the names of the buffer and the register of a parameter and of a result."""
 
 
 def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> Passed:
-    """How parameter or result `number` of a function travels: a tensor by address, a number in a
-    register, a list in its slot, with its length in a register."""
+    """Return how parameter or result `number` of a function is passed: a tensor by address, a
+    number in a register, a list in its slot with its length in a register."""
     memory, register = (f"{function}.{name}{number}" for name in _NAMES[role])
     if isinstance(kind, ListType):
         return ListTarget(low.slots.buffers[function, role, number], Reg(register, INDEX.dtype))
@@ -54,12 +54,12 @@ def passed(low: Lowering, function: str, role: str, number: int, kind: Type) -> 
 
 
 def row_register(function: str, number: int) -> Reg:
-    """The register in which a function hands back which row of a parameter its result is."""
+    """Return the register in which a function returns the row of a parameter that its result is."""
     return Reg(f"{function}.row{number}", INDEX.dtype)
 
 
 def size_parameters(function: Function) -> dict[Symbol, Symbol]:
-    """The symbols of a function's parameters, by names that are unique in the program."""
+    """Return the symbols of a function's parameters, renamed to be unique in the program."""
     found = sorted(symbols_of_types(value.type for value in function.params), key=str)
     return {symbol: replace(symbol, name=f"{function.name}.{symbol}") for symbol in found}
 
@@ -77,7 +77,7 @@ def _dims(function: Function, kind: TensorType) -> tuple[Extent, ...]:
 
 
 def _size_arguments(low: Lowering, op: CallOp) -> list[tuple[Reg, Expr]]:
-    """What the symbols of the function are at the call."""
+    """Return the values that the callee's symbols have at the call."""
     function = low.program.functions[op.function]
     known: Renaming = {}
     params = tuple(value.type for value in function.params)
@@ -95,6 +95,10 @@ def _size_arguments(low: Lowering, op: CallOp) -> list[tuple[Reg, Expr]]:
 
 
 def lower_call(low: Lowering, op: CallOp) -> None:
+    """Lower a call: pass arguments, emit the node, bind results.
+
+    Lazy values that read the memory of lists which the callee may change are stored first.
+    """
     for buffer in low.externals.stacks:
         if buffer not in low.slots.constant:
             low.protect(buffer)
@@ -139,7 +143,8 @@ def _start(buffer: Buffer) -> Access:
 def _arguments(
     low: Lowering, op: CallOp, heights: dict[Buffer, Index]
 ) -> tuple[list[tuple[Reg, Expr]], list[tuple[Buffer, Access]], dict[int, Lazy]]:
-    """Registers, tensors, and the arguments that results may be rows of, by their numbers."""
+    """Return the registers and tensors to pass, and by number the arguments that results may be
+    rows of."""
     registers = _size_arguments(low, op)
     tensors: list[tuple[Buffer, Access]] = []
     wanted = {param for (name, _), param in low.row_sources.items() if name == op.function}
@@ -166,7 +171,8 @@ def _arguments(
 
 
 def _stays(low: Lowering, lazy: Lazy, hint: str) -> Lazy:
-    """The tensor in memory that is the same behind the call; lists may change in it."""
+    """Return the tensor in memory that is unchanged after the call; a copy if it is part of a
+    list."""
     base = contiguous_base(lazy)
     if base is not None and base.offset.is_affine and base.buffer.kind not in ("list", "items"):
         return lazy
@@ -175,10 +181,10 @@ def _stays(low: Lowering, lazy: Lazy, hint: str) -> Lazy:
 
 
 def _row_memory(low: Lowering, value: Value, source: Lazy) -> Buffer:
-    """Memory for a result that may be a row instead: not all of it is surely written.
+    """Return memory for a result that may be a row instead, and so may not be wholly written.
 
-    A result that the calling function hands back as its own goes where that belongs, if both are
-    rows of the same tensor.
+    If the caller returns the result as its own, and both are rows of the same tensor, this is
+    the memory of the caller's result.
     """
     target = low.rows.get(value)
     if target is not None and whole_buffer(source) == target.source:
@@ -200,7 +206,7 @@ def _bind_row(low: Lowering, value: Value, row: Reg, source: Lazy, buffer: Buffe
 
 
 def _list_arguments(low: Lowering, op: CallOp) -> list[tuple[Value, Buffer]]:
-    """Each list argument and the slot that it is passed in."""
+    """Return each list argument with the slot that it is passed in."""
     return [
         (value, low.slots.buffers[op.function, "param", number])
         for number, value in enumerate(op.arguments)
@@ -209,7 +215,7 @@ def _list_arguments(low: Lowering, op: CallOp) -> list[tuple[Value, Buffer]]:
 
 
 def _heights(low: Lowering, op: CallOp) -> dict[Buffer, Index]:
-    """How many items the function that is called must leave as they are in each stack."""
+    """Return the number of items in each stack that the callee must leave unchanged."""
     moved = {slot for value, slot in _list_arguments(low, op) if low.list(value).buffer != slot}
     found: dict[Buffer, Index] = {}
     for buffer in low.externals.stacks:
@@ -239,7 +245,7 @@ def _longest(low: Lowering, lengths: list[Index]) -> Index:
 
 
 def _place_lists(low: Lowering, op: CallOp, heights: dict[Buffer, Index]) -> None:
-    """Copies the arguments that are not in their slots to them, as if all at once."""
+    """Copy the arguments that are not in their slots to them, as if simultaneously."""
     moves = [
         (value, low.list(value), slot)
         for value, slot in _list_arguments(low, op)
@@ -256,7 +262,8 @@ def _place_lists(low: Lowering, op: CallOp, heights: dict[Buffer, Index]) -> Non
 def _bind_list(
     low: Lowering, value: Value, target: ListTarget, heights: dict[Buffer, Index]
 ) -> None:
-    """A list that was returned above others moves to memory that begins at the base."""
+    """Bind a returned list. One that begins above others is moved to memory that begins at the
+    base."""
     slot = target.buffer
     assert slot is not None
     if slot in heights and low.uses.is_needed(value):

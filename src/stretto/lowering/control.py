@@ -1,8 +1,8 @@
 """Lowering of branches and loops to nodes of the tree.
 
-A carried tensor lives in a rotating pair of buffers, or in one buffer when the body only updates it
-in place (a cache) or its size is known at run time only; a carried integer or flag is a register; a
-carried list is its buffer and a length register.
+A carried tensor is in a rotating pair of buffers, or in one buffer if the body only updates it
+in place (a cache) or if its size is known only at run time; a carried integer or flag is in a
+register; a carried list is a buffer and a length register.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from stretto.lowering.targets import (
 from stretto.lowering.uses import block_reads
 from stretto.ops.properties import properties
 
-# ---- Which carried tensors a loop body only updates in place, so that one buffer holds them.
+# ---- Carried tensors that a loop body only updates in place, so that one buffer is enough -----
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """How a carried tensor is updated. blocks: the body and the arms that change it. joined: the
-    results of branches that are the tensor after an arm has changed it, or has not; and what it was
-    before."""
+    """The blocks and branches that update a carried tensor in place.
+
+    blocks: the body and the arms that change it. joined: maps each branch result that is the
+    tensor after the branch to the tensor before it.
+    """
 
     blocks: set[Block] = field(default_factory=set[Block])
     joined: dict[Value, Value] = field(default_factory=dict[Value, Value])
 
 
 def updated_in_place(body: Block, number: int, offset: int) -> Updates | None:
-    """How yield `number` comes from the carried value, if it does by updates alone, also in the
-    arms of branches and in loops. Each update must be the last use of its base.
+    """Return how yield `number` is computed from the carried value, if by updates alone (also
+    in arms of branches and in loops), else None. Each update must be the last use of its base.
 
-    `offset`: parameters before the carried ones.
+    `offset`: number of parameters before the carried ones.
     """
     found = Updates()
     base = _base(body, number, found)
@@ -61,7 +63,8 @@ def updated_in_place(body: Block, number: int, offset: int) -> Updates | None:
 
 
 def _base(block: Block, number: int, found: Updates) -> Value | None:
-    """The value from outside of the block's ops that yield `number` comes from by updates."""
+    """Return the value from outside the block that yield `number` is an updated version of, or
+    None."""
     value = block.yields[number]
     if block.yields.count(value) > 1:
         return None
@@ -78,7 +81,7 @@ def _base(block: Block, number: int, found: Updates) -> Value | None:
 
 
 def _before(op: Op, result: Value, found: Updates) -> Value | None:
-    """What an op updates in place into its result; None where it does not."""
+    """Return the value that an op updates in place into `result`; None if it does not."""
     match op:
         case TensorOp():
             if len(op.results) != 1 or not properties(op.target).updates:
@@ -102,7 +105,7 @@ def _before(op: Op, result: Value, found: Updates) -> Value | None:
 
 
 def _last_uses(body: Block) -> dict[Value, int]:
-    """The place of the last op that reads a value, by itself or in its blocks."""
+    """Return for each value the position of the last op that reads it, itself or in its blocks."""
     found: dict[Value, int] = {}
     for place, op in enumerate(body.ops):
         inner = [value for block in op.blocks for value in block_reads(block)]
@@ -112,7 +115,7 @@ def _last_uses(body: Block) -> dict[Value, int]:
 
 
 def lower_control(low: Lowering, op: Op) -> None:
-    """Lowers an op that is neither a tensor op nor a constant."""
+    """Lower an op that is neither a tensor op nor a constant."""
     match op:
         case IfOp():
             _lower_if(low, op)
@@ -135,7 +138,8 @@ def lower_control(low: Lowering, op: Op) -> None:
 def region(
     low: Lowering, block: Block, targets: tuple[Target, ...]
 ) -> tuple[Node[Items], tuple[Target, ...]]:
-    """Lowers a block so that its yields end up in `targets`; lists come back with their buffer."""
+    """Lower a block so that its yields end up in `targets`; return its node, and the targets with
+    the buffers chosen for lists."""
     saved = low.items, low.nodes, low.block
     known = dict(low.symbols), dict(low.positions)
     low.outer.append((low.block, low.items))
@@ -175,7 +179,7 @@ def _lower_if(low: Lowering, op: IfOp) -> None:
 
 
 def _changed_in_arms(low: Lowering, op: IfOp, result: Value) -> Buffer | None:
-    """The buffer of a carried tensor that the arms update in place, or leave as it is."""
+    """Return the buffer of a carried tensor that the arms only update in place, or None."""
     base = low.joined.get(result)
     buffer = None if base is None else whole_buffer(low.tensor(base))
     return buffer if buffer is not None and {*op.blocks} <= low.mutable.get(buffer, set()) else None
@@ -187,7 +191,8 @@ def _changed_in_arms(low: Lowering, op: IfOp, result: Value) -> Buffer | None:
 def _carry(
     low: Lowering, op: ForOp | WhileOp, params: tuple[Value, ...]
 ) -> tuple[list[Target], list[Target]]:
-    """Sets up the carried values: (where they are read, where the body puts the next ones)."""
+    """Set up the carried values; return where the body reads them and where it puts their next
+    values."""
     currents: list[Target] = []
     nexts: list[Target] = []
     for number, (init, param) in enumerate(zip(op.inits, params, strict=True)):
@@ -236,15 +241,16 @@ def _carry_tensor(
 def _behind(
     low: Lowering, op: ForOp | WhileOp, currents: list[Target], before: dict[Buffer, set[Block]]
 ) -> None:
-    """What a loop has updated in place may be updated by what follows it, and by who might do so
-    before it."""
+    """After a loop, let the blocks that could update its in-place tensors before it do so again;
+    tensors that the loop created may be updated by the current block."""
     for target in currents:
         if isinstance(target, Buffer) and op.body in low.mutable.get(target, ()):
             low.mutable[target] = before.get(target, {low.block})
 
 
 def _carry_list(low: Lowering, init: Value, carried: list[Target]) -> ListTarget:
-    """A list changes in its own buffer, unless another value still needs that."""
+    """Return the list's own buffer as the loop's target, or a copy if another value still needs
+    it."""
     view = low.list(init)
     taken = {target.buffer for target in carried if isinstance(target, ListTarget)}
     if view.buffer in taken or others_need(low, view.buffer, init):
@@ -265,8 +271,9 @@ def _rotations(currents: list[Target], nexts: list[Target]) -> tuple[tuple[Buffe
 
 
 def _independent(low: Lowering, op: ForOp, carried: list[Target], made: int) -> tuple[Buffer, ...]:
-    """The inputs among carried tensors, which a loop changes where they lie, and the local buffers
-    (from number `made` on) that branches of the body have made."""
+    """Return the buffers for `For.independent`: carried inputs that the loop changes in place, and
+    local buffers (from number `made` on) created inside branches of the body, each by one
+    iteration."""
     found = (target for target in carried if isinstance(target, Buffer))
     inputs = (buffer for buffer in found if buffer.kind == "updated")
     inside = (buffer for buffer in low.locals[made:] if low.created.get(buffer) is not op.body)
@@ -274,7 +281,7 @@ def _independent(low: Lowering, op: ForOp, carried: list[Target], made: int) -> 
 
 
 def _read_from_outside(low: Lowering, op: ForOp | WhileOp) -> set[Value]:
-    """What the loop's blocks read that is defined before it."""
+    """Return the values that the loop's blocks read and that are defined before it."""
     return {value for block in op.blocks for value in block_reads(block) if value in low.env}
 
 
@@ -299,8 +306,8 @@ def _lower_for(low: Lowering, op: ForOp) -> None:
 
 
 def _runs_apart(body: Node[Items], made: Sequence[Buffer]) -> bool:
-    """Whether a unit can run an iteration by itself: nothing in it calls a library, and what it
-    makes lies in memory of its own."""
+    """True if a unit can run an iteration by itself: without library calls, lists, or buffers of
+    symbolic size."""
     items = [item for leaf in leaves(body) for item in leaf]
     used = {b for item in items for b in _named(item)}
     return (
@@ -322,7 +329,7 @@ def _named(item: LeafItem) -> Iterator[Buffer]:
 
 
 def _bound_index(low: Lowering, op: ForOp, index: Reg) -> None:
-    """Notes what the index of a loop is in its body."""
+    """Record the range of a loop's index in its body."""
     if isinstance(op.start, Value):
         return
     first = low.formula(Size.of(op.start))
@@ -354,7 +361,7 @@ def _lower_while(low: Lowering, op: WhileOp) -> None:
     carried_lists = [v for v in op.condition.params if isinstance(v.type, ListType)]
     with low.uses.held(_read_from_outside(low, op)):
         bind_all(low, op.condition.params, currents)
-        with low.uses.held(carried_lists):  # the body reads them, too
+        with low.uses.held(carried_lists):  # the body still reads them after the condition
             head, _ = region(low, op.condition, (condition,))
         bind_all(low, op.body.params, currents)
         body, _ = region(low, op.body, tuple(nexts))

@@ -1,10 +1,10 @@
-"""Lowering: from a Program to a tree of operators over buffers.
+"""The state of lowering one function of a Program to operators over buffers.
 
-Tensor ops become lazy tensors (pointwise, views) or operators (reductions, contractions, ...), by
-the rules in `lowering/rules`. A lazy value is stored when storing pays or is needed: several costly
-uses, use inside a loop, a result. Integers and flags without dims become registers, which every
-unit computes for itself, so that control needs no round trip through a single unit. What has no
-rule becomes a library call.
+Tensor ops become lazy tensors (pointwise, views) or operators (reductions, contractions, ...),
+by the rules in `lowering/rules`. A lazy value is stored if that pays or is needed: several
+expensive uses, a use inside a loop, a result. Integers and flags without dims become registers,
+which every unit computes for itself, so that control needs no round trip through a single unit.
+An op without a rule becomes a library call.
 """
 
 from __future__ import annotations
@@ -65,20 +65,22 @@ from stretto.lowering.row_results import Rows, RowTarget
 from stretto.lowering.uses import Uses
 
 MOST_ROOM = 1 << 22
-"""Elements that a tensor whose size data decide gets room for at once; a larger one grows."""
+"""Elements: a tensor of data-dependent size gets room for its maximum up to this; a larger one
+grows."""
 _MOST_APPLIES = 64
-"""The most functions that the expression of a number has: what works on it is recursive."""
+"""Most functions in the expression of a number: the code that works on expressions is recursive."""
 
 
 LeftToTorch = tuple[str, ...] | frozenset[TensorOp]
-"""What torch computes although a rule could: names and patterns, or the very operators."""
+"""Operators left to torch although a rule could lower them: names and patterns, or the ops
+themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListView:
     """A list value: `length` items in `buffer` [capacity, *room], from `Lowering.base` on.
 
-    item: the shape of the items, of which the buffer has room for the largest.
+    item: the shape of the items; the buffer has room for the largest.
     """
 
     buffer: Buffer
@@ -90,7 +92,7 @@ Binding = Lazy | ListView
 
 
 def base_register(function: str, buffer: Buffer) -> Reg:
-    """The parameter that holds where the lists of an activation begin in `buffer`."""
+    """Return the parameter that holds where the lists of an activation begin in `buffer`."""
     return Reg(f"{function}.base{buffer.slot}")
 
 
@@ -98,19 +100,18 @@ def base_register(function: str, buffer: Buffer) -> Reg:
 class Lowering:
     """The state of lowering one function.
 
-    lower_op: lowers one op; `program.py`, which knows the rules and the control ops, provides it.
-    recursive: the function may call itself, so only its frame is its own.
-    languages: those in which the machine takes kernels of users. library: what is left to torch.
-    slots: where the lists live that functions take and return. bases: the
-        stacks that this function uses.
-    outer: the enclosing blocks that are being lowered, with the items emitted at their end.
-    joints: the tensors that are parts of others. begun: where those lie that are put together.
-    created: the block at whose level a buffer was made. mutable: buffers of carried values, and
-        the blocks that update them in place. joined: the results of branches whose arms do, and
-        what these update. positions: what has been checked where control is now.
-    row_sources: which results of functions may be rows of which parameters. rows: the values that
-    go where such results do. handed: of values that are rows or in memory, by the register that
-    says which, the memory.
+    lower_op: lowers one op; passed in by `program.py`, which imports the rules and the control
+    ops. recursive: the function may call itself, so only memory in its frame belongs to one
+    activation. languages: those in which the machine accepts user kernels. library: what is
+    left to torch. slots: the memory of the lists that functions take and return. bases: the
+    stacks that this function uses. outer: the enclosing blocks that are being lowered, with the
+    items emitted at their end so far. joints: the tensors that are parts of others. begun: the
+    memory of those being put together. created: the block in which a buffer was created.
+    mutable: buffers of carried values, and the blocks that update them in place. joined: the
+    results of branches whose arms do so, and what they update. positions: positions that are
+    already checked here. row_sources: maps results of functions to the parameters that they may
+    be rows of. rows: targets of values that become such results. handed: for values that are a
+    row or in memory, the register that distinguishes the two and the memory.
     """
 
     program: Program
@@ -156,6 +157,7 @@ class Lowering:
 
     # ---- names and buffers -------------------------------------------------------------------
     def fresh(self, hint: str) -> str:
+        """Return a new unique name."""
         if self.is_extra:
             self.extras += 1
             return f"{self.function.name}.{hint or 'v'}.x{self.extras}"
@@ -164,8 +166,9 @@ class Lowering:
 
     @contextmanager
     def extra(self, enabled: bool = True) -> Generator[None]:
-        """What is named meanwhile some machines have only: other names, by which branches and loops
-        of one machine are found again in the program of another, stay the same."""
+        """Number names created meanwhile separately, because only some machines create them: the
+        other names, by which branches and loops of one machine's program are found in
+        another's, stay the same."""
         before, self.is_extra = self.is_extra, enabled
         yield
         self.is_extra = before
@@ -176,9 +179,9 @@ class Lowering:
     def new_buffer(
         self, hint: str, dtype: DType, shape: tuple[Extent, ...], kind: str = "local"
     ) -> Buffer:
-        """A buffer in the frame. Where data decide a dim, it becomes the first one of the buffer
-        (see `placed`), and the frame has room for the most that the dim can be. If that is not
-        known, or is much, the buffer grows."""
+        """Return a new buffer in the frame. A data-dependent dim becomes its first one (see
+        `placed`), and the frame has room for the maximum of that dim. If the maximum is unknown
+        or large, the buffer is one that grows."""
         shape = memory_shape(shape)
         if not all(map(is_known, shape)):
             room = self._room(shape)
@@ -191,7 +194,7 @@ class Lowering:
         return buffer
 
     def new_result(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """Memory outside of the frame for a result of which data decide a dim."""
+        """Return memory outside the frame for a result with a data-dependent dim."""
         shape = memory_shape(shape)
         room = self._room(shape)
         if room is None or not all(isinstance(dim, int) for dim in room):
@@ -199,8 +202,8 @@ class Lowering:
         return self.externals.add(self.fresh("out"), dtype, room, "list")
 
     def new_decided(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """Memory that grows, for a tensor that has as many rows as data decide. Further dims that
-        data decide have room for the most that they can be."""
+        """Return memory that grows, for a tensor with a data-dependent number of rows. Further
+        data-dependent dims have room for their maximum."""
         first, *others = memory_shape(shape)
         known = tuple(self._room_of(dim) for dim in others)
         if None in known:
@@ -217,12 +220,12 @@ class Lowering:
         return buffer
 
     def room(self, shape: tuple[Extent, ...]) -> tuple[Extent, ...] | None:
-        """The most that each dim can be; None where that is not known."""
+        """Return the maximum of each dim; None if one is unknown."""
         room = [self._room_of(dim) for dim in shape]
         return None if None in room else tuple(size.dim for size in room if size is not None)
 
     def _room(self, shape: tuple[Extent, ...]) -> tuple[int | Size, ...] | None:
-        """The most that each dim can be; None where that is not known, or is much memory."""
+        """Return the maximum of each dim; None if one is unknown, or if that takes much memory."""
         room: list[int | Size] = []
         for dim in shape:
             most = self._room_of(dim)
@@ -238,15 +241,16 @@ class Lowering:
         return self.most(Index.of(dim)) if isinstance(dim, Reg) else Size.of(dim)
 
     def most(self, size: Index) -> Size | None:
-        """A limit of a size in sizes that are known at the call; None where there is none."""
+        """Return an upper limit of a size in terms of sizes known at the call; None if there is
+        none."""
         return most(size, self.ranges)
 
     def has_symbols(self, size: Size) -> bool:
-        """Whether the values of all symbols of a size are known here."""
+        """True if the values of all symbols of a size are known here."""
         return all(Size.of(symbol) in self.symbols for symbol in size.symbols)
 
     def new_growing(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """Memory outside of the frame, the same in every activation, which the runtime can grow."""
+        """Return memory outside the frame that all activations share and the runtime can grow."""
         if self.recursive:
             raise NotLowered(
                 f"`{self.function.name}` is recursive, and makes a tensor whose size is known only "
@@ -257,13 +261,14 @@ class Lowering:
         return self.externals.add(self.fresh(hint), dtype, shape, "list")
 
     def new_list(self, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """Memory for a list that the runtime can grow; each activation has a part of its own."""
+        """Return memory for a list that the runtime can grow, with a part per activation."""
         if self.recursive:
             return self.externals.stack(self.fresh("list"), dtype, shape)
         return self.new_growing("list", dtype, shape)
 
     def base(self, buffer: Buffer) -> Index:
-        """Where the lists of this activation begin in `buffer`; below them are those of callers."""
+        """Return where the lists of this activation begin in `buffer`; below are those of its
+        callers."""
         if self.function is self.program.main or buffer not in self.externals.stacks:
             return Index()
         self.bases.add(buffer)
@@ -272,8 +277,8 @@ class Lowering:
         return Index.of(register)
 
     def check_room(self, buffer: Buffer, length: Index, *, tells: bool = False) -> None:
-        """Stops the run when `length` items do not fit; it starts again with more room: for these
-        items if it `tells` how many they are, or else for some more."""
+        """Stop the run if `length` items do not fit. It starts again with room for these items if
+        `tells` is set, else with somewhat more room."""
         if isinstance(buffer.shape[0], Reg):
             limit = Position(Index.of(limit_register(buffer.slot)))
             fits = Apply("le", (Position(length), limit), DType.BOOL)
@@ -281,7 +286,7 @@ class Lowering:
             self.check(fits, CheckCode.LIST_FULL, buffer.slot, wanted)
 
     def output(self, value: Value) -> Buffer:
-        """The buffer that is to hold `value`: its assigned destination or a new local one."""
+        """Return the buffer for `value`: its assigned destination or a new local buffer."""
         if value in self.destinations:
             buffer = self.destinations[value]
             if buffer in self.mutable:
@@ -293,7 +298,7 @@ class Lowering:
         return tuple(self.extent(dim) for dim in shape)
 
     def extent(self, dim: Dim) -> Extent:
-        """The size of a dim. A formula over lengths of lists is computed into a register."""
+        """Return the extent of a dim. A formula over lengths of lists is put into a register."""
         if isinstance(dim, int):
             return dim
         if dim not in self.symbols:
@@ -308,16 +313,16 @@ class Lowering:
         return self.symbols[dim]
 
     def known_extents(self, kind: TensorType) -> tuple[Extent, ...] | None:
-        """The dims of a tensor, if the sizes of the function's parameters tell them."""
+        """Return the extents of a tensor if the function's parameters determine them, else None."""
         return self.extents(kind.shape) if symbols_of_types((kind,)) <= self.own_symbols else None
 
     @property
     def own_symbols(self) -> set[Symbol]:
-        """The sizes of the function's parameters."""
+        """Symbols of the function's parameters."""
         return symbols_of_types(value.type for value in self.function.params)
 
     def formula(self, dim: Size) -> Index:
-        """A formula over symbols as an index over the registers that hold these."""
+        """Return a formula over symbols as an index over the registers that hold them."""
 
         def lookup(symbol: Symbol) -> Index:
             found = self.symbols.get(Size.of(symbol))
@@ -330,29 +335,34 @@ class Lowering:
 
     @property
     def source(self) -> str:
+        """The current source line as "file:line"; "" if it is unknown."""
         return f"{self.location.file}:{self.location.line}" if self.location else ""
 
     def name_of(self, rule: str) -> str:
-        """What the op that is being lowered is called; `rule` names it if it is no operator."""
+        """Return the name of the current op with its location; `rule` replaces the name of a non-
+        operator."""
         return origin(self.location, self.operator or rule)
 
     # ---- emitting ----------------------------------------------------------------------------
     def emit(self, item: LeafItem) -> None:
+        """Append an item to the current leaf."""
         if isinstance(item, Operator | LibraryCall) and not item.origin:
             item = replace(item, origin=self.name_of(item.name))
         self.items.append(item)
 
     def emit_node(self, node: Node[Items]) -> None:
-        """A control node after everything emitted so far."""
+        """Emit a control node after everything emitted so far."""
         self.flush()
         self.nodes.append(node)
 
     def flush(self) -> None:
+        """End the current leaf."""
         if self.items:
             self.nodes.append(Leaf(tuple(self.items)))
             self.items = []
 
     def let(self, value: Expr, hint: str = "r", usual: int | None = None) -> Reg:
+        """Emit the assignment of a value to a new register, and return the register."""
         reg = replace(self.new_reg(hint, value.dtype), usual=usual)
         self.emit(Let(reg, value))
         return reg
@@ -360,14 +370,15 @@ class Lowering:
     def check(
         self, condition: Expr, code: CheckCode, subject: int = 0, detail: Expr | None = None
     ) -> None:
+        """Emit a check, which stops the run unless `condition` holds."""
         self.emit(Check(condition, code, subject, detail))
 
     def stop(self, failure: Failure) -> int:
-        """The number of a check that raises `failure` at the line that is being lowered."""
+        """Return the number of a check that raises `failure` at the current source line."""
         return self.externals.stop(failure, self.location)
 
     def store(self, lazy: Lazy, buffer: Buffer, name: str = "copy") -> Lazy:
-        """Computes a tensor into the whole of `buffer`."""
+        """Store a tensor into the whole of `buffer`; return the stored tensor."""
         value, out = cast(lazy.expr, buffer.dtype), placed(buffer, lazy.shape)
         if 0 not in lazy.shape:
             made_by = "" if lazy.is_stored else lazy.origin
@@ -378,13 +389,13 @@ class Lowering:
     def write(
         self, name: str, dims: tuple[Extent, ...], value: Expr, out: Access, adds: bool = False
     ) -> None:
-        """Emits the operator that stores `value` at `out`, for each element of `dims`."""
+        """Emit the operator that stores `value` at `out`, for each element of `dims`."""
         if 0 not in dims:
             self.emit(Operator(name, dims, (), Combine.NONE, value, out, adds, self.source))
 
     # ---- reading arguments -------------------------------------------------------------------
     def tensor(self, argument: Argument) -> Lazy:
-        """A tensor argument, or a number as a lazy tensor without dims."""
+        """Return a tensor argument, or a number as a lazy tensor without dims."""
         match argument:
             case Value():
                 binding = self.env[argument]
@@ -403,19 +414,20 @@ class Lowering:
                 raise CodegenError(f"not a tensor: {argument!r}", location=self.location)
 
     def list(self, value: Value) -> ListView:
+        """Return the list that a value is bound to."""
         binding = self.env[value]
         assert isinstance(binding, ListView)
         return binding
 
     def scalar(self, argument: Argument) -> Expr:
-        """A number, or the one element of a tensor without dims, as an expression of registers."""
+        """Return a number, or the only element of a tensor, as an expression of registers."""
         lazy = self.tensor(argument)
         if any(dim != 1 for dim in lazy.shape):
             raise CodegenError("a tensor with dims, not a number", location=self.location)
         return lazy.at(*([0] * lazy.rank))
 
     def register(self, argument: Argument, hint: str = "r") -> Reg:
-        """A number held in a register (for conditions, which every unit tests)."""
+        """Return a register that holds a number (for conditions, which every unit tests)."""
         expr = self.scalar(argument)
         if isinstance(expr, Position) and len(expr.index.terms) == 1 and expr.index.const == 0:
             atom, factor = expr.index.terms[0]
@@ -424,7 +436,7 @@ class Lowering:
         return self.let(expr, hint)
 
     def index(self, argument: Argument) -> Index:
-        """An integer argument as an index over registers; computed values are put into one."""
+        """Return an integer argument as an index over registers, computed into one if needed."""
         expr = self.scalar(argument)
         found = dynamic_index(expr)
         if any(isinstance(atom, Dynamic) for atom in found.atoms()):
@@ -439,10 +451,11 @@ class Lowering:
         length: Extent = 1,
         wraps: bool = True,
     ) -> Index:
-        """Where `length` elements of a dim of `size` begin: negative ones count from the end, if it
-        `wraps`.
+        """Return where `length` elements of a dim of `size` begin; negative positions count
+        from the end if `wraps`.
 
-        Checked in the run when it is not known to be in range; `failure` is what is raised.
+        A position that is not known to be in range is checked in the run, which then raises
+        `failure`.
         """
         index = self.index(argument)
         if index.is_const and isinstance(size, int) and isinstance(length, int):
@@ -458,8 +471,8 @@ class Lowering:
         return self.positions[key]
 
     def split(self, argument: Argument, size: Extent, failure: Failure, length: Extent) -> Reg:
-        """The register of a `position` that tells where accesses are apart (`expr.SPLIT`): what
-        begins there is apart from what lies before it. Checked to be at least 1."""
+        """Return a `position` in a register that separates accesses (`expr.SPLIT`): elements from
+        there on are disjoint from those before. It is checked to be at least 1."""
         start = self.position(argument, size, failure, length)
         known = start.terms[0][0] if len(start.terms) == 1 else None
         if isinstance(known, Reg) and is_split(known) and start == Index.of(known):
@@ -494,12 +507,12 @@ class Lowering:
         if high is None or not at_most(high, room):
             require("le", Position(room))
             if not any(isinstance(atom, Reg) for atom in index.atoms()):
-                # Only the check says that it is in range, and proofs leave registers to checks.
+                # Only this check ensures the range, and proofs trust checks about registers only.
                 index = Index.of(self.let(Position(index), "i"))
         return index
 
     def interval(self, index: Index) -> tuple[Size | None, Size | None]:
-        """The smallest and the largest value as far as the ranges of registers tell, else None."""
+        """Return the smallest and the largest value by the ranges of registers; None if unknown."""
         low: Size | None = Size(const=index.const)
         high: Size | None = low
         for atom, factor in index.terms:
@@ -517,7 +530,7 @@ class Lowering:
 
     # ---- storing -----------------------------------------------------------------------------
     def settle(self, value: Value, lazy: Lazy) -> Lazy:
-        """Binds the result of an op: kept lazy, or stored when that pays."""
+        """Bind the result of an op to `value`: lazily, or stored if that pays."""
         if lazy.rank == 0 and not lazy.dtype.is_float:
             if self.needs_register(value, lazy):
                 lazy = register_value(self.let(lazy.expr, value.hint))
@@ -534,28 +547,29 @@ class Lowering:
         return lazy
 
     def _checks_more_than_is_read(self, value: Value, lazy: Lazy) -> bool:
-        """Whether positions must be in range of which those who read the value may not come to
-        compute all: another part of the tensor, or on another path of control."""
+        """True if the value checks positions that its readers may never compute, because they read
+        only part of the tensor or are on another control path."""
         is_partial = value in self.uses.partly or value in self.uses.below
         return is_partial and bool(checks(parts(lazy.expr)))
 
     def needs_register(self, value: Value, lazy: Lazy) -> bool:
-        """Returns True if a number is expensive and read more than once, or if it is too long for
-        one expression."""
+        """True if a number is expensive and read more than once, or too long for one expression."""
         applies = count_applies(lazy.expr)
         if applies > _MOST_APPLIES:
             return True
         return applies > self.costs.cheap_applies and self.uses.total.get(value, 0) > 1
 
     def looks_up(self, value: Value, lazy: Lazy) -> bool:
-        """Whether a number is loaded here that a branch or loop behind reads, or that the block
-        gives."""
+        """True if the number is loaded from memory, and a later branch or loop reads it or the
+        block yields it."""
         is_awaited = value in self.uses.below or value in self.block.yields
         if not is_awaited or not self.costs.early_lookups:
             return False
         return next(loads(lazy.expr), None) is not None and not checks(parts(lazy.expr))
 
     def should_store(self, value: Value, lazy: Lazy) -> bool:
+        """True if a tensor should be stored: it is a result, long, read in nested blocks, or
+        expensive and read more than once."""
         applies = count_applies(lazy.expr)
         if value in self.destinations or applies > self.costs.most_applies:
             return True
@@ -566,13 +580,13 @@ class Lowering:
         return self.uses.total.get(value, 0) > 1 and not self.costs.is_cheap(lazy.expr)
 
     def materialise(self, lazy: Lazy, hint: str = "t") -> Lazy:
-        """The same tensor with every element a plain load."""
+        """Return the same tensor with every element a plain load."""
         if lazy.is_stored:
             return lazy
         return self.store(lazy, self.new_buffer(hint, lazy.dtype, lazy.shape), hint)
 
     def materialised(self, argument: Argument) -> Lazy:
-        """A tensor with every element a plain load; later uses in this block see it stored."""
+        """Store a tensor unless its elements are plain loads; later uses in this block read it."""
         lazy = self.tensor(argument)
         if lazy.is_stored:
             return lazy
@@ -583,7 +597,8 @@ class Lowering:
         return lazy
 
     def contiguous(self, lazy: Lazy, hint: str = "t") -> Access:
-        """The start of a row-major run of memory that holds the tensor; a copy if need be."""
+        """Return the start of a contiguous, row-major range of memory with the tensor, copying it
+        if needed."""
         base = contiguous_base(lazy)
         if base is not None and base.offset.is_affine:
             return base
@@ -592,7 +607,7 @@ class Lowering:
         return Access(buffer, buffer.shape, tuple(Index() for _ in buffer.shape))
 
     def whole(self, lazy: Lazy, hint: str = "t") -> Buffer:
-        """A buffer that holds exactly the tensor, in row-major order."""
+        """Return a buffer that holds exactly the tensor, in row-major order."""
         buffer = whole_buffer(lazy)
         if buffer is not None and buffer.shape == lazy.shape:
             return buffer
@@ -601,14 +616,14 @@ class Lowering:
         return fresh
 
     def new_whole(self, hint: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """A buffer with just the dims of a tensor, for a library call."""
+        """Return a buffer with exactly the dims of a tensor, for a library call."""
         if all(map(is_known, shape)):
             return self.new_buffer(hint, dtype, shape)
         return self.new_decided(hint, dtype, shape)
 
     # ---- changing in place -------------------------------------------------------------------
     def updatable(self, base: Value, result: Value) -> Buffer:
-        """A buffer that holds `base` and may be changed in place into `result`."""
+        """Return a buffer that holds `base` and may be changed in place into `result`."""
         if result not in self.destinations or whole_buffer(self.tensor(base)) in self.mutable:
             buffer = self.changeable(base)
             if buffer is not None:
@@ -618,8 +633,8 @@ class Lowering:
         return fresh
 
     def changeable(self, base: Value) -> Buffer | None:
-        """The buffer that holds `base`, where nothing else needs it as it is: only this iteration
-        of the block at hand knows it."""
+        """Return the buffer that holds `base` if it may be changed: nothing reads `base` later,
+        and the buffer belongs to this iteration of the current block. Else None."""
         buffer = whole_buffer(self.tensor(base))
         if buffer is None or self.uses.is_needed(base):
             return None
@@ -630,9 +645,10 @@ class Lowering:
         return buffer
 
     def protect(self, buffer: Buffer, base: Value | None = None) -> None:
-        """Before `buffer` changes: lazy values that read it and are still needed are stored.
+        """Before `buffer` changes, store lazy values that read it and are still needed.
 
-        `base` is what changes. A rule therefore reads its other operands after `updatable`.
+        `base` is the value that changes. A rule must therefore read its other operands after
+        `updatable`.
         """
         for value, binding in list(self.env.items()):
             if value is base or not isinstance(binding, Lazy):
@@ -643,7 +659,7 @@ class Lowering:
                 self._keep(value, binding)
 
     def _keep(self, value: Value, lazy: Lazy) -> None:
-        """Stores a lazy value at the end of what has been emitted of its own block."""
+        """Store a lazy value after the items emitted so far in the block that defines it."""
         here = self.items
         home = self.uses.home.get(value)
         self.items = next((items for block, items in self.outer if block is home), here)
@@ -653,6 +669,7 @@ class Lowering:
 
     # ---- blocks ------------------------------------------------------------------------------
     def ops(self, block: Block) -> None:
+        """Lower the ops of a block in order."""
         self.block = block
         for op in block.ops:
             self.location = op.location or self.location

@@ -1,8 +1,8 @@
 """Tensors that are not stored: an expression per element. Views and pointwise fusion are
-substitution.
+substitutions.
 
-`Lazy(dtype, shape, expr)` is the tensor whose element at (i0, i1, ...) is `expr` with Var(0) = i0,
-Var(1) = i1 ... A stored tensor is the lazy one whose expression is a load.
+`Lazy(dtype, shape, expr)` is the tensor whose element at (i0, i1, ...) is `expr` with Var(0) =
+i0, Var(1) = i1, ... The expression of a stored tensor is a load.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lazy:
     shape: tuple[Extent, ...]
     expr: Expr
     origin: str = field(default="", compare=False)
-    """What the operator is called that it is computed by, where that is not the next one."""
+    """Name of the operator that computes it, if that is not the next one emitted."""
 
     @property
     def rank(self) -> int:
@@ -50,22 +50,23 @@ class Lazy:
 
     @property
     def is_stored(self) -> bool:
-        """True when an element is one plain load (a buffer or a view of one)."""
+        """True if an element is one plain load (from a buffer or a view of one)."""
         return isinstance(self.expr, Load)
 
     def at(self, *indices: Index | Var | int) -> Expr:
-        """The element at the given position."""
+        """Return the element at the given position."""
         return substitute_vars(self.expr, tuple(Index.of(index) for index in indices))
 
     def view(self, shape: tuple[Extent, ...], *indices: Index | Var | int) -> Lazy:
-        """The tensor of `shape` whose element (v0, v1, ...) is this one's element `indices`."""
+        """Return the tensor of `shape` whose element (v0, v1, ...) is this one's element at
+        `indices`."""
         origin = "" if self.is_stored else self.origin
         expr = self.at(*(drop_units(Index.of(i), shape) for i in indices))
         return Lazy(self.dtype, shape, expr, origin)
 
 
 def drop_units(index: Index, shape: tuple[Extent, ...]) -> Index:
-    """Variables of dims of size 1 are 0."""
+    """Replace the variables of dims of size 1 by 0."""
     terms = tuple(
         (atom, c)
         for atom, c in index.terms
@@ -75,31 +76,32 @@ def drop_units(index: Index, shape: tuple[Extent, ...]) -> Index:
 
 
 def variables(shape: tuple[Extent, ...], first: int = 0) -> tuple[Index, ...]:
-    """Var(first), Var(first + 1) ... as indices; 0 for dims of size 1."""
+    """Return Var(first), Var(first + 1), ... as indices; 0 for dims of size 1."""
     return tuple(Index() if dim == 1 else Index.of(Var(first + i)) for i, dim in enumerate(shape))
 
 
 def memory_order(shape: tuple[Extent, ...]) -> tuple[int, ...]:
-    """The dims in the order they have in memory: one that is a register comes first, since strides
-    are known at the call."""
+    """Return the dims in memory order: those that are registers come first, since strides must be
+    known at the call."""
     return tuple(sorted(range(len(shape)), key=lambda dim: (is_known(shape[dim]), dim)))
 
 
 def memory_shape(shape: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """The dims of a tensor as they are in memory."""
+    """Return the extents of a tensor in memory order."""
     return tuple(shape[dim] for dim in memory_order(shape))
 
 
 def placed(buffer: Buffer, shape: tuple[Extent, ...]) -> Access:
-    """Element (Var(0), Var(1), ...) of a tensor of `shape` that has the whole of `buffer`."""
+    """Return the access to element (Var(0), Var(1), ...) of a tensor of `shape` in the whole of
+    `buffer`."""
     return placed_at(buffer, shape, variables(shape))
 
 
 def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, ...]) -> Access:
-    """Element `indices` of a tensor of `shape` that has the whole of `buffer`.
+    """Return the access to element `indices` of a tensor of `shape` in the whole of `buffer`.
 
-    Where data decide several dims, the buffer has room for the most that those after the first one
-    can be. Its other dims may be more or fewer than those of `shape`, by dims of size 1.
+    If several dims are data-dependent, the buffer has room for the maximum of all but the
+    first. Other dims of buffer and tensor may differ by dims of size 1.
     """
     first, *others = memory_shape(shape) or (1,)
     decided = sum(not is_known(dim) for dim in others)
@@ -110,7 +112,7 @@ def placed_at(buffer: Buffer, shape: tuple[Extent, ...], indices: tuple[Index, .
 
 
 def stored(buffer: Buffer, shape: tuple[Extent, ...] | None = None) -> Lazy:
-    """The whole of a buffer as a tensor."""
+    """Return the whole of a buffer as a tensor."""
     shape = buffer.shape if shape is None else shape
     return Lazy(buffer.dtype, shape, Load(placed(buffer, shape)))
 
@@ -120,7 +122,7 @@ def constant(value: bool | int | float, dtype: DType, shape: tuple[Extent, ...] 
 
 
 def cast(expr: Expr, dtype: DType) -> Expr:
-    """The expression converted to `dtype` as torch's `.to` does."""
+    """Return the expression converted to `dtype` as torch's `.to` does."""
     if expr.dtype is dtype:
         return expr
     if isinstance(expr, Const):
@@ -129,12 +131,13 @@ def cast(expr: Expr, dtype: DType) -> Expr:
 
 
 def register_value(reg: Reg) -> Lazy:
-    """A register as a tensor without dims."""
+    """Return a register as a tensor without dims."""
     return Lazy(reg.dtype, (), cast(Position(Index.of(reg)), reg.dtype))
 
 
 def whole_buffer(lazy: Lazy) -> Buffer | None:
-    """The buffer, when the tensor is exactly a whole buffer in row-major order."""
+    """Return the buffer if the tensor is all of it in row-major order, else None. A buffer for a
+    data-dependent number of rows counts as whole."""
     if not isinstance(lazy.expr, Load):
         return None
     access = lazy.expr.access
@@ -146,7 +149,7 @@ def whole_buffer(lazy: Lazy) -> Buffer | None:
 
 
 def _has_room(buffer: Buffer, shape: tuple[Extent, ...]) -> bool:
-    """Whether a buffer is memory for the most rows that a tensor can have."""
+    """True if the buffer is memory for the maximum number of rows of such a tensor."""
     is_decided = bool(shape) and not is_known(shape[0]) and all(map(is_known, shape[1:]))
     return (
         buffer.kind == "items"
@@ -162,9 +165,8 @@ def _same_size(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> bool:
 
 
 def contiguous_base(lazy: Lazy) -> Access | None:
-    """Where the tensor starts, when it is a row-major run of a buffer (a trailing part of its
-    dims).
-    """
+    """Return the first element of a tensor that is a row-major range of a buffer (a trailing part
+    of its dims), else None."""
     if not isinstance(lazy.expr, Load):
         return None
     access = lazy.expr.access
@@ -192,7 +194,8 @@ def contiguous_base(lazy: Lazy) -> Access | None:
 
 
 def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
-    """Row-major reinterpretation. Of a contiguous run it is another shape of the same memory."""
+    """Reinterpret the tensor in row-major order. A contiguous range becomes another shape of the
+    same memory."""
     if shape == lazy.shape:
         return lazy
     whole = whole_buffer(lazy)
@@ -207,7 +210,8 @@ def reshape(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
 
 
 def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
-    """A trailing run of a buffer keeps its start: (prefix dims, *shape) over the same memory."""
+    """Reshape a trailing range of a buffer: (prefix dims, *shape) over the same memory; None if it
+    is not one."""
     base = contiguous_base(lazy)
     if base is None or not all(map(is_known, (*shape, *lazy.shape))):
         return None
@@ -227,10 +231,10 @@ def _reshape_run(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy | None:
 
 
 def _regroup(old: tuple[Extent, ...], new: tuple[Extent, ...]) -> list[Index]:
-    """For each old dim its position in terms of the variables of the new dims.
+    """Return the position in each old dim in terms of the variables of the new dims.
 
-    Raises ValueError where that would be a division by what is known at the call only, or where the
-    sizes do not tell which dims belong together.
+    Raise ValueError if that would need a division by an extent known only at the call, or if
+    the sizes do not determine which dims correspond.
     """
     result: list[Index] = [Index()] * len(old)
     old_dims = [n for n, d in enumerate(old) if d != 1]
@@ -265,7 +269,7 @@ def _next(dims: list[int]) -> int:
 
 
 def _is_part(one: Size, other: Size) -> bool:
-    """Whether `other` is `one` times something."""
+    """True if `other` is a multiple of `one`."""
     if one.is_const and other.is_const:
         return one.const < other.const
     return other // one * one == other
@@ -278,8 +282,8 @@ def _size(dim: Extent) -> Size:
 
 
 def regrouped_by_value(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
-    """Row-major reinterpretation with positions that the run computes, element by element: of dims
-    that data decide, only equal ones at both ends are told apart from the others."""
+    """Reinterpret the tensor in row-major order with positions computed at run time for each
+    element. Only equal dims at both ends keep their own indices."""
     old, new = lazy.shape, shape
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
@@ -317,38 +321,40 @@ def _fixed(dim: Extent) -> int:
 
 
 def broadcast(lazy: Lazy, shape: tuple[Extent, ...]) -> Lazy:
-    """Expanded to `shape` by torch's broadcasting rules."""
+    """Expand the tensor to `shape` by torch's broadcasting rules."""
     lead = len(shape) - lazy.rank
     indices = [Index() if dim == 1 else Index.of(Var(lead + i)) for i, dim in enumerate(lazy.shape)]
     return lazy.view(shape, *indices) if shape != lazy.shape else lazy
 
 
 def permute(lazy: Lazy, order: tuple[int, ...]) -> Lazy:
-    """Dim i of the result is dim order[i]."""
+    """Permute the dims: dim i of the result is dim order[i]."""
     shape = tuple(lazy.shape[dim] for dim in order)
     return lazy.view(shape, *(Index.of(Var(order.index(dim))) for dim in range(lazy.rank)))
 
 
 def select(lazy: Lazy, dim: int, position: Index | int) -> Lazy:
+    """Return the slice at `position` of a dim, which is removed."""
     shape = (*lazy.shape[:dim], *lazy.shape[dim + 1 :])
     indices = [*variables(shape[:dim]), Index.of(position), *variables(shape[dim:], dim)]
     return lazy.view(shape, *indices)
 
 
 def narrow(lazy: Lazy, dim: int, start: Index | int, length: Extent, step: int = 1) -> Lazy:
+    """Return `length` elements of a dim from `start` on, `step` apart."""
     shape = (*lazy.shape[:dim], length, *lazy.shape[dim + 1 :])
     indices = list(variables(shape))
     indices[dim] = indices[dim] * step + Index.of(start)
     return lazy.view(shape, *indices)
 
 
-# ---- Tensors that are put together from parts, where a part is itself put together from parts.
+# ---- Concatenations and stacks whose parts are themselves concatenations or stacks ------------
 #
-# The inner tensor is stored at once where the outer one has it, and is not copied: a cache that
+# The inner tensor is stored directly in its place in the outer one, without a copy: a cache that
 # grows by `cat` in each layer, and is stacked over the layers at the end, is written once.
 #
 #     %k = cat([%a, %b], 0)
-#     %l = cat([%c, %d], 0)          %a, %b, %c and %d go straight into the memory of %s;
+#     %l = cat([%c, %d], 0)          %a, %b, %c and %d are stored directly in %s;
 #     %s = stack([%k, %l])           %k and %l are views of it
 
 
@@ -358,7 +364,7 @@ _JOINS = frozenset(("aten.cat.default", _STACK))
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Part `number` of those that `op` puts together."""
+    """A tensor as part `number` of the concatenation or stack that `op` computes."""
 
     op: TensorOp
     number: int
@@ -369,7 +375,7 @@ class Joint:
 
     @property
     def dim(self) -> int:
-        """The dim of the whole along which the parts lie."""
+        """The dim of the whole along which the parts are joined."""
         dim = argument(self.op, "dim")
         assert isinstance(dim, int)
         return dim % self.whole.tensor.rank
@@ -385,8 +391,8 @@ class Joint:
 
 
 def joints(block: Block) -> dict[Value, Joint]:
-    """Of the tensors that a block puts together, those that it puts into another one, once; in the
-    blocks inside it, too."""
+    """Return the joined tensors that are, exactly once, a part of another joined tensor of the
+    same block; nested blocks included."""
     made = {op.result: op for op in _joining(block)}
     found = dict[Value, Joint]()
     for op in made.values():
@@ -408,7 +414,7 @@ def _joining(block: Block) -> Iterator[TensorOp]:
 
 
 def _parts(op: TensorOp) -> tuple[Value, ...]:
-    """The tensors that are put together; none where some are left out, which are empty."""
+    """Return the tensors that an op joins; none if it ignores some of them (which are empty)."""
     given = op.args[0]
     parts = tuple(item for item in given if isinstance(item, Value)) if type(given) is tuple else ()
     ranks = {part.tensor.rank for part in parts}

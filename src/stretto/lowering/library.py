@@ -1,6 +1,7 @@
-"""Library calls: operators that torch computes on whole buffers.
+"""Library calls (operators that torch computes on whole buffers) and calls of user kernels.
 
-Those are what no rule lowers, and what `Options.library` leaves to torch although a rule could.
+An operator becomes a library call if no rule lowers it, or if `Options.library` leaves it to
+torch.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from stretto.ops.table import Cost
 
 
 def is_left(op: TensorOp, library: LeftToTorch) -> bool:
-    """Whether an operator that has a rule is left to torch.
+    """True if an operator that has a rule is left to torch.
 
-    Views have no memory of their own to write, and numbers, such as counters of loops, are what
-    control is decided by: both stay native, and so does what `_check_layout` would refuse.
+    Views have no separate memory to write, and numbers such as loop counters decide control:
+    both are always lowered natively, and so are operators that `_check_layout` would refuse.
     """
     if isinstance(library, frozenset):
         return op in library
@@ -50,12 +51,12 @@ def is_left(op: TensorOp, library: LeftToTorch) -> bool:
 
 
 def _names(pattern: str, target: str) -> bool:
-    """Patterns name overloads, `aten.add.Tensor`, or all of an operator, `aten.add`."""
+    """True if the pattern matches the overload (`aten.add.Tensor`) or its operator (`aten.add`)."""
     return fnmatchcase(target, pattern) or fnmatchcase(target.rpartition(".")[0], pattern)
 
 
 def library_call(low: Lowering, op: TensorOp, reason: str) -> None:
-    """A call into ATen on whole buffers."""
+    """Emit a call into ATen on whole buffers."""
     outs = tuple(
         low.output(value)
         if value in low.destinations
@@ -82,7 +83,8 @@ def library_call(low: Lowering, op: TensorOp, reason: str) -> None:
 
 
 def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
-    """A library call sees memory as it lies, where a dynamic dim is the first one."""
+    """Raise LibraryLayoutError if the memory layout differs from torch's: only the first dim may
+    be data-dependent."""
     if memory_shape(shape) != shape or not all(map(is_known, shape[1:])):
         raise LibraryLayoutError(
             "a library call on a tensor whose size is known only at run time in a dim other than "
@@ -93,7 +95,8 @@ def _check_layout(low: Lowering, shape: tuple[Extent, ...]) -> None:
 
 
 def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> LibraryArgument:
-    """`tensor`: the operator takes a tensor here, and else a number."""
+    """Return an argument of a library call. `tensor`: True if the operator takes a tensor here,
+    not a number."""
     match argument:
         case Value() if tensor:
             lazy = low.tensor(argument)
@@ -111,14 +114,14 @@ def _library_argument(low: Lowering, argument: Argument, tensor: bool) -> Librar
             return argument
 
 
-# ---- Operators with a kernel of the user become operators that call it.
+# ---- Operators for which the user has provided a kernel ---------------------------------------
 
 
 def lower_kernel(
     low: Lowering, op: TensorOp, kernel: UserKernel
 ) -> tuple[tuple[Lazy, ...] | None, str]:
-    """The result, by the kernel; or None, and why torch is to compute it. Raises CodegenError for a
-    region that reaches out of its tensor."""
+    """Return the result computed by the kernel, or None and why torch is to compute it. Raise
+    CodegenError if a region extends outside of its tensor."""
     call = Call(low, op, arguments(op.target, op.args, op.kwargs))
     try:
         return (_Lowered(call, kernel).result(),), ""
@@ -128,7 +131,7 @@ def lower_kernel(
 
 @dataclass(slots=True)
 class _Lowered:
-    """One call of the operator."""
+    """One call of an operator that has a user kernel."""
 
     call: Call
     kernel: UserKernel
@@ -149,7 +152,7 @@ class _Lowered:
             view.place(view.shape)
         if any(0 in view.shape for view in views):
             raise Decline("one of its tensors has no elements")
-        # Nothing has been emitted so far, and nothing declines from here on.
+        # Nothing may be emitted before this point, and nothing may decline after it.
         loads = [Lazy.at(self._operand(view), *view.index) for view in views]
         sizes = [_size(dim) for view in views for dim in view.shape[view.leads :]]
         value = Apply(kernel.function, (*loads, *numbers, *sizes), call.dtype)
@@ -171,13 +174,13 @@ class _Lowered:
             return Const({"bool": bool, "i64": int, "f64": float}[dtype](argument), kind)
         triton = self.kernel.triton if "triton" in self.call.low.languages else None
         if triton is not None and name in triton.known:
-            raise Decline(f"its kernel wants `{name}` when it is compiled, and a run decides it")
+            raise Decline(f"its kernel needs `{name}` at compile time, but only the run has it")
         if argument is None or isinstance(argument, str | tuple):
             raise Decline(f"`{name}` is no number")
         return cast(self.call.scalar(name), kind)
 
     def _dims(self) -> tuple[tuple[Extent, ...], int]:
-        """The dims of the result, and how many lead."""
+        """Return the dims of the result, and the number of leading dims."""
         shape, write = self.call.shape, self.kernel.write
         lead = len(shape) - len(write.parts)
         if lead < 0 or (lead and not write.leads):
@@ -187,7 +190,7 @@ class _Lowered:
         return shape, lead
 
     def _operand(self, view: _View) -> Lazy:
-        """The tensor as the kernel gets it: where it lies if strides lead through it, or copied."""
+        """Return the tensor for the kernel: in place if it is strided memory, else a copy."""
         low, name = self.call.low, view.region.tensor
         lazy = low.materialised(self.call.arguments[name])
         if isinstance(lazy.expr, Load) and _is_strided(lazy.expr.access.offset):
@@ -196,7 +199,7 @@ class _Lowered:
 
     # ---- regions -----------------------------------------------------------------------------
     def extent(self, name: str, shape: tuple[Extent, ...], lead: int) -> tuple[Extent, int]:
-        """The extent of an index, and its variable."""
+        """Return the extent of an index of the kernel, and its variable."""
         for number, part in enumerate(self.kernel.write.parts, lead):
             if part.start is not None and part.start.name == name:
                 return shape[number], number
@@ -212,9 +215,10 @@ class _Lowered:
 
 
 class _View:
-    """A tensor that is read: its dims, and the position of what an element of the result needs.
+    """A tensor that a kernel reads: its dims, and the position of the elements a result element
+    needs.
 
-    Its windows are further reduction dims.
+    Its windows become further reduction dims.
     """
 
     def __init__(
@@ -239,7 +243,7 @@ class _View:
         self.index: list[Index] = []
 
     def place(self, shape: tuple[Extent, ...]) -> None:
-        """Finds the index of each dim."""
+        """Compute the index of each dim."""
         offset = self.lead - self.leads
         for dim in range(self.leads):
             if shape[dim] == 1:
@@ -255,7 +259,7 @@ class _View:
         if part.start is None:
             return self._window(size)
         if size == 1 and part.start.name is not None and part.length == 1:
-            return Index()  # as torch broadcasts
+            return Index()  # broadcast, as torch does
         index, last = self._linear(part.start)
         last = last + (part.length - 1)
         self._check(dim, size, part.start, last)
@@ -267,7 +271,7 @@ class _View:
         return index_of(extent, number)
 
     def _linear(self, start: Linear) -> tuple[Index, Index]:
-        """An affine expression of the indices, and the largest value it has."""
+        """Return an affine expression of the indices, and its largest value."""
         index, last = Index(const=start.const), Index(const=start.const)
         for name, factor in start.terms:
             extent, number = self.lowered.extent(name, self.result, self.lead)
@@ -277,7 +281,7 @@ class _View:
         return index, last
 
     def _check(self, dim: int, size: Extent, start: Linear, last: Index) -> None:
-        """The part lies in the tensor."""
+        """Check that the part is inside the tensor."""
         first = Index(const=start.const)
         for name, factor in start.terms:
             extent, _ = self.lowered.extent(name, self.result, self.lead)
@@ -297,7 +301,7 @@ def _size(dim: Extent) -> Expr:
 
 
 def _is_strided(offset: Index) -> bool:
-    """Whether strides that are known at the call lead from element to element."""
+    """True if elements are reached by strides that are known at the call."""
     for atom, _ in offset.terms:
         factors = atom.factors if isinstance(atom, Product) else (atom,)
         inner = [factor for factor in factors if Index.of(factor).vars()]

@@ -1,7 +1,7 @@
-"""Limits of sizes that data decide, in sizes that are known at the call.
+"""Upper limits of data-dependent sizes, in terms of sizes that are known at the call.
 
-Memory for a tensor whose size data decide is taken by such a limit before the size is known, so a
-limit that were too low would be written beyond.
+Memory for a tensor of data-dependent size is allocated by such a limit before the size is known,
+so a limit that is too low would cause out-of-bounds writes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from stretto.ir.size_bounds import at_most, maximum, minimum
 from stretto.ir.sizes import Atom, Maximum, Product, Quotient, Remainder, Size, Symbol
 
 Range = tuple[int | Size, int | Size | None]
-"""The least that a register can hold, and the most, if that is known."""
+"""The least value of a register, and the largest; None if that is unknown."""
 Ranges = Mapping[Reg, Range]
 
 
 def most(size: Index, ranges: Ranges) -> Size | None:
-    """What a size never exceeds, whatever its registers hold; None where that is not known."""
+    """Return a limit that a size never exceeds, whatever its registers hold; None if there is
+    none."""
     total = Size(const=size.const)
     for atom, factor in size.terms:
         found = _most_of_term(atom, factor, ranges)
@@ -37,7 +38,7 @@ def _most_of_term(atom: Atom, factor: int, ranges: Ranges) -> Size | None:
             return Size.of(atom) * factor
         case Reg() if atom in ranges:
             return Size.of(ranges[atom][0]) * factor
-        case Maximum(parts):  # a minimum, which is at most each of its parts
+        case Maximum(parts):  # with a negative factor a minimum, which is at most each part
             limits = [most(part * factor, ranges) for part in parts]
             known = [limit for limit in limits if limit is not None]
             return minimum(*known) if known else None

@@ -57,16 +57,16 @@ from stretto.ops.effects import is_draw
 from stretto.ops.infer import COMPARISONS
 from stretto.ops.properties import misfit, relations_of_sizes
 
-# ---- Which parallel loops stay parallel, once all functions have been lowered.
+# ---- Loops that stay parallel, decided after all functions have been lowered ------------------
 #
-# A unit runs what its iterations call by itself, so a function that they come to calls no
-# library, makes nothing of a size that the call decides, and is called by nothing else.
+# Each unit runs the calls of its iterations by itself, so a function reached from a parallel loop
+# may not call a library, have buffers of symbolic size, or be called from anywhere else.
 
 
 def settle_parallel(
     functions: Sequence[TreeFunction[Items]],
 ) -> tuple[TreeFunction[Items], ...]:
-    """The functions, where loops are parallel only if all that they call may run apart."""
+    """Return the functions with only those loops parallel whose calls a unit can run by itself."""
     callees = {function.name: called(function.body) for function in functions}
     refused = {function.name for function in functions if not _runs_apart(function)}
     settled = tuple(functions)
@@ -86,13 +86,13 @@ def _runs_apart(function: TreeFunction[Items]) -> bool:
 
 
 def _reached(node: Node[Items], callees: dict[str, set[str]]) -> set[str]:
-    """The functions that a node comes to."""
+    """Return the functions that a node calls, directly or through others."""
     names = called(node)
     return names.union(*(reached(name, callees) for name in names))
 
 
 def _called_outside(functions: Sequence[TreeFunction[Items]]) -> set[str]:
-    """The functions that `main` comes to by calls in no parallel loop; itself among them."""
+    """Return `main` and the functions that it reaches by calls outside of parallel loops."""
     bodies = {function.name: function.body for function in functions}
     found, waiting = set[str](), ["main"]
     while waiting:
@@ -110,17 +110,18 @@ def _settled(node: Node[Items], shared: set[str], callees: dict[str, set[str]]) 
     return rebuilt(node, [_settled(child, shared, callees) for child in children(node)])
 
 
-# ---- Passing the bases of stacks: the last step of the lowering.
+# ---- Passing the bases of stacks: the last step of the lowering -------------------------------
 #
-# While functions are lowered, each one notes the stacks that it uses, and a call passes the bases
-# that it raises. Only then is it known which stacks a function uses, with all that it calls. The
-# bases of these stacks become its parameters; where a call raises none, it passes its caller's.
+# While functions are lowered, each one records the stacks that it uses, and a call passes the bases
+# that it raises. The stacks that a function uses together with its callees are known only after
+# that. Their bases become its parameters; a call passes the caller's base where it raises none.
 
 
 def pass_bases(
     functions: Sequence[TreeFunction[Items]], used: Mapping[str, set[Buffer]]
 ) -> tuple[TreeFunction[Items], ...]:
-    """The functions with bases as parameters. `used`: what each one uses itself; main has none."""
+    """Return the functions with bases as parameters. `used`: the stacks each uses itself; main
+    gets none."""
     stacks = {
         name: tuple(sorted(found, key=lambda buffer: buffer.slot))
         for name, found in _with_callees(functions, used).items()
@@ -185,13 +186,13 @@ def lower(
     languages: frozenset[str] = frozenset(),
     library: LeftToTorch = (),
 ) -> Lowered:
-    """Lowers every function that main reaches.
+    """Lower every function that main reaches.
 
-    updates: the inputs that the program changes where they lie (`lowering.updates`). languages:
-    those in which the machine takes kernels of users. library: operators that are left to torch
+    updates: the inputs that the program changes in place (`lowering.targets`). languages: those
+    in which the machine accepts user kernels. library: operators that are left to torch
     (`Options.library`).
 
-    Raises CodegenError for what no machine could run.
+    Raise CodegenError for a program that no machine could run.
     """
     check_updates(program, updates)
     updated = {result: parameter for parameter, result in updates.pairs}
@@ -216,8 +217,8 @@ def lower(
     begins_anew = names or any(buffer.kind == "list" for buffer in externals.buffers)
     if updated and begins_anew and not updates.repeatable:
         raise CodegenError(
-            "a program with functions, or with lists that may grow, may have to begin anew, and "
-            "cannot change its inputs where they lie unless it is repeatable"
+            "a program with functions, or with lists that may grow, may have to start again, so it "
+            "can change its inputs in place only if it is repeatable"
         )
     functions, stacks = [main], {"main": low.bases}
     for name in names:
@@ -278,7 +279,7 @@ def _lowering(
 
 
 def _callees(program: Program, function: Function) -> set[str]:
-    """Names of the functions that a function calls, by others too."""
+    """Return the names of the functions that a function calls, directly or through others."""
     found: set[str] = set()
     waiting = [function]
     while waiting:
@@ -319,7 +320,7 @@ def _lower_function(low: Lowering) -> TreeFunction[Items]:
 def _row_target(
     low: Lowering, number: int, place: Passed, params: tuple[Passed, ...]
 ) -> Passed | RowTarget:
-    """Where result `number` goes, whose memory is `place`."""
+    """Return the target of result `number`, whose memory is `place`."""
     name = low.function.name
     if (name, number) not in low.row_sources:
         return place
@@ -340,7 +341,7 @@ def _registers(places: tuple[Passed, ...]) -> tuple[Reg, ...]:
 def _lower_main(
     low: Lowering, inputs: tuple[Buffer, ...], updated: Mapping[int, Buffer]
 ) -> tuple[TreeFunction[Items], tuple[Output, ...]]:
-    """updated: the memory of results that lie in that of inputs, by their numbers."""
+    """Lower main. `updated`: the memory of results that share it with inputs, by number."""
     function = low.function
     low.mutable |= {buffer: {function.body} for buffer in updated.values()}
     for value, buffer in zip(function.params, inputs, strict=True):
@@ -367,7 +368,7 @@ def _lower_main(
         for number, value in enumerate(yields)
         if number not in updated
     }
-    # Last, for the others may read what is changed here.
+    # Last, because the other results may read the memory that is changed here.
     finish(low, tuple(yields[n] for n in updated), tuple(map(LateTarget, updated.values())))
     outputs |= {number: OutputTensor(buffer, buffer.shape) for number, buffer in updated.items()}
     low.flush()
@@ -398,7 +399,7 @@ def _finish_output(
 
 
 def lower_op(low: Lowering, op: Op) -> None:
-    """Lowers one op of any kind."""
+    """Lower one op of any kind."""
     match op:
         case TensorOp():
             _tensor_op(low, op)
@@ -415,7 +416,7 @@ def lower_op(low: Lowering, op: Op) -> None:
 
 
 def _size(low: Lowering, op: SizeOp) -> None:
-    """A register of its own holds the size: what it was computed from may change in a loop."""
+    """Put the size into a separate register, because a loop may change the number's own."""
     register = low.let(low.scalar(op.number), str(op.size), op.symbol.usual)
     high = op.symbol.high
     most = Size.of(high) if high is not None else None
@@ -436,7 +437,7 @@ _NO_RULE = "these arguments have no native lowering"
 
 
 def _native(low: Lowering, op: TensorOp) -> tuple[tuple[Lazy, ...] | None, str]:
-    """The results of an op by its rule or by the user's kernel for it; or None, and why."""
+    """Return the results of an op by its rule or by the user's kernel; or None and the reason."""
     kernel = kernel_for(op.target)
     if kernel is not None:
         return lower_kernel(low, op, kernel)
@@ -464,7 +465,7 @@ def _tensor_op(low: Lowering, op: TensorOp) -> None:
 
 
 def _check_relations(low: Lowering, op: TensorOp) -> None:
-    """Sizes that data decide may not fit together."""
+    """Emit checks that sizes known only at run time fit together."""
     for relation in relations_of_sizes(op):
         left, right = (
             Position(Index.of(low.extent(side))) for side in (relation.left, relation.right)

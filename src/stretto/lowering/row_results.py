@@ -1,9 +1,9 @@
-"""Results of functions that may be rows of a parameter, and so need no copy.
+"""Function results that may be rows of a parameter, and so need no copy.
 
-A recursion over a tree often ends in a row of a tensor that every call passes on: the embedding of
-a leaf. Copied to where the result belongs it costs each activation a kernel, and all units a wait
-for it. Such a function hands back, in a register, which row of its parameter the result is; or
-`NO_ROW`, and then the result lies in memory as ever. Who calls it reads one or the other.
+A recursion over a tree often ends in a row of a tensor that every call passes on, such as the
+embedding of a leaf. Copying it to the result costs each activation a kernel, and all units a
+wait for it. Such a function instead returns, in a register, the row of its parameter that the
+result is; or `NO_ROW`, if the result is in memory as usual. The caller reads one or the other.
 
     func @f(%x: f32[8, 4], %n: i64[]) -> (f32[4]) {
       %r = if (%n is a leaf) {
@@ -17,8 +17,9 @@ for it. Such a function hands back, in a register, which row of its parameter th
       return %r
     }
 
-It is done where the machine asks for it (`CostModel.row_results`), and operators read the result
-of each call in a recursive function: another reader would need it in memory, and copy it then.
+This is done if the machine requests it (`CostModel.row_results`) and only operators read the
+result of each call in a recursive function: any other reader would need it in memory, and copy
+it then.
 """
 
 from __future__ import annotations
@@ -35,17 +36,16 @@ from stretto.ir.types import DType, TensorType, Type
 from stretto.lowering.lazy import Lazy, stored, variables
 
 NO_ROW = -1
-"""In place of a row: the result is in memory."""
+"""Value of the row register if the result is in memory."""
 
 Rows = Mapping[tuple[str, int], int]
-"""For a function and the number of its result, the number of the parameter that it may be a row
-of."""
+"""Maps (function, number of a result) to the number of the parameter that it may be a row of."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTarget:
-    """Where a value goes that may be a row: which row of `source`, a whole tensor, is put into
-    `row`, or the value into `buffer` and `NO_ROW` into `row`."""
+    """Target of a value that may be a row: `row` becomes its row of `source`, a whole tensor, or
+    `NO_ROW` if the value is stored into `buffer`."""
 
     buffer: Buffer
     row: Reg
@@ -53,7 +53,7 @@ class RowTarget:
 
 
 def row_or_memory(row: Reg, source: Lazy, buffer: Buffer) -> Lazy:
-    """Row `row` of a tensor in memory, or what is in `buffer` where that is `NO_ROW`."""
+    """Return row `row` of a tensor in memory, or the contents of `buffer` if it is `NO_ROW`."""
     shape = source.shape[1:]
     found = source.view(shape, Index.of(row), *variables(shape))
     is_row = Apply("ge", (Position(Index.of(row)), Const(0, DType.I64)), DType.BOOL)
@@ -62,7 +62,7 @@ def row_or_memory(row: Reg, source: Lazy, buffer: Buffer) -> Lazy:
 
 
 def is_row_or_memory(lazy: Lazy) -> bool:
-    """Whether a tensor is what `row_or_memory` makes, or a view of it."""
+    """True if a tensor is a result of `row_or_memory`, or a view of one."""
     match lazy.expr:
         case Apply("where", (Apply("ge", (Position(index), Const(0))), Load(), Load())):
             return not index.vars()
@@ -71,8 +71,8 @@ def is_row_or_memory(lazy: Lazy) -> bool:
 
 
 def is_row_in_place(lazy: Lazy) -> bool:
-    """Whether each row of a tensor is one of a tensor in memory, or of two, as a position in memory
-    says (`stretto.rows_before`, `stretto.rows_of`)."""
+    """True if each row of a tensor is a row of one or two tensors in memory, chosen by a position
+    in memory (`stretto.rows_before`, `stretto.rows_of`)."""
     match lazy.expr:
         case Apply("where", (Apply("ge", (Load(), Const(0))), Load(), Load() as load)):
             return lies_before_split(load.access)
@@ -83,7 +83,7 @@ def is_row_in_place(lazy: Lazy) -> bool:
 
 
 def row_results(program: Program, names: list[str]) -> Rows:
-    """The results, of the functions `names`, that may be rows of parameters."""
+    """Return the results, among those of the functions `names`, that may be rows of parameters."""
     found: dict[tuple[str, int], int] = {}
     for name in names:
         function = program.functions[name]
@@ -93,13 +93,13 @@ def row_results(program: Program, names: list[str]) -> Rows:
                 found[name, number] = source
     refused = {key for name in names for key in _refused(program.functions[name], found)}
     for name in sorted({name for name, _ in refused & found.keys()}):
-        reason = "others than operators beside the call read its result, and need it in memory"
+        reason = "something other than an operator next to the call needs its result in memory"
         program.remarks.decline("row_results", f"@{name}", reason)
     return {key: source for key, source in found.items() if key not in refused}
 
 
 def row_of(lazy: Lazy, source: Buffer) -> Expr | None:
-    """Which row of a whole tensor the lazy one is; None where it is none."""
+    """Return the number of the row of `source` that the tensor is; None if it is not one."""
     if not isinstance(lazy.expr, Load) or lazy.expr.access.buffer != source:
         return None
     access = lazy.expr.access
@@ -111,11 +111,11 @@ def row_of(lazy: Lazy, source: Buffer) -> Expr | None:
     return Position(first)
 
 
-# ---- which results ---------------------------------------------------------------------------
+# ---- choice of results -----------------------------------------------------------------------
 
 
 def _source(function: Function, result: Value) -> int | None:
-    """The number of the parameter of which an arm gives a row; None where none does."""
+    """Return the number of the parameter of which an arm yields a row; None if none does."""
     makers = _makers(function)
     if not isinstance(makers.get(result), IfOp) or not _is_in_memory(result.type):
         return None
@@ -134,14 +134,15 @@ def _makers(function: Function) -> dict[Value, Op]:
 
 
 def _is_in_memory(kind: Type) -> bool:
-    """Whether it is a tensor with elements, of a size that is known, that no register holds."""
+    """True for a nonempty tensor of static size that is not held in a register."""
     if not isinstance(kind, TensorType) or not kind.is_static or 0 in kind.shape:
         return False
     return kind.dtype.is_float or kind.rank > 0
 
 
 def _given(block: Block, value: Value) -> Iterator[Value]:
-    """The values that a result may be of branches in branches, if it is one."""
+    """Iterate over the values that a result may be, through nested branches; the value itself
+    otherwise."""
     maker = next((op for op in block.ops if value in op.results), None)
     if isinstance(maker, IfOp):
         place = maker.results.index(value)
@@ -152,8 +153,8 @@ def _given(block: Block, value: Value) -> Iterator[Value]:
 
 
 def _refused(function: Function, found: Mapping[tuple[str, int], int]) -> Iterator[tuple[str, int]]:
-    """The results of a function's calls that are read by others than operators of the same block,
-    and the branches that the function's own such results are given by."""
+    """Iterate over the callees' results with readers other than operators of the same block and
+    the branches that yield the function's own row results."""
     handed = {
         value
         for number, result in enumerate(function.body.yields)

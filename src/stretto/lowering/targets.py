@@ -1,4 +1,4 @@
-"""Where the values that a block yields end up: in buffers, in registers, as lists."""
+"""Targets of the values that a block yields: buffers, registers and lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stretto.lowering.row_results import NO_ROW, RowTarget, row_of
 
 @dataclass(frozen=True, slots=True)
 class ListTarget:
-    """Where a carried or merged list goes: `buffer` is None until the first arm has chosen one."""
+    """Target of a carried or merged list; `buffer` is None until the first arm has chosen one."""
 
     buffer: Buffer | None
     length: Reg
@@ -26,7 +26,7 @@ class ListTarget:
 
 @dataclass(frozen=True, slots=True)
 class LateTarget:
-    """Memory that the block still reads: written when all that the block yields is computed."""
+    """Memory that the block still reads: it is written after all yields are computed."""
 
     buffer: Buffer
 
@@ -35,12 +35,12 @@ Target = Buffer | Reg | ListTarget | LateTarget | RowTarget
 
 
 def is_register(kind: TensorType | ListType) -> bool:
-    """Integers and flags without dims are held in registers."""
+    """True for integers and flags without dims, which are held in registers."""
     return isinstance(kind, TensorType) and kind.is_scalar and not kind.dtype.is_float
 
 
 def claim_destinations(low: Lowering, block: Block, targets: tuple[Target | None, ...]) -> None:
-    """What the block defines and yields is computed into its target at once."""
+    """Record targets as destinations, so that the block computes its yields directly into them."""
     defined = {value for op in block.ops for value in op.results}
     for value, target in zip(block.yields, targets, strict=True):
         if isinstance(target, Buffer | RowTarget) and value in defined:
@@ -53,9 +53,10 @@ def claim_destinations(low: Lowering, block: Block, targets: tuple[Target | None
 def finish(
     low: Lowering, values: tuple[Value, ...], targets: tuple[Target, ...]
 ) -> tuple[Target, ...]:
-    """Moves the yields to their targets: tensors are copied if they are not there already.
+    """Move the yields to their targets: tensors are copied if they are not there already.
 
-    Then lists are moved and registers assigned, which tensors and numbers may have been read from.
+    After that, lists are moved and registers assigned, because tensors and numbers may read
+    both.
     """
     low.uses.take(values)
     assigned: list[tuple[Reg, Expr]] = []
@@ -89,7 +90,8 @@ def finish(
 
 
 def _placed_row(low: Lowering, value: Value, target: RowTarget) -> Expr:
-    """Which row of the source a value is; where it is none it is put into memory."""
+    """Return the row of the source that a value is; if it is not one, store it and return
+    `NO_ROW`."""
     row, buffer = low.handed.get(value, (target.row, None))
     if buffer == target.buffer:
         return Position(Index.of(row))
@@ -109,7 +111,7 @@ def _read_now(low: Lowering, value: Expr) -> Expr:
 
 
 def _move_lists(low: Lowering, lists: dict[int, tuple[Value, ListTarget]]) -> dict[int, ListTarget]:
-    """Copies lists to where they are to be, as if all at once; chooses a buffer where none is."""
+    """Copy lists to their targets, as if simultaneously; choose a buffer if a target has none."""
     views = {number: low.list(value) for number, (value, _) in lists.items()}
     places: dict[int, Buffer] = {}
     for number, (value, target) in lists.items():
@@ -126,7 +128,7 @@ def _move_lists(low: Lowering, lists: dict[int, tuple[Value, ListTarget]]) -> di
 
 
 def _free_buffer(low: Lowering, value: Value, taken: set[Buffer]) -> Buffer:
-    """The list's own buffer when nothing else needs it, or else a new one."""
+    """Return the list's own buffer if nothing else needs it, else a new one."""
     buffer = low.list(value).buffer
     if buffer in taken or others_need(low, buffer, value):
         return new_list_buffer(low, value)
@@ -134,7 +136,7 @@ def _free_buffer(low: Lowering, value: Value, taken: set[Buffer]) -> Buffer:
 
 
 def assign(low: Lowering, assigned: list[tuple[Reg, Expr]]) -> None:
-    """Simultaneous assignment: values that read a register assigned earlier use a temporary."""
+    """Assign registers simultaneously: on a conflict, values are read into temporaries first."""
     assigned = [(reg, value) for reg, value in assigned if value != register_value(reg).expr]
     written: set[Reg] = set()
     clash = False
@@ -148,7 +150,7 @@ def assign(low: Lowering, assigned: list[tuple[Reg, Expr]]) -> None:
 
 
 def bind(low: Lowering, value: Value, target: Target) -> None:
-    """The value is what `target` holds."""
+    """Bind the value to the contents of `target`."""
     match target:
         case Reg():
             low.env[value] = register_value(target)
@@ -171,27 +173,27 @@ def bind_all(low: Lowering, values: tuple[Value, ...], targets: Sequence[Target]
         bind(low, value, target)
 
 
-# ---- Inputs that a program changes where they lie, instead of giving their new values as
-# results.
+# ---- Inputs that a program changes in place, instead of returning their new values ------------
 #
-# A user's tensor that is changed in place is an input, and its new value a result, which is
-# copied back when the run has ended: a run that stops has written to nothing of the user's. Who
-# owns the memory, and makes it anew where a run has stopped, saves the copies: the result then
-# lies in the memory of the input, and what a loop or a statement does to it in place it does
-# there.
+# A user's tensor that is changed in place is an input, and its new value a result, which is copied
+# back after the run: a run that stops early has not written to the user's tensors. A caller that
+# owns the memory, and renews it after a run that stopped, avoids the copies: the result then
+# shares the memory of the input, and in-place changes by loops and statements happen there.
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """pairs: a parameter of main, and the result whose memory is the parameter's. Callers go on
-    with what a call returns: where an address does not suit the machine (a GPU wants it aligned),
-    the result lies in a copy.
+    """Inputs that a program changes in place.
 
-    repeatable: to run the program on what an unfinished run of it has left gives the same results
-    as to run it once, as where each row of a pool is written once, and is read only behind that.
-    Then a machine may begin anew: where a list is full, where frames of a recursion need more
-    memory, where another process has the cores. What is not repeatable must do without lists that
-    grow and without functions, and waits for its cores however long that takes.
+    pairs: a parameter of main, and the result that shares its memory. Callers must go on with
+    the tensor that a call returns: if an address does not suit the machine (a GPU needs
+    alignment), the result is in a copy.
+
+    repeatable: running the program on what an unfinished run has left gives the same results as
+    running it once, for example because each row of a pool is written once and only read after
+    that. Then a machine may start again: if a list is full, if frames of a recursion need more
+    memory, or if another process has the cores. A program that is not repeatable may have no
+    growing lists and no functions, and waits for its cores without limit.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
@@ -202,7 +204,7 @@ NO_UPDATES = Updates()
 
 
 def check_updates(program: Program, updates: Updates) -> None:
-    """Raises CodegenError where a result cannot lie in the memory of a parameter."""
+    """Raise CodegenError if a result cannot share the memory of a parameter."""
     params, results = program.main.params, program.main.body.yields
     for numbers in zip(*updates.pairs, strict=True):
         if len(set(numbers)) < len(numbers):

@@ -1,8 +1,8 @@
-"""Counts of uses: where values are read, and how many reads are still to come while lowering.
+"""Counts of uses: where values are read, and the number of reads still to come while lowering.
 
-A value that is not read again may be changed in place. Blocks are lowered once in the order
-of the text, but a loop runs its body again and only one arm of a branch runs: `held` and `without`
-adjust the counts for that.
+A value that is not read again may be changed in place. Blocks are lowered once in textual order,
+but a loop runs its body again and only one arm of a branch runs: `held` and `without` adjust the
+counts for that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stretto.ir.ops import TensorOp
 from stretto.ops.properties import properties
 
 _CHOOSING = ("aten.where.", "aten.masked_fill.")
-"""Elementwise operators that do not look at each element of each operand."""
+"""Elementwise operators that may not read each element of each operand."""
 
 _WHOLE = (
     *("aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.", "aten.mv.", "aten.linear."),
@@ -25,11 +25,11 @@ _WHOLE = (
     *("aten.view.", "aten.reshape.", "aten._unsafe_view.", "aten.permute.", "aten.transpose."),
     *("aten.t.", "aten.unsqueeze.", "aten.squeeze.", "aten.expand.", "aten.alias.", "aten.flip."),
 )
-"""Other operators that look at each element of each operand."""
+"""Other operators that read each element of each operand."""
 
 
 def reads_whole(op: Op) -> bool:
-    """Whether an op is known to look at each element of its operands."""
+    """True if an op is known to read each element of its operands."""
     if not isinstance(op, TensorOp):
         return False
     if op.target.startswith(_WHOLE):
@@ -41,9 +41,9 @@ def reads_whole(op: Op) -> bool:
 class Uses:
     """Uses of the values of one function.
 
-    total: reads in the whole text. below: values that are read in a block other than their own.
-    home: the block that defines a value. later: reads that are still to come. partly: values of
-    which an op may read some elements only.
+    total: number of reads in the whole text. below: values that are read in a block nested in
+    their own. home: the block that defines a value. later: number of reads still to come.
+    partly: values of which an op may read only some elements.
     """
 
     total: dict[Value, int] = field(default_factory=dict[Value, int])
@@ -53,7 +53,7 @@ class Uses:
     later: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def count(self, block: Block) -> None:
-        """Enters a block and the blocks inside it."""
+        """Count the reads in a block and the blocks inside it."""
         for value in block.params:
             self.home[value] = block
         for op in block.ops:
@@ -74,17 +74,17 @@ class Uses:
                 self.below.add(value)
 
     def is_needed(self, value: Value) -> bool:
-        """True when a read of the value is still to come."""
+        """True if a read of the value is still to come."""
         return self.later.get(value, 0) > 0
 
     def take(self, values: Iterable[Value]) -> None:
-        """These reads are being lowered now."""
+        """Remove reads that are being lowered now from those still to come."""
         for value in values:
             self.later[value] = self.later.get(value, 0) - 1
 
     @contextmanager
     def held(self, values: Collection[Value]) -> Generator[None]:
-        """While a loop is lowered: what it reads is needed until its last iteration."""
+        """While a loop is lowered, keep its values needed until its last iteration."""
         for value in values:
             self.later[value] = self.later.get(value, 0) + 1
         yield
@@ -92,7 +92,8 @@ class Uses:
 
     @contextmanager
     def without(self, block: Block) -> Generator[None]:
-        """While the other arm of a branch is lowered: the reads in `block` do not follow it."""
+        """While the other arm of a branch is lowered, do not count the reads in `block` as still
+        to come."""
         reads = list(block_reads(block))
         self.take(reads)
         yield
@@ -101,7 +102,7 @@ class Uses:
 
 
 def block_reads(block: Block) -> Iterator[Value]:
-    """Every read of a value in a block and the blocks inside it, once per read."""
+    """Iterate over every read of a value in a block and the blocks inside it, once per read."""
     yield from block.yields
     for op in block.walk():
         yield from op.operands

@@ -1,4 +1,4 @@
-"""The walk over control trees of a scheduled program that printers of machines have in common."""
+"""Walk over control trees of a scheduled program, shared by the printers of machines."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ CHECK_CODES = {
 
 
 class ProgramParts:
-    """What the functions of a program share.
+    """Data that the functions of a program share.
 
-    arguments: the places of buffers in the argument block: first all but constants, then the
-    constants that the text mentions. limits: where the list stands whose capacity a register has.
-    sizes: which of the sizes that a call gives a register has.
+    arguments: the place of each buffer in the argument block: first all but constants, then the
+    constants that the text mentions. limits: for each register with a capacity, the place of its
+    list. sizes: for each register with a size of the call, the number of that size.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -70,11 +70,13 @@ class ProgramParts:
         self.recursive = any(isinstance(node, Call) for node in nodes)
 
     def place(self, buffer: Buffer) -> int:
+        """Return the place of a buffer in the argument block; the first use of a constant
+        allocates it."""
         return self.arguments.setdefault(buffer, len(self.arguments))
 
 
 def is_checked(kernel: Kernel) -> bool:
-    """Whether tasks of the kernel look at positions, and may stop the run."""
+    """True if tasks of the kernel check positions, and so may stop the run."""
     operators = [stage.operator for stage in kernel.stages]
     exprs = [expr for one in operators for expr in parts(one.value)]
     exprs += [expr for one in operators for at in one.out.index for expr in index_parts(at)]
@@ -82,7 +84,7 @@ def is_checked(kernel: Kernel) -> bool:
 
 
 def may_stop(node: Node[Schedule], kernels: Mapping[str, Kernel]) -> bool:
-    """Whether what is in a node, without what it calls, may stop the run."""
+    """True if the items in a node, without its callees, may stop the run."""
     return any(
         isinstance(item, Check) or (isinstance(item, Run) and is_checked(kernels[item.kernel]))
         for schedule in leaves(node)
@@ -94,11 +96,11 @@ Parts = TypeVar("Parts", bound=ProgramParts)
 
 
 class ControlPrinter(ABC, Generic[Parts]):
-    """Makes statements of the nodes of one function, in `out`.
+    """Printer of the nodes of one function as statements, in `out`.
 
-    ok: a variable that says whether nothing went wrong, where functions do not return at once when
-    something does. unit: the one with the unit's number. namespace: what stands before the names of
-    functions that programs call.
+    ok: a variable that is false after a failure, for machines whose functions do not return at once
+    then. unit: the variable with the unit's number. namespace: prefix of the names of functions
+    that programs call.
     """
 
     ok: Term | None = None
@@ -110,8 +112,9 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.function = function
         self.out = code.Builder()
 
-    # ---- control -----------------------------------------------------------------------------
+    # ---- Control -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> None:
+        """Print a node with everything below it."""
         match node:
             case Leaf(schedule):
                 self.leaf(schedule)
@@ -129,7 +132,7 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     @contextmanager
     def inside(self) -> Generator[list[code.Statement]]:
-        """The block of an arm or of a loop."""
+        """Open the block of an arm or of a loop."""
         with self.out.block() as block:
             yield block
 
@@ -159,12 +162,12 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.decided(node, 0)
 
     def is_entered(self, node: Loop[Schedule]) -> bool:
-        """Whether a loop surely has an iteration; False in doubt."""
+        """True if a loop is certain to have an iteration; False in doubt."""
         return False
 
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
-        """Moves the number of a parallel loop to the unit's first iteration; gives the step to the
-        next one."""
+        """Advance the number of a parallel loop to the unit's first iteration; return the step to
+        the next one."""
         self.out.assign(at, self.unit * node.step, operator="+=")
         return node.step * self.parts.program.units
 
@@ -182,11 +185,11 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.decided(node, 0)
 
     def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
-        """Control goes into arm `way` of a branch; or on in a loop (1), or out of it (0). For
-        machines that keep this of a run."""
+        """Record that control takes arm `way` of a branch, or goes on in a loop (1) or leaves it
+        (0), on machines that record runs."""
 
     def rotate(self, pairs: Rotation) -> None:
-        """The end of an iteration: buffers trade places."""
+        """Exchange the buffers of each pair, at the end of an iteration."""
         for pair in pairs:
             a, b = (self.buffer(buffer) for buffer in pair)
             self.out.assign(separated((a, b)), separated((b, a)))
@@ -202,12 +205,13 @@ class ControlPrinter(ABC, Generic[Parts]):
         self.invoke(callee.name, arguments, tuple(self.reg(returned[r]) for r in callee.results))
 
     def address(self, access: Access) -> Term:
+        """Return the address of an element."""
         base = self.buffer(access.buffer)
         if access.offset == Index():
             return base
         return base + self.scalar(Position(access.offset))
 
-    # ---- statements of leaves ------------------------------------------------------------------
+    # ---- Statements of leaves ------------------------------------------------------------------
     def let(self, item: Let) -> None:
         self.out.assign(self.reg(item.reg), self.number(item.value, item.reg.dtype))
 
@@ -221,7 +225,7 @@ class ControlPrinter(ABC, Generic[Parts]):
             detail = call(f"{self.namespace}packed_detail", detail, self.scalar(item.detail))
         self.require(self.scalar(item.condition), CHECK_CODES[item.code], detail)
 
-    # ---- what machines differ in ---------------------------------------------------------------
+    # ---- Parts that differ between machines ----------------------------------------------------
     @abstractmethod
     def leaf(self, schedule: Schedule) -> None: ...
 
@@ -232,11 +236,11 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     @abstractmethod
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
-        """The next number of a loop. grows: whether the step is larger than 0."""
+        """Advance to the next number of a loop. `grows`: the step is larger than 0."""
 
     @abstractmethod
     def require(self, condition: Term, failure: Status, detail: Term) -> None:
-        """Stops the run with `failure` unless `condition` holds."""
+        """Stop the run with `failure` unless `condition` holds."""
 
     @abstractmethod
     def buffer(self, buffer: Buffer) -> Term: ...
@@ -246,16 +250,16 @@ class ControlPrinter(ABC, Generic[Parts]):
 
     @abstractmethod
     def fresh(self, hint: str) -> Term:
-        """A variable of its own, for a number of a loop."""
+        """Return a new variable, for the numbers of a loop."""
 
     @abstractmethod
     def declare(self, variable: Term, value: Expr) -> None:
-        """The first value of such a variable."""
+        """Assign the first value of such a variable."""
 
     @abstractmethod
     def scalar(self, expr: Expr) -> Term:
-        """One number."""
+        """Return the term of one number."""
 
     def number(self, expr: Expr, dtype: DType) -> Term:
-        """One number of exactly this type."""
+        """Return the term of one number of exactly this type."""
         return self.scalar(expr)

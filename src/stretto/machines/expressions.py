@@ -1,4 +1,4 @@
-"""The walk over expressions of the device language that all printers have in common."""
+"""Walk over expressions of the device language, shared by all printers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stretto.machines.statements import Builder, Naming
 from stretto.machines.terms import Term
 
 HALVES = (DType.F16, DType.BF16)
-"""Values of these are computed as f32 that has been rounded; only memory holds 16 bits."""
+"""Values of these dtypes are computed as rounded f32; only memory holds 16 bits."""
 INFIX = {
     "add": "+",
     "sub": "-",
@@ -36,12 +36,14 @@ INFIX = {
 
 @dataclass(slots=True)
 class ExpressionPrinter(ABC):
-    """Makes terms of expressions. What deserves a name gets one, by a statement in `out`."""
+    """Printer of expressions as terms. Subexpressions that deserve a name are assigned by a
+    statement in `out`."""
 
     names: Naming
     out: Builder
 
     def expr(self, expr: Expr) -> Term:
+        """Return the term of an expression."""
         match expr:
             case Const(value, dtype):
                 return self.literal(value, dtype)
@@ -68,11 +70,11 @@ class ExpressionPrinter(ABC):
 
     @abstractmethod
     def number(self, position: Position) -> Term:
-        """A position as a 64-bit integer."""
+        """Return a position as a 64-bit integer."""
 
     @abstractmethod
     def named(self, expr: Load | Apply, make: Callable[[], Term]) -> Term:
-        """The name of an expression, made where there is none."""
+        """Return the variable of an expression; assign it with `make()` if there is none yet."""
 
     @abstractmethod
     def load(self, load: Load) -> Term: ...
@@ -82,8 +84,9 @@ class ExpressionPrinter(ABC):
 
     @abstractmethod
     def cast(self, value: Term, source: DType, target: DType) -> Term:
-        """A conversion as torch's `.to`: to bool by comparison with 0, to halves by rounding."""
+        """Return a conversion as in torch's `.to`: to bool by comparison with 0, to halves by
+        rounding."""
 
     @abstractmethod
     def function(self, expr: Apply, values: list[Term]) -> Term:
-        """Any other function of values."""
+        """Return the value of any other function."""

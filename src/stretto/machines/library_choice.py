@@ -1,13 +1,15 @@
-"""Which products, convolutions and attentions torch computes, where `Options.library` is "auto".
+"""Choice of the products, convolutions and attentions that torch computes if `Options.library` is
+"auto".
 
-The program with our own kernels is there already, scheduled. First comes an estimate of each
-product by itself: the launch of our kernel, or its part of it, against the kernel of the library by
-the table of `simulator/library_kernels.py` and a gap between two launches, since what was fused
-with the product becomes a launch of its own. The products that promise a gain then make at most
-three further programs: those outside of loops and branches, those that make up half of what these
-gain, and all. Each is scheduled and cut into the plan that it would be run as, and the fastest plan
-in simulation is taken, if it gains `LEAST_GAIN` of the one with our own kernels. So a library call
-in a loop, which cuts the persistent kernel around it, is taken only where the whole plan says so.
+The program with our own kernels is already scheduled. First comes an estimate of each product by
+itself: the launch of our kernel, or the product's share of it, against the kernel of the library by
+the table of `simulator/library_kernels.py` plus a gap between two launches, since what was fused
+with the product becomes a separate launch. The products that promise a gain then give at most three
+further programs: with those outside loops and branches, with those that make up half of the gain of
+these, and with all. Each is scheduled and cut into the plan that it would be run as. The fastest
+plan in simulation is taken if it is faster than the one with our own kernels by `LEAST_GAIN`. So a
+library call in a loop, which cuts the persistent kernel around it, is taken only if the whole plan
+is faster.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ from stretto.simulator.launches import LEAST_GAIN
 from stretto.simulator.library_kernels import library_estimate
 
 AUTO = "auto"
-"""What `Options.library` is where this choice is made."""
+"""Value of `Options.library` that requests this choice."""
 
 
 PlanSeconds = Callable[[DeviceProgram], float]
-"""Simulated seconds of the plan that a scheduled program is run as. Raises ScheduleError for a run
-that is too long to be simulated."""
+"""Simulated seconds of the plan that a scheduled program is run as. Raises ScheduleError if the
+run is too long to simulate."""
 
 
 def choice_stage(seconds: Callable[[Stages, DeviceProgram], float]) -> BuildStage:
-    """The stage behind scheduling that puts the program with library calls in the place of the one
-    with our own kernels, where `Options.library` asks for the choice and it is faster."""
+    """Return the stage after scheduling that replaces the program by one with library calls, if
+    `Options.library` requests the choice and that one is faster."""
 
     def run(stages: Stages) -> None:
         if stages.options.library != AUTO or stages.library is not None:
@@ -55,7 +57,7 @@ def choice_stage(seconds: Callable[[Stages, DeviceProgram], float]) -> BuildStag
 
 
 def choose_library(stages: Stages, seconds: PlanSeconds) -> LibraryChoice:
-    """Compares programs, and leaves the fastest one in `stages`."""
+    """Compare programs, and leave the fastest one in `stages`."""
     own, _ = stages.runnable()
     costs = stages.machine.costs
     products = tuple(_products(stages, own, device_for(costs, own.units)))
@@ -87,7 +89,7 @@ def choose_library(stages: Stages, seconds: PlanSeconds) -> LibraryChoice:
 
 
 def _candidates(products: Sequence[Product]) -> Iterator[tuple[Product, ...]]:
-    """What the library may compute: see the head of the file."""
+    """Yield the sets of products that the library may compute (see the module docstring)."""
     gaining = sorted((p for p in products if p.gain > 0), key=lambda p: -p.gain)
     outer = tuple(product for product in gaining if not product.nested)
     if outer:
@@ -103,9 +105,9 @@ def _candidates(products: Sequence[Product]) -> Iterator[tuple[Product, ...]]:
         yield tuple(gaining)
 
 
-# ---- estimates -------------------------------------------------------------------------------
+# ---- Estimates -------------------------------------------------------------------------------
 def _products(stages: Stages, own: DeviceProgram, device: Device) -> Iterator[Product]:
-    """All products that have a kernel of ours and one of the library's."""
+    """Yield all products for which there is both a kernel of ours and one of the library."""
     places: dict[tuple[str, bool], list[TensorOp]] = defaultdict(list)
     for op, nested in _operators(stages):
         places[_name(op), nested].append(op)
@@ -123,7 +125,8 @@ def _products(stages: Stages, own: DeviceProgram, device: Device) -> Iterator[Pr
 
 
 def _operators(stages: Stages) -> Iterator[tuple[TensorOp, bool]]:
-    """The products of a Program, and whether each is in a loop, a branch or a function."""
+    """Yield the products of a Program, and True if the product is in a loop, a branch or a
+    function."""
     for name, function in stages.program.functions.items():
         outer = {id(op) for op in function.body.ops} if name == "main" else set[int]()
         for op in function.body.walk():
@@ -134,12 +137,12 @@ def _operators(stages: Stages) -> Iterator[tuple[TensorOp, bool]]:
 
 
 def _name(op: TensorOp) -> str:
-    """As lowering calls it."""
+    """Return the name of the operator that lowering makes of `op`."""
     return origin(op.location, operator_name(op.target))
 
 
 def _calls(stages: Stages, ops: frozenset[TensorOp]) -> dict[str, LibraryCall]:
-    """The library calls that operators would be, by name; none, where one cannot be made."""
+    """Return the library calls that the ops would become, by name; empty if lowering fails."""
     machine = stages.machine
     program = replace(stages.program, remarks=Remarks())
     try:
@@ -156,8 +159,8 @@ def _calls(stages: Stages, ops: frozenset[TensorOp]) -> dict[str, LibraryCall]:
 
 
 def _own_seconds(program: DeviceProgram, stages: Stages, device: Device) -> dict[str, float]:
-    """Of each product by name, the seconds of its kernel as a launch by itself; of one of several
-    in a kernel the part that its arithmetic is of all."""
+    """Return the seconds of each product by name: its kernel as a separate launch. If a kernel has
+    several stages, the product gets its share of the kernel's arithmetic."""
     costs = stages.machine.costs
     profiler = Profiler(program, device, costs)
     found: dict[str, float] = defaultdict(float)
@@ -181,10 +184,10 @@ def _is_sum(combine: Combine) -> bool:
     return combine in (Combine.SUM, Combine.ATTENTION)
 
 
-# ---- programs --------------------------------------------------------------------------------
+# ---- Programs --------------------------------------------------------------------------------
 def _with_library(stages: Stages, candidate: Sequence[Product]) -> Stages | None:
-    """The program again, scheduled and verified, with library calls for some products; None where
-    it cannot be made."""
+    """Return the program scheduled and verified again, with library calls for some products; None
+    if that fails."""
     left = frozenset(op for product in candidate for op in product.ops)
     captured = replace(stages.captured, remarks=Remarks())
     made = replace(stages, captured=captured, left=left)
@@ -199,6 +202,7 @@ def _with_library(stages: Stages, candidate: Sequence[Product]) -> Stages | None
 
 
 def _adopt(stages: Stages, made: Stages) -> None:
+    """Replace the program in `stages` by `made`, with its remarks and dumps."""
     stages.left = made.left
     stages.lowered, stages.selected = made.lowered, made.selected
     stages.scheduled, stages.report, stages.proof = made.scheduled, made.report, made.proof

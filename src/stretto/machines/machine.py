@@ -1,10 +1,11 @@
-"""What a machine is: the one record that `build`, `explain()` and `doctor` know a machine by.
+"""The record of a machine, the only interface through which `build`, `explain()` and `doctor` use
+it.
 
-A machine is a folder (or a single file) that makes a frozen dataclass which derives from `Machine`.
-Its `stages` are the steps from a captured Program to an executable, most of them shared
-(`stretto.machines.stages`). Each step takes what it needs from a `Stages` object and adds what it
-made; a step whose result can be looked at names the `Form` of it, so that `dump_dir` and
-`stretto opt` can print it and read it back.
+A machine is a folder (or a single file) that creates a frozen dataclass derived from `Machine`. Its
+`stages` are the steps from a captured Program to an executable, most of them shared
+(`stretto.machines.stages`). Each step takes what it needs from a `Stages` object and adds its
+result. A step whose result can be inspected names its `Form`, so that `dump_dir` and `stretto opt`
+can print it and read it back.
 """
 
 from __future__ import annotations
@@ -42,14 +43,17 @@ from stretto.schedule.scheduler import Report
 from stretto.simulator.work import Kept
 from stretto.text import counted, seconds_text
 
-# ---- What `library_choice` has chosen: which products torch computes, and the times behind that.
+# ---- Results of `library_choice`: the products that torch computes, and the times compared.
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Products of one place of the user's program. name: of the place and the operator. nested:
-    whether they are in a loop, a branch or a function. own, library: estimated seconds of one of
-    them by our kernel and by the library's, with the gap behind it."""
+    """Products at one place of the user's program.
+
+    name: of the place and the operator. nested: they are in a loop, a branch or a function. own,
+    library: estimated seconds of one of them by our kernel, and by the library's kernel with the
+    gap after it.
+    """
 
     name: str
     ops: tuple[TensorOp, ...]
@@ -59,14 +63,18 @@ class Product:
 
     @property
     def gain(self) -> float:
+        """Estimated seconds that the library saves for all of these products."""
         return (self.own - self.library) * len(self.ops)
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryChoice:
-    """What was chosen, and why. looked_at: all products that the library could compute. tried:
-    of each program that was planned, how many products the library computes in it, and its
-    simulated seconds; our own kernels alone come first. taken: what the library computes."""
+    """The choice of library calls, and the reason.
+
+    looked_at: all products that the library could compute. tried: for each program that was
+    planned, the number of products that the library computes in it and its simulated seconds; our
+    own kernels alone come first. taken: the products that the library computes.
+    """
 
     looked_at: tuple[Product, ...]
     tried: tuple[tuple[int, float], ...] = ()
@@ -74,7 +82,7 @@ class LibraryChoice:
     reason: str = ""
 
     def text(self) -> str:
-        """For `explain()`."""
+        """Return the text for `explain()`."""
         count = sum(len(product.ops) for product in self.taken)
         whole = sum(len(product.ops) for product in self.looked_at)
         head = f"{count} of {counted(whole, 'product')} by the library"
@@ -87,7 +95,7 @@ class LibraryChoice:
         return f"{head}; simulated: {tried}"
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Of each product: its name, how many, both estimates, and who computes it."""
+        """Return for each product: its name, its count, both estimates, and who computes it."""
         taken = set(map(id, self.taken))
         return [
             (
@@ -105,45 +113,45 @@ PRODUCT_HEADERS = ("product", "count", "own kernel", "library and gap", "compute
 
 
 HOST = torch.device("cpu")
-"""Where tensors lie that Python itself can read."""
+"""Device whose tensors Python itself can read."""
 
 
 class Executable(ABC):
     """A program that is ready to be called."""
 
     copies: tuple[Copy, ...] = ()
-    """Constants in another layout, to be made anew when the user's tensor changes."""
+    """Copies of constants in another layout, made again when the user's tensor changes."""
 
     @abstractmethod
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
-        """Runs once. `inputs`: contiguous tensors in the order of main's params.
+        """Run once. `inputs`: contiguous tensors in the order of main's params.
 
-        sizes: the values of `ProgramInterface.symbols`, in that order, by a caller who has compared
-        the inputs' shapes with the program's. Without them they are read from the inputs, which
-        are checked.
+        sizes: the values of `ProgramInterface.symbols`, in that order, from a caller that has
+        compared the inputs' shapes with the program's. Without them they are read from the inputs,
+        which are checked.
         """
 
     def expect(self) -> None:
-        """Tells that a call is about to come, so that what sleeps between calls may wake up."""
+        """Announce a call, so that threads that sleep between calls can wake up."""
         return None
 
     def synchronize(self) -> None:
-        """Waits for all calls. Raises RunError where one of them failed."""
+        """Wait for all calls. Raise RunError if one of them failed."""
         return None
 
 
 Supply = Callable[[str, torch.Size, torch.dtype], torch.Tensor]
-"""Gives the constant of that name, shape and dtype, which no text has."""
+"""Function that provides the constant of that name, shape and dtype, since no text contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of a program that can be looked at, between two stages.
+    """A form of a program between two stages that can be inspected.
 
-    name: as `stretto opt` calls it. file: the name of its dumps. texts: one text, or one per part
-    that the machine makes. read: parses and verifies a text, and puts the program where the stage
-    before would have put it; None for a form that cannot be read back. word: the first of a text
-    that can.
+    name: the one `stretto opt` uses. file: the name of its dumps. texts: one text, or one for each
+    part that the machine makes. read: parses and verifies a text, and puts the program where the
+    earlier stage would have put it; None for a form that cannot be read back. word: the first word
+    of a text that can.
     """
 
     name: str
@@ -155,8 +163,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class BuildStage:
-    """A step of a machine. `name`: what its seconds are booked on. form: what it makes, where that
-    can be looked at."""
+    """A step of a machine. `name`: key of its seconds in `Stages.seconds`. `form`: form of its
+    result, if that can be inspected."""
 
     name: str
     run: Callable[[Stages], None]
@@ -165,13 +173,13 @@ class BuildStage:
 
 @dataclass(slots=True)
 class Stages:
-    """What the stages made of a program so far, with their seconds.
+    """Results of the stages so far, with their seconds.
 
     passes: those to run. program: after all of them. lowered, selected, scheduled: as operators, as
-    kernels, as what each unit does. proof: what was verified of that. product: what the machine
-    itself made of that, of a type of its own. copies: of constants, under way. updates: the inputs
-    that the program changes where they lie (`lowering.updates`). left: what torch computes of the
-    program, where that was chosen by cost; library: how it was.
+    kernels, as a schedule. proof: the result of verifying the schedule. product: what the machine
+    built from it, of a type of the machine. copies: of constants, in progress. updates: the inputs
+    that the program changes in place (`lowering.updates`). left: the ops that torch computes, if
+    they were chosen by cost; library: that choice.
     """
 
     captured: Program
@@ -201,7 +209,7 @@ class Stages:
 
     @property
     def remarks(self) -> Remarks:
-        """What stages have declined so far."""
+        """Remarks of the stages so far: what they declined, and why."""
         return self.captured.remarks
 
     @property
@@ -210,17 +218,18 @@ class Stages:
         return None if self.scheduled is None else self.scheduled.program
 
     def runnable(self) -> tuple[DeviceProgram, ProgramInterface]:
-        """What a machine makes an executable of."""
+        """Return the scheduled program and interface, from which a machine builds an executable."""
         assert self.scheduled is not None
         return self.scheduled.program, self.scheduled.interface
 
     @property
     def source(self) -> Tree[Body] | None:
-        """The kernels that the scheduled program was made of."""
+        """The kernels from which the scheduled program was made."""
         return None if self.selected is None else self.selected.tree
 
     @contextmanager
     def timed(self, stage: str) -> Generator[None]:
+        """Add the time of the block to the seconds of `stage`."""
         start = time.perf_counter()
         with timed_stage(stage):
             yield
@@ -229,9 +238,9 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A program as a machine has made it: the content of a file, without the constants.
+    """A program as built by a machine: the content of a file, without the constants.
 
-    facts: JSON. texts, binaries: by names that the machine gives.
+    facts: JSON. texts, binaries: by names that the machine chooses.
     """
 
     facts: Any
@@ -258,11 +267,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What `explain()` says of a program that only its machine knows.
+    """Data on a program that only its machine knows, for `explain()`.
 
-    launches: how often a call goes from Python to the machine. library_calls: where torch runs
-    those. lines: label and text. tables: what is to be listed. hosted: why the host decides control
-    nodes, by their titles.
+    launches: number of launches per call. library_calls: where torch runs them. lines: label and
+    text. tables: further tables. hosted: why the host executes control nodes, by their titles.
     """
 
     launches: str = "1"
@@ -274,7 +282,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A line of `stretto doctor`. `remedy` says what to do where the status is not "ok"."""
+    """A line of `stretto doctor`. `remedy` says what to do if the status is not "ok"."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -294,9 +302,12 @@ class TaskEvent:
 
 
 class Profiler(Protocol):
-    """A program that measures when each task runs. `kernels`: names in the order in which its
-    events number them. `decisions`: the ways that control takes in a run: the title of the
-    node, the arm of a branch or whether a loop goes on, and the unit that decided so."""
+    """A program that measures when each task runs.
+
+    `kernels`: kernel names in the order in which its events number them. `decisions`: the paths
+    that control takes in a run: the title of the node, the arm of a branch (or 1 if a loop goes
+    on), and the unit that decided.
+    """
 
     @property
     def kernels(self) -> Sequence[str]: ...
@@ -312,79 +323,79 @@ class Machine(ABC):
     """
 
     name: str
-    """What the user calls it: `backend="name"`."""
+    """Name for the user: `backend="name"`."""
     costs: CostModel = field(default=HOST_COSTS, kw_only=True)
 
     summary: ClassVar[str]
-    """One line for people, beside the name."""
+    """One-line description, shown beside the name."""
     device_type: ClassVar[str] = HOST.type
-    """The type of torch device whose tensors its programs take."""
+    """Type of torch device whose tensors its programs take."""
     is_default: ClassVar[bool] = False
-    """Whether backend "auto" takes it for tensors on such devices."""
+    """True if backend "auto" takes it for tensors on such devices."""
     is_native: ClassVar[bool] = False
-    """Whether programs are C++ of this process, so that guards may be, too."""
+    """True if programs are C++ in this process, so that guards may be, too."""
     is_emulated: ClassVar[bool] = False
-    """Whether Python does the work, so that times mean nothing."""
+    """True if Python does the work, so that times mean nothing."""
     targets: ClassVar[tuple[str, ...]] = ()
-    """Devices that it compiles for although they need not be there."""
+    """Devices that it compiles for although they need not be present."""
     instead: ClassVar[str] = ""
-    """What the command line can do where the device is missing."""
+    """Advice of the command line for what to do if the device is missing."""
     is_oracle: ClassVar[bool] = False
-    """Whether it runs Programs op by op, so that nothing could check its results."""
+    """True if it runs Programs op by op, so that there is no other machine to check its results."""
 
     stops_at_once: ClassVar[bool] = True
-    """Whether a call itself raises what stops its run, and not a later one."""
+    """True if the failing call itself raises the error of its run, instead of a later call."""
     takes_symbols: ClassVar[bool] = False
-    """Whether its programs may have sizes that are known at the call only."""
+    """True if its programs may have sizes that are known only at the call."""
 
     languages: ClassVar[frozenset[str]] = frozenset()
-    """The languages in which it takes kernels of users; operators are library calls elsewhere."""
+    """Languages of user kernels that it compiles; elsewhere their operators are library calls."""
 
     @property
     @abstractmethod
     def stages(self) -> tuple[BuildStage, ...]:
-        """From a captured Program to `Stages.executable`, in order."""
+        """Steps from a captured Program to `Stages.executable`, in order."""
 
     @property
     def templates(self) -> Mapping[str, type[Template]]:
-        """What its kernels are made of, by the names that dumps have."""
+        """Templates of its kernels, by their names in dumps."""
         return PLAIN_TEMPLATES
 
     def device(self) -> torch.device:
-        """The device for a program without inputs. Raises BuildError where there is none."""
+        """Return the device for a program without inputs. Raise BuildError if there is none."""
         return HOST
 
     def require_ready(self) -> None:
-        """Raises BuildError where nothing can be compiled just now."""
+        """Raise BuildError if nothing can be compiled at present."""
         return None
 
     def prepare(self, options: Options) -> None:
-        """Begins, beside what the caller goes on with, what takes time and serves all programs."""
+        """Start, in the background, slow preparations that serve all programs."""
         return None
 
     def tuned(self, options: Options, place: torch.device) -> Machine:
-        """The machine with the costs of the device that programs at `place` run on: those that were
-        fitted to it, where the options ask for what was measured and there is any. Otherwise
-        itself."""
+        """Return the machine with costs fitted to the device that programs at `place` run on, if
+        the options ask for measured costs and there are any; otherwise return itself."""
         return self
 
     def for_target(self, target: str, units: int | None) -> Machine:
-        """A machine that compiles for a device that need not be there, and loads nothing. `units`:
-        None is as many as a usual one has. Raises ValueError for a target that is not known."""
-        raise ValueError(f"{self.name} compiles for what is here only")
+        """Return a machine that compiles for a device that need not be present, and loads nothing.
+        `units`: None is the usual number for such a device. Raise ValueError for an unknown
+        target."""
+        raise ValueError(f"the machine {self.name} compiles only for the device of this process")
 
     def pack(self, stages: Stages) -> Packed | None:
-        """Packs a built program for a file that another process loads; None for a machine whose
-        programs are built where the file is loaded."""
+        """Pack a built program for a file that another process loads. Return None if this machine
+        builds its programs where the file is loaded."""
         return None
 
     def unpack(self, packed: Packed, constants: Mapping[int, torch.Tensor], stages: Stages) -> None:
-        """Makes the executable of a program that `pack` has packed, without building it again;
-        puts it into `stages`. constants: the tensor of each slot of the program's interface.
+        """Put the executable of a packed program into `stages`, without building it again.
+        `constants`: the tensor of each slot of the program's interface.
 
-        Raises BuildError, with the reason, where the program cannot run on the device that is here.
+        Raise BuildError, with the reason, if the program cannot run on the present device.
         """
-        raise BuildError(f"the machine {self.name} builds its programs where it runs them")
+        raise BuildError(f"the machine {self.name} cannot load packed programs: it builds its own")
 
     @property
     def makes_files(self) -> bool:
@@ -393,41 +404,41 @@ class Machine(ABC):
 
     @property
     def packed_by(self) -> str:
-        """The name of the machine whose packed programs it runs."""
+        """Name of the machine whose packed programs it runs."""
         return self.name
 
     def for_packed(self, packed: Packed) -> Machine:
-        """The machine with the costs that a packed program was made with."""
+        """Return the machine with the costs that a packed program was built with."""
         return self
 
     @property
     def runs_on(self) -> str:
-        """The type of torch device that its programs run on, which need not be here."""
+        """Type of torch device that its programs run on, which need not be present."""
         return self.device_type
 
     def units(self, options: Options, device: torch.device) -> int:
-        """How many execution units a program gets."""
+        """Return the number of execution units for a program."""
         return options.unit_count()
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        """Kernels for the operators; `remarks` takes what it declines to do, and why. Raises
-        BuildError on a machine that runs none; one whose stages select kernels defines this."""
+        """Return kernels for the operators; `remarks` receives what is declined, and why. Machines
+        whose stages select kernels override this; the others raise BuildError."""
         raise BuildError(f"the machine {self.name} runs no kernels")
 
     def kept_constants(self, program: DeviceProgram) -> Kept:
-        """By kernel, what of the constants that a task loads its unit has on chip from its second
-        task on, for the simulator; an estimate where only a compilation can say."""
+        """Return, by kernel, the constants that a unit still has on chip from its second task on,
+        for the simulator; an estimate where only a compilation can tell."""
         return {}
 
     def describe(self, stages: Stages) -> Description:
-        """What `explain()` says of a program beyond what all machines have."""
+        """Return what `explain()` prints about a program beyond what all machines have."""
         return Description()
 
     def diagnoses(self, options: Options) -> Iterator[Diagnosis]:
-        """What `stretto doctor` finds out about this machine."""
+        """Yield the lines of `stretto doctor` about this machine."""
         return iter(())
 
     def profiler(self, stages: Stages, options: Options) -> Profiler | None:
-        """The program once more, with a clock around each task; None where the machine measures no
+        """Return the program again, with a clock around each task; None if the machine measures no
         time."""
         return None

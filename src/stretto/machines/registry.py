@@ -1,8 +1,8 @@
-"""Which machines there are: `backend="name"` finds one here.
+"""Registry of machines, searched by `backend="name"`.
 
-The folders of this package have theirs in `MACHINES` of their module `machine`. Another package
-gives one by an entry point of the group "stretto.machines" that names a `Machine`, a program of the
-user by `register`.
+The folders of this package provide theirs as `MACHINES` in their module `machine`. Another package
+provides one by an entry point of the group "stretto.machines" that names a `Machine`; a user's
+program by `register`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _REGISTERED: dict[str, Machine] = {}
 
 
 def register(machine: Machine) -> None:
-    """From now on `backend=machine.name` is this machine, whichever had the name before."""
+    """Make `backend=machine.name` this machine from now on, in place of one with the same name."""
     _REGISTERED[machine.name] = machine
 
 
 def unregister(name: str) -> None:
-    """Takes back what `register` did. Raises KeyError where no such machine was registered."""
+    """Undo `register`. Raise KeyError if no machine of this name was registered."""
     del _REGISTERED[name]
 
 
 @contextmanager
 def registered(*chosen: Machine) -> Generator[None]:
-    """Machines that are known inside the block only."""
+    """Register machines inside the block only."""
     before = dict(_REGISTERED)
     _REGISTERED.update({machine.name: machine for machine in chosen})
     try:
@@ -45,7 +45,7 @@ def registered(*chosen: Machine) -> Generator[None]:
 
 
 def find_machine(name: str) -> Machine:
-    """The machine of that name. Raises KeyError for one that nobody gave."""
+    """Return the machine of that name. Raise KeyError if there is none."""
     for machine in _machines():
         if machine.name == name:
             return machine
@@ -53,8 +53,8 @@ def find_machine(name: str) -> Machine:
 
 
 def default_machine(device_type: str = HOST.type) -> Machine:
-    """The machine that backend "auto" takes for tensors on such devices. Raises KeyError where
-    there is none."""
+    """Return the machine that backend "auto" takes for tensors on this type of device. Raise
+    KeyError if there is none."""
     for machine in _machines():
         if machine.is_default and machine.device_type == device_type:
             return machine
@@ -62,15 +62,15 @@ def default_machine(device_type: str = HOST.type) -> Machine:
 
 
 def known_machines() -> dict[str, Machine]:
-    """All machines by name, in alphabetical order."""
+    """Return all machines by name, in alphabetical order."""
     found = [machine for folder in _folders() for machine in _in_folder(folder)]
     found += [point.load() for point in _points()]
     return dict(sorted(({machine.name: machine for machine in found} | _REGISTERED).items()))
 
 
 def _machines() -> Iterator[Machine]:
-    """The same, one after the other. To import a machine takes a tenth of a second or two, so those
-    behind the one that is looked for are left alone, where no other can take their names."""
+    """Yield the same machines one by one. Importing one takes a tenth of a second or two, so those
+    after the requested one are not imported if no other machine can take their names."""
     if _REGISTERED or _points():
         yield from known_machines().values()
     else:
@@ -80,7 +80,8 @@ def _machines() -> Iterator[Machine]:
 
 @cache
 def _folders() -> tuple[str, ...]:
-    """Those of this package, in alphabetical order, as the names of their machines are."""
+    """Return the folders of this package, in alphabetical order, which is that of their machines'
+    names."""
     return tuple(info.name for info in pkgutil.iter_modules(machines.__path__) if info.ispkg)
 
 
@@ -91,5 +92,5 @@ def _in_folder(folder: str) -> tuple[Machine, ...]:
 
 @cache
 def _points() -> tuple[EntryPoint, ...]:
-    """What other installed packages give."""
+    """Return the entry points of other installed packages."""
     return tuple(entry_points(group=ENTRY_POINTS))

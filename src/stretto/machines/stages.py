@@ -1,4 +1,4 @@
-"""The stages that machines share: from a captured Program to a scheduled and verified one."""
+"""Build stages that machines share: from a captured Program to a scheduled and verified one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from stretto.passes.manager import run_passes
 from stretto.schedule.policies import POLICIES
 from stretto.schedule.scheduler import schedule_with_report
 
-# ---- The forms of a program that all machines share: `dump_dir` writes them, `stretto opt` reads
-# them.
+# ---- Forms of a program that all machines share: `dump_dir` writes them, `stretto opt` reads them.
 #
-# A text that is read back is parsed and verified. The tensors of constants are in no text: they
-# are asked of a `Supply`.
+# A text that is read back is parsed and verified. No text contains the tensors of constants: a
+# `Supply` provides them.
 
 
 F = TypeVar("F", bound=DeviceForm)
@@ -57,19 +56,19 @@ CAPTURED = Form(
     _read_captured,
     "func",
 )
-"""The Program as a frontend gives it."""
+"""The Program as a frontend returns it."""
 OPTIMISED = Form(
     "optimised", "optimised.txt", lambda stages: [print_program(stages.program)], _read_captured
 )
 """The Program after all passes."""
 
 
-# ---- forms of the device language ------------------------------------------------------------
+# ---- Forms of the device language ------------------------------------------------------------
 def read_form(stages: Stages, text: str, supply: Supply, kind: type[F]) -> F:
-    """A program in the device language, whose first word says its form.
+    """Read a program in the device language; its first word names its form.
 
-    Raises ScheduleError for a text of another form, or with a mistake in it, and VerifyError for
-    a program that breaks a rule.
+    Raise ScheduleError if the text is another form or has a mistake in it, and VerifyError if the
+    program breaks a rule.
     """
     form: DeviceForm = parse_form(text, None, stages.machine.templates)
     if not isinstance(form, kind):
@@ -91,7 +90,8 @@ def device_form(
     get: Callable[[Stages], F | None],
     put: Callable[[Stages, F], None],
 ) -> Form:
-    """A form of the device language; `put` verifies what was read."""
+    """Return a form of the device language. `get` and `put` access the program in `Stages`; what
+    is read is verified before it is put there."""
 
     def texts(stages: Stages) -> list[str]:
         form: Any = get(stages)
@@ -122,7 +122,7 @@ SCHEDULED = device_form("scheduled", "program", Scheduled, lambda s: s.scheduled
 
 
 def _passes(stages: Stages) -> None:
-    """The captured Program is verified as what passes make of it is."""
+    """Run the passes. The captured Program is verified like the results of the passes."""
 
     def dump(name: str, program: Program) -> None:
         if stages.dumper.folder is not None:
@@ -190,4 +190,4 @@ SCHEDULE = BuildStage("schedule", _schedule, SCHEDULED)
 VERIFY = BuildStage("verify", _verify)
 
 TO_SCHEDULE = (PASSES, LOWER, SELECT, SCHEDULE, VERIFY)
-"""What a machine begins with that runs scheduled programs."""
+"""First stages of every machine that runs scheduled programs."""

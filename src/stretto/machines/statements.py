@@ -1,8 +1,8 @@
-"""The statements that printers of machines make, and what analyses ask of them.
+"""Statements that the printers of machines build, and analyses of them.
 
-A printer builds statements; analyses move them, replace them or put them into functions of their
-own; `write_python` and `write_cpp_function` write them down at the very end. What a statement
-defines and uses are fields of it. Machines import this module as `code`.
+A printer builds statements; analyses move them, replace them or put them into separate functions;
+`write_python` and `write_cpp_function` write them as text at the very end. The variables that a
+statement defines and uses are its fields. Machines import this module as `code`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from stretto.text import Writer
 
 ONE = literal(1)
 EVERY = -1
-"""All units, as a set of bits."""
+"""All units, as a bit set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """`target` is a variable, or several with commas between them.
+    """Assignment to `target`: a variable, or several with commas between them.
 
-    kind: the type of a variable that is declared here, where the dialect wants one.
-    shape: of the block of lanes that the value is. alike: all lanes along the block's first axis
-    have the same value. expr: the value that a register is assigned, where the program says it.
+    kind: the type of a variable that is declared here, if the dialect requires one. shape: of the
+    block of lanes that the value is. alike: all lanes along the block's first axis have the same
+    value. expr: the value of an assigned register in the program, if known.
     """
 
     target: Term
@@ -44,7 +44,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes `value` to `place` in `buffer`, where the lanes of `mask` are set."""
+    """Write of `value` to `place` in `buffer`, for the lanes where `mask` is set."""
 
     buffer: Buffer | None = field(compare=False)
     place: Term
@@ -54,14 +54,15 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """A call for what it does."""
+    """A call for its effect."""
 
     value: Term
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A call that says whether the run goes on: into `target`, or else the function returns."""
+    """A call whose result says if the run goes on. It is stored in `target`; without one the
+    function returns if the result is false."""
 
     value: Term
     target: Term | None = None
@@ -69,7 +70,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A Guard that goes on when other units have published. units: those that wait."""
+    """A Guard that blocks until other units have published. `units`: those that wait."""
 
     value: Term
     target: Term | None = None
@@ -78,7 +79,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Publishes what the unit has done. units: those that do so."""
+    """Publication of what the unit has done. `units`: those that publish."""
 
     value: Term
     units: int = field(default=EVERY, compare=False)
@@ -86,7 +87,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function of the program, which may be the one around; `results` are variables."""
+    """A call of a function of the program, possibly recursive; `results` are variables."""
 
     function: str
     arguments: tuple[Term, ...]
@@ -95,10 +96,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks of a kernel, from `first` to `last` by `stride`. Machines make loops of it.
+    """Tasks of a kernel, from `first` to `last` by `stride`. Machines turn it into a loop.
 
-    tasks: how many there are in all, where every unit has at most one; else 0. units: those that
-    may have a task.
+    tasks: the total number of tasks if every unit has at most one; else 0. units: those that may
+    have a task.
     """
 
     kernel: str
@@ -112,8 +113,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """units: those for which the condition holds, where it depends on nothing else. recurs: the
-    loop around takes `then` again and again, since it is a part of a recursive function."""
+    """A branch.
+
+    units: those for which the condition holds, if it depends on nothing else. recurs: the enclosing
+    loop takes `then` repeatedly, because it is a part of a recursive function.
+    """
 
     condition: Term
     then: Block
@@ -125,10 +129,9 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop over numbers. pragma: a line before it that tells the compiler how to run it.
+    """A loop over numbers. `pragma`: a line before it that tells the compiler how to run it.
 
-    units: those for which there is at least one number, where it is known that there is none for
-    others.
+    units: those with at least one number, if it is known that the others have none.
     """
 
     variable: Term
@@ -142,11 +145,11 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Again and again: `head`; the end, unless `condition`; `body`.
+    """Repetition of: `head`; exit unless `condition`; `body`.
 
-    flag: a variable that keeps the condition, for a language that cannot leave a loop in its
-    middle. It begins as, and ends each iteration as, `guard`. entered: whether the condition surely
-    holds the first time, unless the run is stopped.
+    flag: a variable that holds the condition, for a language that cannot leave a loop in its
+    middle. It is `guard` at the start and at the end of each iteration. entered: True if the
+    condition is certain to hold the first time, unless the run is stopped.
     """
 
     condition: Term
@@ -159,10 +162,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Statements that belong together, with variables of their own where the language has scopes.
+    """Statements that belong together, with local variables if the language has scopes.
 
-    head: what stands before the braces. least: the number of lines from which on the section is
-    better a function; 0 is never.
+    head: text before the braces. least: number of lines from which the section becomes a function;
+    0 is never.
     """
 
     body: Block = ()
@@ -172,12 +175,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Return:
+    """The return of a function, with its values."""
+
     values: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A line that only the language at hand has: a type, an array, a pragma."""
+    """A line that only one target language has: a type, an array, a pragma."""
 
     text: Term
     target: Term | None = None
@@ -204,7 +209,8 @@ Block = tuple[Statement, ...]
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """`parameters`, as text where the language wants types; `body` ends with its Return."""
+    """`parameters` (as text where the language requires types) and `body`, which ends with its
+    Return."""
 
     parameters: tuple[Term, ...]
     body: Block
@@ -212,7 +218,7 @@ class Function:
 
 @dataclass(slots=True)
 class Builder:
-    """Collects statements; while a block is open, those of the block."""
+    """Collector of statements; while a block is open, of those in the block."""
 
     statements: list[Statement] = field(default_factory=list[Statement])
 
@@ -224,7 +230,7 @@ class Builder:
 
     @contextmanager
     def block(self) -> Generator[list[Statement]]:
-        """What is added inside goes into a list of its own."""
+        """Collect the statements added inside in a separate list."""
         outer, self.statements = self.statements, []
         try:
             yield self.statements
@@ -233,7 +239,7 @@ class Builder:
 
     @contextmanager
     def within(self, around: If | For | Loop | Section) -> Generator[None]:
-        """What is added inside is the body of `around`."""
+        """Add `around`, with the statements added in the block as its body."""
         with self.block() as body:
             yield
         made = tuple(body)
@@ -242,7 +248,7 @@ class Builder:
         )
 
 
-# ---- analyses --------------------------------------------------------------------------------
+# ---- Analyses --------------------------------------------------------------------------------
 TARGETS = ("target", "variable", "flag", "results")
 """The fields of statements that are variables which they assign."""
 
@@ -256,12 +262,13 @@ def _terms(statement: Statement, targets: bool) -> Iterator[Term]:
 
 
 def defines(statement: Statement) -> tuple[str, ...]:
-    """The variables that a statement assigns by itself."""
+    """Return the variables that the statement itself assigns, without those of inner blocks."""
     return tuple(name for term in _terms(statement, targets=True) for name in term.names)
 
 
 def uses(statement: Statement) -> Iterator[str]:
-    """The variables that a statement reads by itself, in the order of the text."""
+    """Yield the variables that the statement itself reads, without inner blocks, in the order of
+    the text."""
     if isinstance(statement, Assign) and statement.operator != "=":
         yield from statement.target.names
     for term in _terms(statement, targets=False):
@@ -269,12 +276,13 @@ def uses(statement: Statement) -> Iterator[str]:
 
 
 def reads(statement: Statement) -> Iterator[Buffer]:
-    """The buffers that the terms of a statement load from."""
+    """Yield the buffers that the terms of a statement load from."""
     for term in _terms(statement, targets=False):
         yield from term.reads
 
 
 def blocks(statement: Statement) -> tuple[Block, ...]:
+    """Return the inner blocks of a statement, in order."""
     match statement:
         case If(_, then, orelse):
             return then, orelse
@@ -287,6 +295,7 @@ def blocks(statement: Statement) -> tuple[Block, ...]:
 
 
 def walk(block: Block) -> Iterator[Statement]:
+    """Yield the statements of a block and of its inner blocks, in order."""
     for statement in block:
         yield statement
         for inner in blocks(statement):
@@ -294,12 +303,12 @@ def walk(block: Block) -> Iterator[Statement]:
 
 
 def mentioned(block: Block) -> dict[str, None]:
-    """All variables, in the order of the text."""
+    """Return all variables, in the order of the text, as keys."""
     return dict.fromkeys(n for s in walk(block) for names in (defines(s), uses(s)) for n in names)
 
 
 def live(block: Block, after: frozenset[str]) -> frozenset[str]:
-    """The variables whose value counts before `block`, of which `after` count behind it."""
+    """Return the variables that are live before `block`, if those in `after` are live after it."""
     for statement in reversed(block):
         match statement:
             case If(_, then, orelse):
@@ -322,7 +331,7 @@ def live(block: Block, after: frozenset[str]) -> frozenset[str]:
 
 
 def live_behind(block: Block, after: frozenset[str]) -> list[frozenset[str]]:
-    """The variables that are live behind each statement of `block`."""
+    """Return the variables that are live after each statement of `block`."""
     behind: list[frozenset[str]] = []
     for statement in reversed(block):
         behind.append(after)
@@ -334,7 +343,7 @@ Renamed = TypeVar("Renamed")
 
 
 def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
-    """A term, a statement, a function or several, with other names for variables."""
+    """Return a term, a statement, a function or a tuple of these with variables renamed."""
     found: Any = item
     if isinstance(item, Term):
         found = replace(item, names=tuple(names.get(name, name) for name in item.names))
@@ -346,12 +355,11 @@ def renamed(item: Renamed, names: Mapping[str, str]) -> Renamed:
     return found
 
 
-# ---- Writes statements down: as Python, which Triton programs are, or as C++. It decides
-# nothing.
+# ---- Output of statements as Python (for Triton) or as C++, without any decisions.
 
 
 def python_function(name: str, function: Function) -> str:
-    """The definition of a function."""
+    """Return the definition of a function."""
     out = Writer("    ")
     out.write(f"def {name}({separated(function.parameters).text}):")
     _python_block(function.body, out)
@@ -365,7 +373,7 @@ def _python_block(block: Block, out: Writer) -> None:
 
 
 def write_python(block: Block, out: Writer) -> bool:
-    """Writes statements; says whether there were any."""
+    """Write statements; return True if there were any."""
     written = False
     for statement in block:
         if isinstance(statement, Section):
@@ -407,16 +415,17 @@ def _write_python(statement: Statement, out: Writer) -> None:
         case Return(values):
             out.write(f"return {separated(values).text}".rstrip())
         case _:
-            raise CodegenError(f"Python has no {statement}")
+            raise CodegenError(f"this statement cannot be written as Python: {statement}")
 
 
 # ---- C++ ---------------------------------------------------------------------------------------
 def cpp_signature(head: str, function: Function) -> str:
+    """Return the declaration of a function without its semicolon."""
     return f"{head}({separated(function.parameters).text})"
 
 
 def write_cpp_function(head: str, function: Function, out: Writer) -> None:
-    """The definition of a function; `head` is what stands before its parameters."""
+    """Write the definition of a function; `head` is the text before its parameters."""
     out.write(cpp_signature(head, function))
     _cpp_block(function.body, out)
 
@@ -470,7 +479,7 @@ def _write_cpp(statement: Statement, out: Writer) -> None:
         case Raw(text):
             out.write(text.text)
         case _:
-            raise CodegenError(f"C++ has no {statement}")
+            raise CodegenError(f"this statement cannot be written as C++: {statement}")
 
 
 def _cpp_return(statement: Return) -> str:
@@ -481,7 +490,7 @@ def _cpp_return(statement: Return) -> str:
 
 
 def _start(offset: Index) -> Index:
-    """The part of a position that depends on nothing but the sizes of a call."""
+    """Return the part of a position that depends only on the sizes of a call."""
     terms = tuple((atom, factor) for atom, factor in offset.terms if _is_of_sizes(atom))
     return Index(terms, offset.const)
 
@@ -493,14 +502,14 @@ def _is_of_sizes(atom: Atom) -> bool:
 
 
 def element_of(names: Naming, access: Access) -> tuple[Term, Index]:
-    """A pointer into a buffer, and how far behind it an element is."""
+    """Return a pointer into a buffer, and the offset of an element from it."""
     if isinstance(names, Parameters):
         return names.element(access)
     return names.buffer(access.buffer), access.offset
 
 
 class Naming(Protocol):
-    """What buffers and registers are called in the text at hand."""
+    """Names of buffers and registers in the printed text."""
 
     def buffer(self, buffer: Buffer, /) -> Term: ...
     def reg(self, reg: Reg, /) -> Term: ...
@@ -508,16 +517,16 @@ class Naming(Protocol):
 
 @dataclass(slots=True)
 class Parameters:
-    """Names handed out in the order of first use.
+    """Names given in the order of first use.
 
-    bases: where in a buffer its parameter points to, if not to its start.
+    bases: the position in a buffer that its parameter points to, if not its start.
     """
 
     bases: Mapping[Buffer, Index] = field(default_factory=dict[Buffer, Index])
     buffers: dict[Buffer, Term] = field(default_factory=dict[Buffer, Term])
     regs: dict[Reg, Term] = field(default_factory=dict[Reg, Term])
     uses: Counter[Buffer] = field(default_factory=Counter[Buffer])
-    """How often a buffer was named."""
+    """Number of times a buffer was named."""
     starts: dict[Buffer, list[Index]] = field(default_factory=dict[Buffer, list[Index]])
     """The part of each access that is the same for all tasks and iterations."""
 
@@ -526,14 +535,14 @@ class Parameters:
         return self.buffers.setdefault(buffer, variable(f"p{len(self.buffers)}"))
 
     def element(self, access: Access) -> tuple[Term, Index]:
-        """The parameter of a buffer, and how far behind it an element is."""
+        """Return the parameter of a buffer, and the offset of an element from it."""
         offset = access.offset
         self.starts.setdefault(access.buffer, []).append(_start(offset))
         return self.buffer(access.buffer), offset - self.bases.get(access.buffer, 0)
 
     def first_places(self) -> dict[Buffer, Index]:
-        """Where in each buffer its first access begins, if that is not its start, and if the buffer
-        is named by accesses only."""
+        """Return for each buffer the start of its first access, if that is not the start of the
+        buffer and the buffer is named by accesses only."""
         return {
             buffer: starts[0]
             for buffer, starts in self.starts.items()

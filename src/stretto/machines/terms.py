@@ -1,8 +1,8 @@
 """Terms: expressions of the text that a machine prints, with the variables that they read.
 
-A term is text with holes, and the variables that fill the holes. So what it uses is known when it
-is built, and a variable can be renamed, without looking into any text. Operators put parentheses
-where C++ or Python needs them.
+A term is text with holes, and the variables that fill the holes. So its variables are known when it
+is built and can be renamed without parsing text. Operators add parentheses where C++ or Python
+needs them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from operator import and_
 
 from stretto.device.expr import Buffer
 
-# How tightly an operator binds. C++ and Python disagree on bit operators and comparisons, so an
-# operand of one of these that is itself another one of these always gets parentheses.
+# Binding strength of operators; lower binds tighter. C++ and Python disagree on bit operators and
+# comparisons, so a different one of these as an operand always gets parentheses.
 _ATOM, _UNARY, _PRODUCT, _SUM, _BITS, _COMPARISON = 0, 1, 2, 3, 4, 7
 _BINDING = {
     **dict.fromkeys(("*", "/", "//", "%"), _PRODUCT),
@@ -29,11 +29,11 @@ _BINDING = {
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An expression: `strings` with a variable of `names` between each two of them.
+    """An expression: `strings` with one variable of `names` between each two of them.
 
-    binding: of its outermost operator. axes: bit n is set where the value varies along axis n of a
-    block of lanes. reads: the buffers that it loads from. effect: it does more than to compute a
-    value from its variables and `reads`, or reads other memory.
+    binding: binding strength of its outermost operator. axes: bit n is set if the value varies
+    along axis n of a block of lanes. reads: the buffers that it loads from. effect: it does more
+    than compute a value from its variables and `reads`, or it reads other memory.
     """
 
     strings: tuple[str, ...]
@@ -67,11 +67,11 @@ class Term:
         return infix(self, "&", other)
 
     def to(self, kind: str) -> Term:
-        """`self.to(kind)`, as Triton converts."""
+        """Return `self.to(kind)`, the conversion in Triton."""
         return joined(_within(self, self.binding > _ATOM), f".to({kind})")
 
     def along(self, axes: int) -> Term:
-        """The same text of a value that varies along `axes`."""
+        """Return the same text as a value that varies along `axes`."""
         return self if self.axes == axes else replace(self, axes=axes)
 
 
@@ -81,6 +81,7 @@ Operand = Term | str | int
 
 @lru_cache(4096)
 def variable(name: str, axes: int = 0) -> Term:
+    """Return a term that is a variable."""
     return Term(("", ""), (name,), axes=axes)
 
 
@@ -90,13 +91,14 @@ def _text(text: str) -> Term:
 
 
 def literal(text: Operand) -> Term:
+    """Return the operand as a term without variables, unless it is a term already."""
     return text if isinstance(text, Term) else _text(str(text))
 
 
 def joined(
     *pieces: Operand, binding: int = _ATOM, reads: tuple[Buffer, ...] = (), effect: bool = False
 ) -> Term:
-    """The pieces one after the other. The caller knows that the whole binds as it says."""
+    """Return the concatenation of the pieces. The caller gives the binding of the whole."""
     strings: list[str] = [""]
     names: list[str] = []
     axes = 0
@@ -116,7 +118,8 @@ def joined(
 
 
 def filled(template: str, *terms: Operand) -> Term:
-    """`template` with a term in the place of each `{}`. It needs no parentheses around it."""
+    """Return `template` with a term in place of each `{}`. The result needs no parentheses around
+    it."""
     first, *rest = template.split("{}")
     return joined(first, *(p for pair in zip(terms, rest, strict=True) for p in pair))
 
@@ -129,6 +132,7 @@ def _between(terms: Iterable[Operand], separator: str) -> list[Operand]:
 
 
 def separated(terms: Iterable[Operand], separator: str = ", ") -> Term:
+    """Return the terms with the separator between them."""
     return joined(*_between(terms, separator))
 
 
@@ -139,13 +143,14 @@ def call(
     effect: bool = False,
     **keywords: Operand | None,
 ) -> Term:
-    """`function(arguments, key=value)`; keywords that are None are left out."""
+    """Return `function(arguments, key=value)`; keywords that are None are left out."""
     named = [joined(f"{k}=", v) for k, v in keywords.items() if v is not None]
     pieces = _between((*arguments, *named), ", ")
     return joined(f"{function}(", *pieces, ")", reads=reads, effect=effect)
 
 
 def infix(left: Term, operator: str, right: Term | int) -> Term:
+    """Return `left operator right`, with parentheses where needed."""
     binding, right = _BINDING[operator], literal(right)
     bits = binding >= _BITS
     around_left = left.binding > binding or (bits and _BITS <= left.binding != binding)
@@ -160,12 +165,13 @@ def infix(left: Term, operator: str, right: Term | int) -> Term:
 
 
 def prefix(operator: str, operand: Term) -> Term:
+    """Return `operator operand`, with parentheses where needed."""
     return joined(operator, _within(operand, operand.binding > _ATOM), binding=_UNARY)
 
 
 def total(*terms: Term | None) -> Term | None:
-    """The sum of the terms that are not None; None without any. Sums wrap around, so the terms of
-    one that is a term need no parentheses."""
+    """Return the sum of the terms that are not None; None without any. Integer sums wrap around
+    and so are associative: a term that is itself a sum needs no parentheses."""
     found = [term for term in terms if term is not None]
     if len(found) < 2:
         return found[0] if found else None
@@ -174,7 +180,7 @@ def total(*terms: Term | None) -> Term | None:
 
 
 def every(*conditions: Term | None) -> Term | None:
-    """The conjunction of the conditions that are not None; None without any."""
+    """Return the conjunction of the conditions that are not None; None without any."""
     found = [condition for condition in conditions if condition is not None]
     return reduce(and_, found) if found else None
 

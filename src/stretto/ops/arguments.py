@@ -14,13 +14,13 @@ from stretto.ops.infer import named_arguments, resolve, tensor_op
 def arguments(
     target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:
-    """All arguments: the schema's default where one is left out, None where there is no default."""
+    """Return all arguments; an omitted one has the schema's default, or None if there is none."""
     given = named_arguments(target, args, kwargs)
     return _defaults(target) | {parameter.name: value for parameter, value in given}
 
 
 def argument(op: TensorOp, name: str) -> Argument:
-    """The argument of that name; where it is left out, the schema's default, or None."""
+    """Return the argument of that name; if omitted, the schema's default or None."""
     for parameter, value in named_arguments(op.target, op.args, op.kwargs):
         if parameter.name == name:
             return value
@@ -28,19 +28,19 @@ def argument(op: TensorOp, name: str) -> Argument:
 
 
 def value_argument(op: TensorOp, name: str) -> Value | None:
-    """The argument of that name when it is a Value."""
+    """Return the argument of that name if it is a Value, else None."""
     value = argument(op, name)
     return value if isinstance(value, Value) else None
 
 
 def int_argument(op: TensorOp, name: str) -> int | None:
-    """The argument of that name when it is an int."""
+    """Return the argument of that name if it is an int, else None."""
     value = argument(op, name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def with_arguments(op: TensorOp, changed: dict[str, Argument]) -> TensorOp:
-    """A new op of the operator with some arguments replaced. VerifyError where torch refuses."""
+    """Return a new op with some arguments replaced; raise VerifyError if torch refuses them."""
     given = named_arguments(op.target, op.args, op.kwargs)
     values = {parameter.name: value for parameter, value in given} | changed
     positional: list[Argument] = []

@@ -1,6 +1,6 @@
-"""What eager PyTorch raises for a position that is out of range, by operator.
+"""Failures that eager PyTorch raises for positions out of range, by operator.
 
-A size is an int where it is known, or whatever stands for it in a stage.
+A size is an int if it is known, else whatever object represents it in the calling stage.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ _PLAIN = PositionArgument(Reach.DIM)
 
 
 def out_of_range(target: str, dim: int, size: object, wraps: bool = False) -> Failure:
-    """The failure of operator `target` for a position in a dim of `size`.
+    """Return the failure of operator `target` for a position in a dim of `size`.
 
-    wraps: the position that is checked is one to which `size` was added where it was negative.
+    wraps: `size` was added to negative positions before the check.
     """
     positions = entry(target).positions or _PLAIN
     error, text = positions.error, positions.message
@@ -27,7 +27,7 @@ def out_of_range(target: str, dim: int, size: object, wraps: bool = False) -> Fa
 
 
 def window_out_of_range(size: object, length: object) -> Failure:
-    """The failure of a slice of static length at a position known at run time."""
+    """Return the failure of a slice of static length at a position known only at run time."""
     if not isinstance(size, int) or not isinstance(length, int):
         return Failure("RuntimeError", "start ({}) + length exceeds dimension size")
     message = f"start ({{}}) + length ({length}) exceeds dimension size ({size})."
@@ -35,7 +35,7 @@ def window_out_of_range(size: object, length: object) -> Failure:
 
 
 def position_failure(operator: str, size: object, length: object, dim: int) -> Failure:
-    """The failure of `stretto.check_positions`."""
+    """Return the failure of `stretto.check_positions`."""
     positions = entry(operator).positions or _PLAIN
     if positions.reach is Reach.WINDOW and length != 1:
         return window_out_of_range(size, length)

@@ -1,9 +1,9 @@
-"""The result types of a tensor op, found by running its ATen overload on fake tensors.
+"""Result types of tensor ops, found by running the ATen overload on fake tensors.
 
-There is no shape rule here for any single operator: torch's own are used, so a new operator needs
-no entry. Symbols become unbacked SymInts of the same range; the dims of results, which are sympy
-expressions over these, become sizes again (`symints`). What torch cannot do without knowing a size
-is a VerifyError that names the operator.
+No operator has a shape rule here: torch's own rules are used, so a new operator needs no entry.
+Symbols become unbacked SymInts of the same range; the dims of results, which are sympy
+expressions over these, become sizes again (`symints`). If torch cannot infer the result without
+a size's value, a VerifyError names the operator.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Abstract = Any
 
 
 def tensor_op(target: str, *args: Argument, **kwargs: Argument) -> TensorOp:
-    """The op with fresh results of the inferred types. VerifyError when ATen refuses it."""
+    """Return the op with fresh results of the inferred types; raise VerifyError if ATen refuses
+    it."""
     types = infer(target, args, tuple(kwargs.items()))
     return TensorOp(
         target, args, tuple(kwargs.items()), results=tuple(Value(type) for type in types)
@@ -56,7 +57,7 @@ def tensor_op(target: str, *args: Argument, **kwargs: Argument) -> TensorOp:
 
 
 def size_op(size: Dim) -> Op:
-    """The op whose result is a size, as an i64 without dims."""
+    """Return the op whose result is a size, as an i64 without dims."""
     if isinstance(size, int):
         return LiteralOp(size, results=(Value(INDEX),))
     return tensor_op("aten.scalar_tensor.default", size, dtype=torch.int64)
@@ -65,9 +66,10 @@ def size_op(size: Dim) -> Op:
 def infer(
     target: str, args: Sequence[Argument], kwargs: Iterable[tuple[str, Argument]] = ()
 ) -> tuple[TensorType, ...]:
-    """Result types in order; an operator that returns a list of tensors has one result per item.
+    """Return the result types in order; a result that is a list of tensors gives one type per
+    item.
 
-    Raises VerifyError when the operator is unknown, refuses the arguments, or would have a result
+    Raise VerifyError if the operator is unknown, refuses the arguments, or would have a result
     whose shape depends on a run-time number.
     """
     named = tuple((key, _Frozen.of(value)) for key, value in kwargs)
@@ -75,7 +77,8 @@ def infer(
 
 
 def relations(op: TensorOp) -> tuple[Relation, ...]:
-    """What must hold between the sizes of the arguments, and their ranges do not tell."""
+    """Return the comparisons between sizes that the op needs and that the sizes' ranges do not
+    guarantee."""
     named = tuple((key, _Frozen.of(value)) for key, value in op.kwargs)
     return _infer(op.target, tuple(_Frozen.of(value) for value in op.args), named).relations
 
@@ -88,7 +91,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A comparison of two sizes, with Python's sign."""
+    """A comparison of two sizes, with Python's operator."""
 
     sign: str
     left: Dim
@@ -96,7 +99,7 @@ class Relation:
 
     @property
     def is_known(self) -> bool:
-        """Whether the ranges of the symbols tell that it holds."""
+        """True if it holds for all values in the symbols' ranges."""
         match self.sign:
             case "<=" | "<":
                 return at_most(Size.of(self.left) + (self.sign == "<"), self.right)
@@ -106,11 +109,11 @@ class Relation:
                 return self.sign == "==" and self.left == self.right
 
     def holds(self, left: int, right: int) -> bool:
-        """Compares these sizes in the place of the left and the right one."""
+        """Compare two numbers in place of the left and the right size."""
         return bool(COMPARISONS[self.sign](left, right))
 
     def renamed(self, renaming: Renaming) -> Relation:
-        """The same of other symbols."""
+        """Return the relation with symbols renamed."""
         left, right = (rename_dim(side, renaming) for side in (self.left, self.right))
         return Relation(self.sign, left, right)
 
@@ -120,7 +123,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The types of an operator's results, right where the relations hold."""
+    """The types of an operator's results, valid if the relations hold."""
 
     types: tuple[TensorType, ...]
     relations: tuple[Relation, ...]
@@ -128,7 +131,8 @@ class Inferred:
 
 @cache
 def resolve(target: str) -> Any:
-    """The torch OpOverload of `namespace.name.overload`; without an overload, the default one."""
+    """Return the torch OpOverload for `namespace.name.overload`; without an overload, the default
+    one."""
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
     try:
@@ -143,14 +147,15 @@ class Parameter:
 
     name: str
     is_tensor: bool
-    """True for Tensor, Tensor?, and lists of them; a Value anywhere else is a run-time number."""
+    """True for Tensor, Tensor?, and lists of them; a Value in any other parameter is a run-time
+    number."""
     is_scalar: bool
-    """True for what a schema calls a Scalar: a number that is no position, dim or size."""
+    """True for a Scalar of the schema: a number that is not a position, dim or size."""
 
 
 @cache
 def parameters(target: str) -> dict[str, Parameter]:
-    """The schema's parameters by name, positional ones first and in order."""
+    """Return the schema's parameters by name, positional ones first and in order."""
     arguments = resolve(target)._schema.arguments
     types = {item.name: str(item.type) for item in arguments}
     return {
@@ -161,7 +166,8 @@ def parameters(target: str) -> dict[str, Parameter]:
 def named_arguments(
     target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]] = ()
 ) -> list[tuple[Parameter, Any]]:
-    """Each given argument with the schema's parameter. VerifyError when there are too many."""
+    """Return each given argument with its parameter; raise VerifyError for too many or unknown
+    ones."""
     known = parameters(target)
     if len(args) > len(known):
         raise VerifyError(f"`{target}` takes {len(known)} arguments, not {len(args)}")
@@ -191,7 +197,7 @@ class _Frozen:
         return _Frozen(type(argument), argument)
 
     def renamed(self, renaming: Renaming) -> _Frozen:
-        """The same with other symbols in its sizes."""
+        """Return the argument with the symbols in its sizes renamed."""
         if self.kind is tuple:
             return _Frozen(tuple, tuple(item.renamed(renaming) for item in self.value))
         if self.kind is TensorType:
@@ -205,8 +211,8 @@ class _Frozen:
 def _infer(
     target: str, args: tuple[_Frozen, ...], kwargs: tuple[tuple[str, _Frozen], ...]
 ) -> Inferred:
-    """What torch says of an operator. Symbols are only names, so that it is asked once of
-    operators that differ in these alone, as those of equal blocks do."""
+    """Infer with symbols renamed to standard names, so that torch runs once for operators that
+    differ only in symbols, such as those of equal blocks."""
     symbols = symbols_in(size for item in (*args, *(v for _, v in kwargs)) for size in _sizes(item))
     plain = tuple(Symbol(f"s{n}", item.low, item.high) for n, item in enumerate(symbols))
     if symbols == plain:
@@ -216,7 +222,7 @@ def _infer(
     named = tuple((key, value.renamed(there)) for key, value in kwargs)
     try:
         found = _inferred(target, tuple(value.renamed(there) for value in args), named)
-    except VerifyError:  # the message is to have the names that are known outside
+    except VerifyError:  # run again, so that the message has the caller's names
         return _inferred(target, args, kwargs)
     types = tuple(rename_type(item, back) for item in found.types)
     return Inferred(
@@ -233,7 +239,7 @@ def _inferred(
     if not any(not item.is_tensor and _has_type(value) for item, value in pairs):
         return _evaluate(target, args, kwargs, 0)
     types, others = (_attempt(target, args, kwargs, position) for position in (0, 1))
-    if types is None or others is None:  # one may be out of range where the other is not
+    if types is None or others is None:  # one position may be out of range, the other not
         return types or others or _evaluate(target, args, kwargs, 0)
     if types.types != others.types:
         raise VerifyError(
@@ -284,8 +290,8 @@ def _evaluated_by_cases(
     position: int,
     symbols: tuple[Symbol, ...],
 ) -> Inferred | None:
-    """What an operator gives that asks for sizes: a formula from sizes that it is told. It has to
-    be right for others, too, the smallest ones among them."""
+    """Infer an operator that asks for the values of sizes: derive a formula from example values,
+    and require that it is right for other values too, including the smallest."""
     first, *others = _cases(symbols)
     if not first:
         return None
@@ -302,7 +308,7 @@ def _evaluated_by_cases(
 
 
 def _cases(symbols: tuple[Symbol, ...]) -> list[tuple[int, ...]]:
-    """Sizes to try: first large ones that have no factor in common, then the smallest for each
+    """Return sizes to try: first large ones without common factors, then the smallest for each
     symbol."""
     if len(symbols) > len(_PRIMES):
         return [()]
@@ -334,7 +340,7 @@ def _evaluated(
         symbols.create()
 
         def make(name: str, item: _Frozen) -> Any:
-            if name == "generator":  # no type depends on it
+            if name == "generator":  # types do not depend on it, and names are not generators
                 return None
             return _placeholder(item, known[name].is_tensor, position, symbols)
 
@@ -343,7 +349,7 @@ def _evaluated(
         try:
             run = on_fakes if symbols.symbols else plainly
             result = run(overload, positional, keywords)
-        except Exception as error:  # torch raises RuntimeError, TypeError, IndexError ...
+        except Exception as error:  # torch raises RuntimeError, TypeError, IndexError, and others
             over = f" of size {', '.join(map(str, symbols.symbols))}" if symbols.symbols else ""
             raise VerifyError(
                 f"`{target}` refuses its arguments{over}: {_first_line(error)}"
@@ -357,8 +363,8 @@ _quiet = threading.local()
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Keeps torch from logging a traceback in this thread where an operator refuses fake tensors:
-    we raise instead."""
+    """Keep torch from logging a traceback in this thread if an operator refuses fake tensors: the
+    caller raises instead."""
     _quiet.depth = getattr(_quiet, "depth", 0) + 1
     try:
         yield
@@ -377,21 +383,21 @@ _modes = threading.local()
 
 
 def _plain_mode() -> FakeTensorMode:
-    """The mode of this thread for tensors without symbols. To make one, torch writes down where in
-    Python it is made, which takes as long as most operators."""
+    """Return this thread's mode for tensors without symbols. It is reused, because torch records
+    the Python stack when a mode is created, which takes as long as most operators."""
     if not hasattr(_modes, "plain"):
         _modes.plain = FakeTensorMode()
     return _modes.plain
 
 
 class _Symbols:
-    """The SymInts that stand for the symbols of sizes while one op is inferred."""
+    """The SymInts for the symbols of sizes while one op is inferred."""
 
     def __init__(self, symbols: tuple[Symbol, ...]) -> None:
         self.symbols = symbols
         self.sizes: dict[Symbol, torch.SymInt] = {}
-        # By the sympy symbols that stand for them. torch may later find what one of them equals,
-        # and would from then on give that for it; its relations still name the symbol.
+        # Keyed by sympy symbol. If torch later finds out what a symbol is equal to, its SymInt has
+        # that expression from then on, while relations still use the symbol.
         self.ours: dict[Any, Symbol] = {}
         self.env = SizeEnv() if symbols else None
         self.seen: set[str] = set()
@@ -415,7 +421,8 @@ class _Symbols:
         self.relations()
 
     def relations(self) -> tuple[Relation, ...]:
-        """What torch has newly put off to the run, as far as ranges do not tell it."""
+        """Return the conditions that torch has deferred to run time since the last call, without
+        those that ranges guarantee."""
         if self.env is None:
             return ()
         deferred = self.env.deferred_runtime_asserts.values()
@@ -433,14 +440,14 @@ class _Symbols:
         return to_symint(dim, self.sizes)
 
     def dim(self, size: int | torch.SymInt) -> Dim:
-        """The dim of a result, in our symbols."""
+        """Return the dim of a result, in the Program's symbols."""
         if isinstance(size, int):
             return size
         return from_sympy(size.node.expr, self.ours)
 
 
 class _BackedSymbols(_Symbols):
-    """The same for SymInts that have a size, which operators may ask for."""
+    """SymInts with example values, which operators may ask for."""
 
     def __init__(self, symbols: tuple[Symbol, ...], sizes: tuple[int, ...]) -> None:
         super().__init__(symbols)
@@ -457,7 +464,7 @@ class _BackedSymbols(_Symbols):
 
 
 class _NumberSymbols(_Symbols):
-    """Numbers in the place of the symbols."""
+    """Numbers in place of the symbols."""
 
     def __init__(self, values: Mapping[Symbol, int]) -> None:
         super().__init__(())
@@ -497,7 +504,7 @@ def _placeholder(item: _Frozen, is_tensor: bool, position: int, symbols: _Symbol
 
 
 def _flatten(result: Any) -> list[Any]:
-    if result is None:  # an operator that only checks values
+    if result is None:  # the operator has no results and only checks values
         return []
     if isinstance(result, (tuple, list)):
         return [leaf for item in result for leaf in _flatten(item)]  # pyright: ignore
@@ -520,7 +527,7 @@ def _first_line(error: Exception) -> str:
 
 
 def functional_operator(_: Program, op: TensorOp) -> str | None:
-    """Rule of the verifier: the operator exists and changes none of its arguments."""
+    """Verifier rule: the operator exists and changes none of its arguments."""
     try:
         overload = resolve(op.target)
     except VerifyError as error:
@@ -529,7 +536,7 @@ def functional_operator(_: Program, op: TensorOp) -> str | None:
 
 
 def inferred_types(_: Program, op: TensorOp) -> str | None:
-    """Rule of the verifier: the results are what torch says."""
+    """Verifier rule: the results have the types that torch infers."""
     try:
         expected = infer(op.target, op.args, op.kwargs)
     except VerifyError as error:
@@ -542,10 +549,11 @@ def inferred_types(_: Program, op: TensorOp) -> str | None:
 
 
 def known_relations(program: Program, op: TensorOp) -> str | None:
-    """Rule of the verifier: sizes that the caller chooses need not have a relation by chance.
+    """Verifier rule: no operator needs an unproven relation between sizes that the caller
+    chooses.
 
-    A relation of sizes that data decide is checked in the run, as eager does; so is one of sizes
-    that guards have compared.
+    A relation with a data-dependent size is checked at run time, as in eager PyTorch; one
+    between sizes that guards have compared needs no proof.
     """
     if program.is_guarded:
         return None
@@ -555,7 +563,7 @@ def known_relations(program: Program, op: TensorOp) -> str | None:
         if symbols <= symbols_of_types(v.type for f in functions for v in f.params):
             return (
                 f"`{op.target}` cannot treat the symbolic sizes of its arguments: {relation} would "
-                "have to hold, and is not known"
+                "have to hold, but is not guaranteed"
             )
     return None
 

@@ -1,38 +1,38 @@
-"""stretto's own tensor operators, registered with torch so that they resolve and trace like ATen's.
+"""stretto's own tensor operators, registered with torch so that they resolve and trace like
+ATen's.
 
-`stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time, and
-whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with that
-slice replaced by `src`.
-Positions must lie in range; negative ones count from the end.
-`stretto.rows_before(x, positions, start, length)` are rows of `x` that all lie before the window of
-`length` rows from `start` on, which must lie in `x` behind its first row: a position behind `start`
-- 1 stands for that row, a negative one for the first. Of `stretto.rows_of(x, source, positions,
-start, length)` a position from 0 on is one of a row of `source`, which must have it, and a negative
-one, -p, stands for row p of `x` as above. `stretto.topk(x, k, dim, largest)` is
-`aten.topk` with an order of equal elements: the one that comes first in `x` is first. All return
-tensors of their own.
+`stretto.narrow(x, dim, start, length)` is a slice whose position may be known only at run time,
+and whose length is a number or a size; `stretto.narrow_scatter(x, src, dim, start)` is `x` with
+that slice replaced by `src`. Positions must be in range; negative ones count from the end.
+
+`stretto.rows_before(x, positions, start, length)` gives rows of `x` that are all before the
+window of `length` rows at `start`. The window must be inside `x`, after its first row. Positions
+are clamped to 0 .. `start` - 1. In `stretto.rows_of(x, source, positions, start, length)` a
+position >= 0 is a row of `source`, which must exist, and a negative one, -p, is row p of `x` as
+above. `stretto.topk(x, k, dim, largest)` is `aten.topk` with a defined order of equal elements:
+the one that comes first in `x` is first. All these return tensors with separate memory.
 
 `stretto.check_positions(positions, size, length, operator, dim, wraps)` has no result: it raises
-what `operator` raises where `length` elements of dim `dim`, of `size`, do not begin at each of the
-positions; negative ones count from the end, if it `wraps`. `stretto.evaluate(value)` has no result
-either: whatever computes the value runs, and may refuse its operands.
+the error of `operator` unless `length` elements of dim `dim`, which has `size`, begin at each of
+the positions; negative ones count from the end if `wraps`. `stretto.evaluate(value)` has no
+result either: it makes the op that computes the value run, which may refuse its operands.
 
-`stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts what the walk of a recursion
-kept of n activations, [n, 1 + k], by their `ranks` [n], and puts rows of zeros behind them:
-[length, 2 + k]. In column 0 are the `ends`, in the last one the numbers of the activations. In
-between are places: one from 0 on stays, and -1 - i, which stands for activation i, becomes its rank
-+ `first`, negative if `signed`.
+`stretto.call_table(numbers, ranks, ends, first, length, signed)` sorts the records of n
+activations by a recursion's walk, [n, 1 + k], by their `ranks` [n], and pads them with rows of
+zeros: [length, 2 + k]. Column 0 has the `ends`, the last one the numbers of the activations. The
+columns between have positions: one >= 0 is unchanged, and -1 - i, which refers to activation i,
+becomes its rank + `first`, negated if `signed`.
 
-`stretto.number_row(numbers)` are single integers [] as one tensor, computed in one go.
+`stretto.number_row(numbers)` puts single integers [] into one tensor, computed in one operation.
 
-`stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] with matrices [G, K, N], where
-group g of the rows ends before row `ends[g]`: [S, N], with zeros behind the last group.
+`stretto.grouped_mm(rows, matrices, ends)` multiplies rows [S, K] by matrices [G, K, N], where
+group g of the rows ends before row `ends[g]`: [S, N], with zeros after the last group.
 
-`stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] with i8 [K, N]: i32 [M, N], exact but that it
-wraps around.
+`stretto.byte_mm(bytes, weight)` multiplies u8 [M, K] by i8 [K, N]: i32 [M, N], exact except that
+it wraps around.
 
 `stretto.random_fill(operator, size, stride, numbers, dtype, generator)` is a new tensor of these
-strides that `operator`, an ATen operator such as `aten.normal_.default`, has filled: which element
+strides, filled by `operator`, an ATen operator such as `aten.normal_.default`: which element
 gets which number depends on the strides. `stretto.manual_seed(seed, generator)` has no result.
 """
 
@@ -77,7 +77,8 @@ _library.define(
 
 
 def _check_start(self: torch.Tensor, dim: int, start: int, length: int) -> None:
-    """Raises for a position what ATen raises; `narrow` raises for a slice of several."""
+    """Raise ATen's error for a position out of range; `narrow` itself raises for slices of several
+    rows."""
     size = self.size(dim)
     if length == 1 and not -size <= start < size:
         raise IndexError(f"index {start} is out of bounds for dimension {dim} with size {size}")
@@ -89,7 +90,7 @@ def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tens
 
 
 def _narrow_shape(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
-    """The same without data. Whether sizes that are symbols fit is checked in the run."""
+    """Return the result without data. Symbolic sizes are checked at run time."""
     if type(length) is int and type(self.size(dim)) is int:
         return _narrow(self, dim, start, length)
     shape = list(self.shape)
@@ -124,7 +125,7 @@ def _rows_before(
     self: torch.Tensor, positions: torch.Tensor, start: int, length: int
 ) -> torch.Tensor:
     if not 1 <= start <= self.size(0) - length:
-        raise IndexError(f"no window of {length} behind a row at {start} of {self.size(0)} rows")
+        raise IndexError(f"no window of {length} rows is at {start} > 0 of {self.size(0)} rows")
     return self.index_select(0, positions.clamp(0, start - 1))
 
 
@@ -132,7 +133,7 @@ def _rows_before_shape(
     self: torch.Tensor, positions: torch.Tensor, start: int, length: int
 ) -> torch.Tensor:
     if positions.dim() != 1 or positions.dtype != torch.int64 or self.dim() < 1:
-        raise ValueError(f"no rows and positions: {self.shape}, {positions.dtype}")
+        raise ValueError(f"expected rows, i64 positions: {self.shape}, {positions.dtype}")
     return self.new_empty((positions.size(0), *self.shape[1:]))
 
 
@@ -150,7 +151,7 @@ def _rows_of_shape(
     self: torch.Tensor, source: torch.Tensor, positions: torch.Tensor, start: int, length: int
 ) -> torch.Tensor:
     if self.dtype != source.dtype or self.shape[1:] != source.shape[1:]:
-        raise ValueError(f"no rows of one kind: {self.shape} and {source.shape}")
+        raise ValueError(f"the rows differ in dtype or shape: {self.shape} and {source.shape}")
     return _rows_before_shape(self, positions, start, length)
 
 
@@ -180,7 +181,7 @@ def _call_table_shape(
     signed: bool,
 ) -> torch.Tensor:
     if (numbers.dim(), ranks.dim(), ends.dim()) != (2, 1, 1):
-        raise ValueError(f"no table: {numbers.shape}, {ranks.shape}, {ends.shape}")
+        raise ValueError(f"wrong ranks of a table: {numbers.shape}, {ranks.shape}, {ends.shape}")
     return numbers.new_empty((length, numbers.size(1) + 1))
 
 
@@ -210,7 +211,10 @@ def _grouped_mm_shape(
     rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
     if (rows.dim(), matrices.dim(), ends.dim()) != (2, 3, 1) or rows.dtype != matrices.dtype:
-        raise ValueError(f"no rows and matrices: {rows.shape}, {matrices.shape}, {ends.shape}")
+        raise ValueError(
+            f"expected rows, matrices and ends of 2, 3 and 1 dims and one dtype: {rows.shape}, "
+            f"{matrices.shape}, {ends.shape}"
+        )
     torch._check(rows.size(1) == matrices.size(1))  # pyright: ignore[reportPrivateUsage]
     torch._check(ends.size(0) == matrices.size(0))  # pyright: ignore[reportPrivateUsage]
     return rows.new_empty((rows.size(0), matrices.size(2)))
@@ -223,7 +227,9 @@ def _byte_mm(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _byte_mm_shape(bytes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if (bytes.dtype, weight.dtype) != (torch.uint8, torch.int8) or bytes.dim() != 2:
-        raise ValueError(f"no matrices of bytes: {bytes.dtype} {bytes.shape}, {weight.dtype}")
+        raise ValueError(
+            f"expected a u8 and an i8 matrix: {bytes.dtype} {bytes.shape}, {weight.dtype}"
+        )
     torch._check(bytes.size(1) == weight.size(0))  # pyright: ignore[reportPrivateUsage]
     return bytes.new_empty((bytes.size(0), weight.size(1)), dtype=torch.int32)
 

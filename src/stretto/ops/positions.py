@@ -1,4 +1,4 @@
-"""Which operands of an operator are positions that must lie in range, and in which range."""
+"""Operands that are positions and must be in range, and the range of each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHECK = "stretto.check_positions.default"
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """`length` elements of dim `dim`, of `size`, begin at each of `values`; negative ones count
-    from the end, if it `wraps`. `operator` is what raises where they do not."""
+    """`length` elements of dim `dim`, which has `size`, must begin at each of `values`; negative
+    ones count from the end if `wraps`. `operator` determines the error if they do not."""
 
     values: Value
     size: Dim
@@ -31,11 +31,11 @@ class Positions:
 
     @property
     def key(self) -> tuple[Value, Dim, Dim, bool]:
-        """Equal for positions that are in range together."""
+        """A key that is equal for positions with the same check."""
         return self.values, self.size, self.length, self.wraps
 
     def check(self) -> TensorOp:
-        """The op that only checks them."""
+        """Return the op that only checks the positions."""
         arguments = (self.values, self.size, self.length, self.operator, self.dim, self.wraps)
         return TensorOp(CHECK, arguments)
 
@@ -44,7 +44,7 @@ Named = dict[str, Any]
 
 
 def positions_of(op: TensorOp) -> Iterator[Positions]:
-    """All positions that an op checks."""
+    """Iterate over all positions that an op checks."""
     if op.target == CHECK:
         values, size, length, operator, dim, wraps = op.args
         yield Positions(values, size, length, operator, dim, wraps)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def positions_of(op: TensorOp) -> Iterator[Positions]:
 
 
 Range = tuple[Any, Any, int, int]
-"""Positions, the size of the dim, the length of what begins there, and the dim."""
+"""Positions, the size of the dim, the number of elements at each position, and the dim."""
 
 
 def _ranges(known: PositionArgument, named: Named) -> Iterator[Range]:
@@ -94,7 +94,7 @@ def _tables(tables: tuple[Value | None, ...], shape: tuple[Any, ...]) -> Iterato
     sizes = [shape[dim] for dim, table in enumerate(tables) if table is None]
     sizes += [size for table in tables if table is not None for size in _shape(table)]
     if 0 in (*sizes, *shape[len(tables) :]):
-        return  # of a selection without elements no position is looked at
+        return  # eager checks no position if nothing is selected
     if all(table is None or table.tensor.dtype.is_integer for table in tables):
         for dim, table in enumerate(tables):
             yield table, shape[dim], 1, dim

@@ -1,9 +1,8 @@
-"""What an operator may do: fail, read out of bounds, draw random numbers, share memory, be run
-where the program would not have run it, be batched, and what it costs.
+"""Properties of operators: failures, positions, random numbers, aliasing, speculation, batching,
+cost.
 
-`properties` is the one place that knows. It takes what torch's tags and schemas say, and what
-`table` says where those are silent. The other functions here answer for one op, with the arguments
-that it is given.
+`properties` is the only source. It combines torch's tags and schemas with `table`, which
+describes what those do not. The other functions here answer for one op with its given arguments.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from stretto.ops.table import (
 class Properties:
     """One line of the table of operators.
 
-    elementwise: each element of the result depends on the operands' elements at that place only.
-    rearranges: the result only renames elements of one operand. positions: the argument whose
-    positions are checked, where it is known how. switches: None where it draws no random numbers;
+    elementwise: each element of the result depends only on the operands' elements at that
+    place. rearranges: the result only renames elements of one operand. positions: the argument
+    whose positions are checked; None if unknown. switches: None if it draws no random numbers;
     else the arguments that can switch that off. updates, whole, raises: see `table.Entry`.
     """
 
@@ -62,12 +61,12 @@ class Properties:
 
     @property
     def is_random(self) -> bool:
-        """Whether two runs may differ, for some arguments."""
+        """True if two runs may differ, for some arguments."""
         return self.switches is not None
 
     @property
     def reads_positions(self) -> bool:
-        """Whether it may read or write out of bounds, and checks that it does not."""
+        """True if a position may be out of bounds; the operator checks it."""
         return self.fails is Fails.POSITIONS
 
     @property
@@ -76,13 +75,14 @@ class Properties:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a contraction."""
+        """True if it is a contraction."""
         return self.cost is Cost.PRODUCT
 
 
 @cache
 def properties(target: str) -> Properties:
-    """The properties of `namespace.name.overload`. VerifyError where torch has no such operator."""
+    """Return the properties of `namespace.name.overload`; raise VerifyError if torch has no such
+    operator."""
     known, said = resolve(target), entry(target)
     schema = known._schema
     returns: list[Any] = schema.returns
@@ -110,14 +110,15 @@ def properties(target: str) -> Properties:
 
 
 def describe(target: str, **said: Any) -> None:
-    """Says of an operator what torch's tags and schema do not: fields of `table.Entry`."""
+    """Add to the entry of an operator what torch's tags and schema do not say: fields of
+    `table.Entry`."""
     namespace, _, name = target.partition(".")
     table.describe(name, namespace, **said)
     properties.cache_clear()
 
 
 POSITION_NAMES = frozenset(("index", "indices", "offsets"))
-"""What ATen calls the parameters that hold positions."""
+"""ATen's names of the parameters that hold positions."""
 
 
 def _fails(target: str, is_total: bool) -> Fails:
@@ -131,14 +132,15 @@ def _fails(target: str, is_total: bool) -> Fails:
 
 
 def _switches(target: str) -> tuple[str, ...]:
-    """Arguments of a random operator that draws nothing where one of them is 0 or False."""
+    """Return the arguments of a random operator that switch off its draws if one of them is 0 or
+    False."""
     names = parameters(target)
     modes = tuple(name for name in ("train", "training") if name in names)
     rates = ("dropout_p", "dropout", *(("p",) if modes else ()))
     return (*modes, *(name for name in rates if name in names))
 
 
-# ---- of one op -------------------------------------------------------------------------------
+# ---- properties of one op --------------------------------------------------------------------
 
 
 def is_contraction(op: Op) -> bool:
@@ -151,12 +153,12 @@ def is_view(op: Op) -> bool:
 
 
 def is_random(op: TensorOp) -> bool:
-    """Whether two runs of the op may differ: dropout, unless it is switched off, and the like."""
+    """True if two runs of the op may differ: dropout, unless it is switched off, and the like."""
     return draws(op.target, op.args, op.kwargs)
 
 
 def draws(target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]) -> bool:
-    """Whether an operator draws random numbers for these arguments."""
+    """True if an operator draws random numbers for these arguments."""
     switches = properties(target).switches
     if not switches:
         return switches is not None
@@ -165,7 +167,7 @@ def draws(target: str, args: Sequence[Any], kwargs: Iterable[tuple[str, Any]]) -
 
 
 def stop_reason(op: TensorOp) -> str | None:
-    """Why the op may stop the run although its types are right, or None when it cannot.
+    """Return why the op may stop the run although its types are right, or None if it cannot.
 
     An op that cannot stop may run earlier, or where it did not run before.
     """
@@ -184,20 +186,21 @@ def stop_reason(op: TensorOp) -> str | None:
 
 
 def relations_of_sizes(op: TensorOp) -> tuple[Relation, ...]:
-    """The comparisons of sizes that the operands have to pass, and that only the run can make."""
+    """Return the comparisons of sizes that the operands must pass and that are known only at run
+    time."""
     is_static = all(type.is_static for type in _tensor_types(op))
     return () if is_static else relations(op)
 
 
 def misfit(op: TensorOp, relation: Relation) -> Failure:
-    """The failure of an op whose sizes do not fit together. Python then shows what eager PyTorch
-    does, which broadcasts a size of 1."""
+    """Return the failure of an op whose sizes do not fit together. The call then runs in Python,
+    where eager PyTorch raises, or broadcasts a size of 1."""
     message = f"{op.target} needs sizes with {relation}; found {{}}"
     return Failure(OnlyInPython.__name__, message)
 
 
 def refusal_of_values(op: TensorOp) -> str | None:
-    """Why the op may refuse values of its operands that are no positions, or None."""
+    """Return why the op may refuse values of its operands (positions excluded), or None."""
     known = properties(op.target)
     match known.fails:
         case Fails.DIVISOR if not _divides_by_number(op):
@@ -210,7 +213,7 @@ def refusal_of_values(op: TensorOp) -> str | None:
 
 
 def _divides_by_number(op: TensorOp) -> bool:
-    """True if the divisor is a number other than 0, or the exponent one that is not negative."""
+    """True if the divisor is a nonzero number, or the exponent a nonnegative one."""
     given = {item.name: value for item, value in named_arguments(op.target, op.args, op.kwargs)}
     match given:
         case {"exponent": int() as exponent}:
@@ -222,13 +225,14 @@ def _divides_by_number(op: TensorOp) -> bool:
 
 
 def stay_reason(op: TensorOp) -> str | None:
-    """Why the op may neither run elsewhere nor more or less often, or None."""
+    """Return why the op may neither be moved nor run more or less often, or None."""
     return "it is random" if is_random(op) else stop_reason(op)
 
 
 def eager_errors(op: TensorOp) -> tuple[type[Exception], ...]:
-    """The classes of what the op may raise for the values of its operands, as code that catches
-    them sees it: positions out of range, integers divided by 0, matrices without a solution."""
+    """Return the exception classes that the op may raise for the values of its operands, as code
+    that catches them sees them: positions out of range, integers divided by 0, matrices without
+    a solution."""
     known = properties(op.target)
     reads = known.reads_positions and _has_positions(op)
     if reads or _run_time_number(op) is not None or _known_position(op) is not None:
@@ -248,7 +252,8 @@ def _has_positions(op: TensorOp) -> bool:
 
 
 def _run_time_number(op: TensorOp) -> str | None:
-    """A number that may be a position or a size. A `Scalar` of a schema is neither."""
+    """Return why an argument may be out of range: a run-time number that may be a position or a
+    size (a `Scalar` of a schema is neither). None if there is none."""
     if properties(op.target).elementwise:
         return None
     for item, value in named_arguments(op.target, op.args, op.kwargs):
@@ -258,8 +263,8 @@ def _run_time_number(op: TensorOp) -> str | None:
 
 
 def _known_position(op: TensorOp) -> str | None:
-    """A position that is a number or a size, in a dim that may be too short for it: a branch
-    around the op may have asked for the size."""
+    """Return why a position that is a number or a size may be out of range (a branch around the op
+    may have tested the size), or None."""
     positions = properties(op.target).positions
     if positions is None or positions.reach is not Reach.DIM:
         return None
@@ -282,7 +287,7 @@ def _tensor_types(op: TensorOp) -> list[TensorType]:
 
 
 def is_lossless(source: DType, target: DType) -> bool:
-    """Whether every number of `source` is one of `target`: casting there and back is exact."""
+    """True if every number of `source` exists in `target`: casting there and back is exact."""
     if source is target or source is DType.BOOL:
         return True
     if target is DType.BOOL or (source.is_float and not target.is_float):

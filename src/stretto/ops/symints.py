@@ -1,4 +1,5 @@
-"""Sizes as torch's SymInts, and the sympy expressions inside of these as sizes."""
+"""Conversion of sizes to torch's SymInts and back from sympy expressions; operators on fake
+tensors."""
 
 from __future__ import annotations
 
@@ -32,12 +33,11 @@ from stretto.ir.sizes import Size, Symbol, ceil_div
 from stretto.ir.types import Dim
 from stretto.ops.table import entry
 
-# ---- Operators that have no result without elements, which torch's rules for shapes do not ask
-# for.
+# ---- Operators that need elements, although torch's shape rules do not require them -----------
 #
-# The largest element of nothing is an error in eager PyTorch. For a size that is known at the
-# call only, the rule of the operator's shape is silent; here it becomes a condition of that size:
-# a guard where a function is captured, a relation where the type of an op is inferred.
+# The maximum of an empty tensor is an error in eager PyTorch, but torch's shape rule does not check
+# a size that is known only at the call. Here it becomes a condition on that size: a guard while a
+# function is captured, a relation while the type of an op is inferred.
 
 
 _REDUCTIONS = frozenset(
@@ -60,8 +60,8 @@ _REDUCTIONS = frozenset(
 
 
 def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Puts conditions on the sizes that the operator reduces. Raises RuntimeError for one that is
-    0."""
+    """Require that the sizes that the operator reduces are at least 1; raise RuntimeError for a
+    size of 0."""
     if str(overload) not in _REDUCTIONS:
         return
     known = [argument.name for argument in overload._schema.arguments]
@@ -75,9 +75,9 @@ def require_elements(overload: Any, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Puts conditions on the sizes of what the operator reads or writes at positions: that there is
-    something. Eager PyTorch checks the positions of a tensor without elements, too, where kernels
-    have nothing to do; sizes of 0 are programs of their own, which check."""
+    """Require that the tensor accessed at positions has elements. Eager PyTorch checks positions
+    even in a tensor without elements, where kernels have nothing to do; sizes of 0 get a
+    separate program, which checks."""
     argument = entry(str(overload)).positions
     if argument is None:
         return
@@ -86,11 +86,11 @@ def require_positions(overload: Any, args: Sequence[Any], kwargs: Mapping[str, A
     positions = given.get(argument.name)
     tables = positions if isinstance(positions, list | tuple) else [positions]
     if not any(isinstance(table, torch.Tensor) and table.dim() for table in tables):
-        return  # one position, as of a loop over the rows
+        return  # a single position, for example in a loop over rows, is always checked
     tensor = given["weight"] if "weight" in given else given["self"]
     for size in tensor.shape:
         torch._check(size >= 1)  # pyright: ignore[reportPrivateUsage]
-    if not tensor.dim():  # any number of positions, of which nothing is computed
+    if not tensor.dim():  # the number of positions must be static: nothing depends on it
         for item in filter(torch.is_tensor, given.values()):
             for size in item.shape:
                 int(size)
@@ -101,8 +101,8 @@ _CHECK: Any = torch._check  # pyright: ignore
 
 
 class SizeEnv(ShapeEnv):
-    """What torch knows of sizes, without the places in Python that made it ask. To find one, it
-    walks the frames for each fact, and imports its own compiler and exporter to skip theirs."""
+    """torch's shape environment, without recording the Python location of each fact. To find one,
+    torch walks the frames, and imports its own compiler and exporter to skip their frames."""
 
     def _get_stack_summary(
         self, is_debug: bool = False, framework_loc: str | None = None
@@ -110,10 +110,10 @@ class SizeEnv(ShapeEnv):
         return SLoc(framework_loc or "", None), ""
 
     def forget_equal(self, symbols: Mapping[Any, Symbol]) -> list[tuple[Symbol, Any]]:
-        """Forgets to what else sizes are equal that data decide: an operator that needs it has it
-        compared in the run. Torch would from now on write the other for the size, in arms of
-        branches too that do not come to the operator. Returns the sizes and what they are equal
-        to."""
+        """Forget what data-dependent sizes are equal to; an operator that needs an equality has it
+        compared at run time. Otherwise torch would use the other expression for the size from
+        now on, also in arms of branches that do not reach the operator. Return the sizes and
+        what they are equal to."""
         known = [name for name in self.replacements if name in symbols]
         found = [(symbols[name], self.replacements[name]) for name in known]
         for name in known:
@@ -129,37 +129,38 @@ class SizeEnv(ShapeEnv):
                 for one in asserted
                 if not isinstance(one.expr, sympy.Eq) or one.expr.free_symbols.isdisjoint(symbols)
             ]
-        # From torch 2.13 on, sizes keep what they were written as until this number changes.
+        # From torch 2.13 on, replaced expressions are cached until this number changes.
         self._replacements_version_counter = getattr(self, "_replacements_version_counter", 0) + 1
         self._update_version_counter()
         return found
 
     def _log_create_unbacked_symbol(self, *_: Any, **__: Any) -> None:
-        """Nobody reads of symbols that stand for ours."""
+        """Skip torch's logging of new symbols, which takes time."""
 
 
 def without_cache(mode: FakeTensorMode) -> FakeTensorMode:
-    """The mode, which does not remember what operators gave. Of symbolic sizes, torch makes each
-    result once more to see whether it may, and to make one from memory takes it half as long."""
+    """Disable the mode's cache of results. For symbolic sizes, torch computes each result again to
+    decide whether to cache it, and even a cache hit takes half as long as computing it."""
     mode.cache_enabled = False
     return mode
 
 
 def to_symint(dim: Dim, values: Mapping[Symbol, torch.SymInt]) -> int | torch.SymInt:
-    """The size, where each symbol has the given value."""
+    """Return the size with each symbol replaced by its value."""
     return dim if isinstance(dim, int) else dim.evaluate(values.__getitem__, torch.sym_max)
 
 
 def from_sympy(expression: Any, symbols: Mapping[Any, Symbol]) -> Dim:
-    """The size that a sympy expression over known symbols says.
+    """Return the size for a sympy expression over known symbols.
 
-    VerifyError for what the algebra of sizes has no form for.
+    Raise VerifyError if the algebra of sizes cannot express it.
     """
     return with_maximum_outside(_size(expression, symbols)).dim
 
 
 def backed_symint(env: ShapeEnv, name: str, value: int, low: int, high: int | None) -> torch.SymInt:
-    """A new symbol of torch's with this range, which has the value where torch decides by it."""
+    """Return a new torch symbol of this range, with `value` as the hint that torch uses for
+    decisions."""
     origin = ConstantSource(name)
     expression = env.create_symbol(
         value,
@@ -176,15 +177,15 @@ def backed_symint(env: ShapeEnv, name: str, value: int, low: int, high: int | No
 
 
 def plainly(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The results of an operator on fake tensors whose sizes are numbers."""
+    """Return the results of an operator on fake tensors of static sizes."""
     return _MISTAKEN.get(overload, overload)(*args, **kwargs)
 
 
 def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The results of an operator on fake tensors with symbolic sizes.
+    """Return the results of an operator on fake tensors with symbolic sizes.
 
-    Where its kernel is made of others, in C++, it would ask for the sizes as numbers; what torch
-    has in Python for it does not.
+    A kernel composed of others in C++ would ask for the sizes as numbers; torch's Python
+    version of it does not, so that is used instead.
     """
     require_elements(overload, args, kwargs)
     formula = _MISTAKEN.get(overload) or _formula(overload, args)
@@ -193,7 +194,7 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     is_made_of_others = overload.has_kernel_for_dispatch_key(_KEYS.CompositeExplicitAutograd)
     if is_made_of_others and not overload.is_view:
         of_torch = decomposition_table.get(overload, overload)
-        # A rule for the meta device gives what has no operands to that device.
+        # Without operands, a rule for the meta device would create its result on that device.
         has_operands = any(isinstance(arg, torch.Tensor) for arg in tree_leaves((args, kwargs)))
         overload = overload.py_kernels.get(_KEYS.Meta, of_torch) if has_operands else of_torch
     return overload(*args, **kwargs)
@@ -202,8 +203,8 @@ def on_fakes(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 def sliced(
     x: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> torch.Tensor:
-    """The view `x[start:end:step]` in a dim, whose size is a formula of the bounds, as torch has it
-    from 2.12 on."""
+    """Return the view `x[start:end:step]` in a dim, with its size as a formula of the bounds, as
+    torch does from 2.12 on."""
     if not x.dim() or step <= 0:
         return torch.ops.aten.slice.Tensor(x, dim, start, end, step)  # raises
     size: Any = x.shape[dim]
@@ -226,7 +227,7 @@ def sliced(
 
 
 def _formula(overload: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] | None:
-    """What says the result of an operator in place of torch."""
+    """Return the function that computes the result of an operator in place of torch, or None."""
     sizes = [
         size
         for item in args
@@ -240,8 +241,8 @@ def _formula(overload: Any, args: Sequence[Any]) -> Callable[..., torch.Tensor] 
 
 
 def _inside(place: Any, size: Any) -> Any:
-    """A place in a dim, from the end if it is a negative number, no further than the dim goes. None
-    where its sign is unknown."""
+    """Return a position clamped to the dim, counted from the end if negative; None if its sign is
+    unknown."""
     if guard_or_false(sym_and(place >= 0, place <= size)):
         return place
     if guard_or_false(sym_and(place < 0, place >= -size)):
@@ -326,18 +327,18 @@ def _convolved(
 
 
 def _each(items: Any, count: int) -> list[Any]:
-    """One for each dim, where there may be one for all."""
+    """Return one item per dim; a single item is repeated."""
     return list(items) * count if len(items) == 1 else list(items)
 
 
 ASKS_MORE = TorchVersion(torch.__version__) < "2.13"
-"""Whether torch asks for sizes of which nothing is known where its later versions do not."""
+"""True if this torch asks for unknown sizes where its later versions do not."""
 _OF_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.slice.Tensor: sliced,
     torch.ops.aten.linalg_solve_triangular.default: _solved,
 }
-"""Operators with symbolic sizes whose result we say ourselves: torch 2.11 gives a slice a size of
-its own, where it may not ask whether a size is 0 or 1, and solve_triangular wants numbers."""
+"""Operators on symbolic sizes whose result is defined here: torch 2.11 gives a slice a new,
+unrelated size if it cannot decide whether a size is 0 or 1, and solve_triangular needs numbers."""
 _OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.scaled_dot_product_attention.default: _attended,
     **(
@@ -350,7 +351,7 @@ _OF_UNKNOWN_SIZES: Mapping[Any, Callable[..., torch.Tensor]] = {
         else {}
     ),
 }
-"""Operators that ask what nobody knows yet."""
+"""Operators that would ask torch for the values of unbacked sizes."""
 _MISTAKEN: Mapping[Any, Callable[..., torch.Tensor]] = (
     {torch.ops.aten.linalg_vector_norm.default: _norm}
     if TorchVersion(torch.__version__) < "2.12"
@@ -360,7 +361,8 @@ _MISTAKEN: Mapping[Any, Callable[..., torch.Tensor]] = (
 
 
 def comparisons(condition: Any) -> Iterator[Any]:
-    """The comparisons that together are a condition of sympy's. VerifyError for any other."""
+    """Iterate over the comparisons whose conjunction is a sympy condition; raise VerifyError for
+    any other condition."""
     if condition.is_Relational:
         yield condition
     elif type(condition).__name__ == "And":
@@ -419,7 +421,7 @@ _ROUNDED: dict[str, Callable[[Size, Size], Size]] = {
     "CeilToInt": _divided_up,
     "TruncToInt": _truncated,
 }
-"""What becomes of a quotient of two sizes, as `math.ceil(n / 2)` rounds it."""
+"""The integer division for each rounding of a quotient of two sizes, such as `math.ceil(n / 2)`."""
 
 _MEANINGS: dict[str, Callable[[Size, Size], Size]] = {
     "Add": Size.__add__,

@@ -1,8 +1,9 @@
-"""What torch's tags and schemas do not say of an operator: one entry per operator, and data only.
+"""Facts about operators that torch's tags and schemas do not give: one entry each, and only
+data.
 
-`properties` joins these entries with what torch says itself, and is what other folders ask. An
-entry is under the name of all overloads of an operator (`aten.gather`), or under that of one
-(`aten.sort.stable`); what is said of one overload comes before what is said of all.
+`properties` joins these entries with what torch says; other folders use that. An entry is under
+the name of all overloads of an operator (`aten.gather`), or of one (`aten.sort.stable`); the
+entry of an overload has precedence.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 
 
 class Fails(Enum):
-    """Why an operator may stop the run for some values of its operands, in words for `explain`."""
+    """Why an operator may stop the run for some values of its operands; the value is text for
+    `explain`."""
 
     NEVER = "it takes all values"
     DIVISOR = "it refuses some integers, as a divisor of 0"
@@ -25,7 +27,7 @@ class Fails(Enum):
 
 
 class Cost(Enum):
-    """What an operator costs, as far as passes and the frontend need to know."""
+    """Cost class of an operator, as fine as passes and the frontend need."""
 
     FREE = "it only renames elements"
     ELEMENT = "each element of its operands is read at most once"
@@ -34,7 +36,7 @@ class Cost(Enum):
 
 
 class Aliases(Enum):
-    """Whether the result shares memory with an operand in torch. A Program is by value."""
+    """Aliasing of the result with an operand in torch. In a Program, results never alias."""
 
     NEVER = "the result has memory of its own"
     ALWAYS = "the result is a view"
@@ -42,7 +44,7 @@ class Aliases(Enum):
 
 
 class Reach(Enum):
-    """Where the positions that an operator reads must lie."""
+    """The range that the positions read by an operator must be in."""
 
     DIM = "in the dim `dim` of `self`"
     WRITTEN = "in the dim `dim` of `self`, unless that has no elements"
@@ -54,11 +56,11 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PositionArgument:
-    """The argument that holds positions, and what eager raises where one is out of range.
+    """The argument that holds positions, and the error in eager if one is out of range.
 
-    wraps: whether negative positions count from the end. In `message`, `{}` stands for the
-    position, `{dim}` for the dim and `{size}` for its size; what follows `|` is left out where the
-    size is not known. inner: the error and the message for any dim but the first, if they differ.
+    wraps: True if negative positions count from the end. In `message`, `{}` is replaced by the
+    position, `{dim}` by the dim and `{size}` by its size; the text after `|` is omitted if the
+    size is unknown. inner: error and message for any dim but the first, if they differ.
     """
 
     reach: Reach
@@ -71,12 +73,12 @@ class PositionArgument:
 
 @dataclass(frozen=True, slots=True)
 class ElementByElement:
-    """Batched as it is: operands with the iterations in front broadcast."""
+    """Batched by the same operator: operands with leading batch dims broadcast."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftDims:
-    """Batched with each dim in the arguments `names` moved one up.
+    """Batched with each dim in the arguments `names` moved up by one.
 
     none_is_all: no dims mean all dims. grows: the operand may have no dims.
     """
@@ -88,7 +90,7 @@ class ShiftDims:
 
 @dataclass(frozen=True, slots=True)
 class KeepDims:
-    """Batched as it is: it leaves all dims but the last `rank` alone."""
+    """Batched by the same operator, which does not affect dims before the last `rank`."""
 
     rank: int
 
@@ -102,7 +104,7 @@ class MergeRows:
 
 @dataclass(frozen=True, slots=True)
 class AllDims:
-    """Batched by `target`, which takes the dims over which this operator runs."""
+    """Batched by `target`, which takes the dims that this operator reduces."""
 
     target: str
 
@@ -118,11 +120,11 @@ Batching = ElementByElement | ShiftDims | KeepDims | MergeRows | AllDims | OwnRu
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is said of an operator. A field that is None is left to torch.
+    """Facts about an operator. For a field that is None, torch decides.
 
-    updates: the first operand, when nobody needs it any more, may be changed into the result.
+    updates: the first operand may be changed into the result if nothing reads it later.
     whole: the frontend records the operator as it is, although torch can decompose it.
-    raises: names of the exceptions that eager raises for values which `fails` does not speak of.
+    raises: names of the exceptions that eager raises for values which `fails` does not cover.
     """
 
     elementwise: bool | None = None
@@ -141,7 +143,7 @@ TABLE: dict[str, Entry] = {}
 
 
 def describe(names: str, namespace: str = "aten", **said: Any) -> None:
-    """Adds to the entry of each operator in `names`, which are separated by spaces."""
+    """Add to the entry of each operator in `names`, which are separated by spaces."""
     for key in (f"{namespace}.{name}" for name in names.split()):
         TABLE[key] = replace(TABLE.get(key, Entry()), **said)
     entry.cache_clear()
@@ -149,7 +151,7 @@ def describe(names: str, namespace: str = "aten", **said: Any) -> None:
 
 @cache
 def entry(target: str) -> Entry:
-    """What is said of an overload, and where nothing is, of all overloads of its operator."""
+    """Return the entry of an overload, completed by that of all overloads of its operator."""
     own = TABLE.get(target, Entry())
     shared = TABLE.get(".".join(target.split(".")[:2]), Entry())
     given = {name: said for name in Entry.__slots__ if (said := getattr(own, name)) is not None}
@@ -167,7 +169,7 @@ describe("floor_divide remainder fmod pow.Tensor_Scalar", fails=Fails.DIVISOR)
 describe(
     "div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode", fails=Fails.DIVISOR
 )
-# Without torch's `core` tag, though they take every value of the right shape and dtype.
+# They take every value of the right shape and dtype, although they lack torch's `core` tag.
 describe(
     "linear matmul baddbmm mv addmv dot vdot inner outer ger conv1d conv2d conv3d "
     "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
@@ -191,7 +193,8 @@ describe(
 describe("topk", "stretto", fails=Fails.NEVER)
 describe("byte_mm", "stretto", fails=Fails.NEVER, cost=Cost.PRODUCT)
 describe("rows_before rows_of call_table number_row", "stretto", fails=Fails.NEVER)
-describe("masked_scatter one_hot", fails=Fails.VALUES)  # too few elements; a class out of range
+# masked_scatter refuses too few elements, one_hot a class out of range.
+describe("masked_scatter one_hot", fails=Fails.VALUES)
 describe(
     "_linalg_check_errors cholesky cholesky_inverse cholesky_solve inverse pinverse svd "
     "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals "

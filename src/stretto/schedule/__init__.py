@@ -1,7 +1,7 @@
-"""From kernels to a DeviceProgram: which unit runs which task when, and where memory lies.
+"""From kernels to a DeviceProgram: assign tasks to units, place buffers in memory, insert waits.
 
-`scheduler.schedule` is the entry. It takes the plan of one of the policies (`policy`, `policies/`):
+`scheduler.schedule` is the entry point. It takes the plan of a policy (`policy`, `policies/`):
 which unit runs which tasks, in waves. `memory` places buffers by their live ranges (`liveness`),
-and `synchronize` inserts the waits, leaf by leaf (`leaf_waits`), from what the units touch
-(`footprint`). `plan` cuts a finished program into launches where a GPU's library calls are.
+and `synchronize` inserts the waits, leaf by leaf (`leaf_waits`), from the memory that the units
+touch (`footprint`). `plan` cuts a finished program into launches around the library calls of a GPU.
 """

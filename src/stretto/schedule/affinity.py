@@ -1,4 +1,4 @@
-"""Which unit produced what, so that consumers can stay where their inputs are."""
+"""Record of which unit produced what, so that consumers can run where their inputs are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from stretto.device.operator import Kernel, Piece, TileDim
 from stretto.device.regions import Interval, Part, Region, covers, overlap, task_regions
 
 MOST_TASKS = 256
-"""Kernels with more tasks are not looked at task by task."""
+"""Kernels with more tasks are not examined task by task."""
 
 
 class Producers:
-    """The latest writers of each buffer, in the order of the program text."""
+    """The latest writers of each buffer, in program order."""
 
     def __init__(self) -> None:
         self._written: dict[str, list[tuple[int, Region]]] = {}
 
     def add(self, unit: int, regions: Iterable[Region]) -> None:
+        """Record the writes of a unit; an earlier write that is covered is dropped."""
         for region in regions:
             if region.write:
                 written = self._written.setdefault(region.buffer.name, [])
@@ -26,7 +27,7 @@ class Producers:
                 written.append((unit, region))
 
     def rotate(self, pairs: Iterable[tuple[Buffer, Buffer]]) -> None:
-        """The buffers of each pair trade places."""
+        """Exchange the records of the two buffers of each pair."""
         for current, following in pairs:
             names = current.name, following.name
             ahead, behind = (self._written.pop(name, []) for name in names)
@@ -34,7 +35,7 @@ class Producers:
             self._written[names[0]] = [(unit, _renamed(r, current)) for unit, r in behind]
 
     def shares(self, regions: Iterable[Region], units: int) -> list[int]:
-        """How many elements of what is read each unit has produced."""
+        """Return for each unit the number of elements read that it has produced."""
         shares = [0] * units
         for region in regions:
             if not region.write:
@@ -44,7 +45,7 @@ class Producers:
         return shares
 
     def others(self, unit: int, regions: Iterable[Region]) -> bool:
-        """Does `unit` read something that another unit has produced?"""
+        """True if `unit` reads something that another unit produced."""
         return any(
             writer != unit and overlap(region, produced)
             for region in regions
@@ -54,9 +55,10 @@ class Producers:
 
 
 def favourites(kernel: Kernel, producers: Producers, units: int) -> list[int | None]:
-    """For each task the unit that produced most of what only some tasks read; None: no preference.
+    """Return for each task the unit that produced most of what only some tasks read; None for no
+    preference.
 
-    What all tasks read (the vector of a matrix-vector product) prefers no unit.
+    Data that all tasks read (the vector of a matrix-vector product) gives no preference.
     """
     if kernel.tasks > MOST_TASKS:
         return [None] * kernel.tasks
@@ -75,7 +77,7 @@ def _renamed(region: Region, buffer: Buffer) -> Region:
 
 
 def _common(a: Region, b: Region) -> int:
-    """About how many elements two overlapping regions have in common."""
+    """Estimate the number of elements that two overlapping regions have in common."""
     if a.shape != b.shape:
         first, second = a.span, b.span
         if first is None or second is None:
@@ -90,7 +92,7 @@ def _common(a: Region, b: Region) -> int:
 
 
 def _tiles(*parts: Part) -> int:
-    """The tiles that a dim is cut into."""
+    """Return the number of tiles that a dim is cut into."""
     dims = (part.dim for part in parts if isinstance(part, Piece))
     return max((dim.tiles for dim in dims if isinstance(dim, TileDim)), default=1)
 

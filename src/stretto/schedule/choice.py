@@ -1,11 +1,11 @@
-"""Which variant each kernel gets, decided for whole leaves.
+"""Choice of one variant per kernel, made for whole leaves.
 
-A kernel that is cut finely is done soon where units would idle, but spends more of them in all:
-starts of tasks, data that is read twice. So the fastest variants are right for a wave that leaves
-units idle, and the most efficient ones for a wave that fills them (Rammer, section 3.3). `holistic`
-begins with the fastest variants of all kernels, goes through the waves, those that take longest
-first, and takes what makes the simulated leaf faster: the most efficient variants of a whole wave,
-then other variants of one kernel after the other.
+A kernel cut into many small tasks finishes early on units that would otherwise be idle, but costs
+more unit time in total: task starts, and data that is read twice. So the fastest variants suit a
+wave that leaves units idle, and the most efficient ones a wave that fills them (Rammer, section
+3.3). `holistic` starts with the fastest variant of every kernel, goes through the waves from the
+longest to the shortest, and keeps each change that makes the simulated leaf faster: first the most
+efficient variants of a whole wave, then other variants of one kernel at a time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from stretto.simulator.devices import Device, device_for
 from stretto.simulator.simulate import Simulator
 from stretto.simulator.work import Works
 
-# ---- How long a planned leaf takes, by simulation: what choices between plans of it are decided
-# by.
+# ---- Simulated time of a planned leaf, by which the plans are compared.
 
 
 @dataclass(slots=True)
 class RegionTime:
-    """Simulates leaves on `units` units, as programs of their own: all buffers have memory of their
-    own, and each leaf begins with every unit at once. Kernels of equal names must be equal.
+    """Simulator of single leaves on `units` units.
 
-    device: the one that the costs are those of.
+    Each leaf is a program by itself: all buffers have separate memory, and every unit begins at
+    once. Kernels with equal names must be equal. `device` is the device that `costs` describes.
     """
 
     units: int
@@ -55,7 +54,7 @@ class RegionTime:
         self._works = Works((), self.device, self.costs)
 
     def of(self, plan: LeafPlan, policy: Policy) -> float:
-        """Seconds from the first task of a plan to its last."""
+        """Return the seconds from the first task of a plan to the end of its last."""
         ranges = self.costs.uniform or policy.ranges
         setting = SyncSetting(self.units, self.footprints, MemoryMap(), ranges)
         body = Synchronizer(True, setting, lambda buffer: True).function(Leaf(plan))
@@ -72,27 +71,28 @@ class RegionTime:
         return result.seconds - self.device.launch_seconds - self.device.wake_seconds
 
     def planned(self, body: Body, policy: Policy) -> float:
-        """The same of a leaf as a policy plans it, knowing of no other leaf."""
+        """Return the seconds of a leaf as `policy` plans it without knowledge of other leaves."""
         plan = policy.planner(self.units, self.costs, self.footprints).plan(body)
         return self.of(plan, policy)
 
 
 MOST_TRIALS = 64
-"""Simulations of one leaf."""
+"""Limit on the simulations of one leaf."""
 MOST_TASKS = 40_000
-"""Tasks that are simulated for one leaf, in all its trials."""
+"""Limit on the simulated tasks of one leaf, over all its trials."""
 MOST_VARIANTS = 4
-"""Variants of a kernel that are tried alone."""
+"""Number of variants of a kernel that are tried one at a time."""
 GAIN = 1.005
-"""A change must make the leaf faster by this factor."""
+"""Factor by which a change must make the leaf faster to be accepted."""
 
 
 _Choose = Callable[[Iterable[Variant], CostModel], Variant]
 
 
 def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
-    """What `Debug.kernels` names: "fastest", "efficient" or "holistic". policy: plans the leaves
-    that are simulated; None is the one that plans fastest for the machine."""
+    """Return the chooser that `Debug.kernels` names: "fastest", "efficient" or "holistic".
+    `policy` plans the simulated leaves; None takes the policy for this machine whose planning
+    is fastest."""
     match kernels:
         case "efficient":
             return efficient
@@ -103,22 +103,22 @@ def chooser(kernels: str, units: int, policy: Policy | None = None) -> Chooser:
 
 
 def efficient(tree: Tree[OpenBody], costs: CostModel) -> Tree[Body]:
-    """Every kernel in the variant whose tasks take least time one after the other."""
+    """Choose for every kernel the variant with the least total task time."""
     return map_tree(tree, lambda items: _closed(items, efficient_of, costs))
 
 
 def efficient_of(variants: Iterable[Variant], costs: CostModel) -> Variant:
-    """The first of those that take least time of all units together."""
+    """Return the variant with the least total task time; the first one of equals."""
     return min(variants, key=lambda variant: round(total_seconds(variant, costs), 12))
 
 
 def total_seconds(variant: Variant, costs: CostModel) -> float:
-    """All tasks of a variant, one after the other."""
+    """Return the seconds of all tasks of a variant, one after the other."""
     return task_count(variant, costs) * variant.task_seconds
 
 
 def task_count(variant: Variant, costs: CostModel) -> int:
-    """The tasks of a variant, as many as there usually are."""
+    """Return the number of tasks of a variant, at the usual sizes."""
     counts = (dim.parts or -(-costs.size(dim.extent) // dim.tile) for dim in variant.grid)
     return prod(counts, start=1)
 
@@ -126,18 +126,19 @@ def task_count(variant: Variant, costs: CostModel) -> int:
 def holistic(
     tree: Tree[OpenBody], costs: CostModel, units: int, policy: Policy | None = None
 ) -> Tree[Body]:
-    """Every leaf with the variants that make it fastest as a whole, in simulation."""
+    """Choose for every leaf the variants that make the whole leaf fastest in simulation."""
     policy = policy or planning_policy(units, costs)
     return map_tree(tree, lambda items: _LeafChoice(items, costs, units, policy).chosen())
 
 
 def planning_policy(units: int, costs: CostModel) -> Policy:
-    """The policy that plans fastest, of those that suit the machine."""
+    """Return the policy whose planning is fastest, among those that suit the machine."""
     found = (policy for policy in POLICIES.values() if policy.fits(units, costs))
     return min(found, key=lambda policy: policy.planning_work(units))
 
 
 def _closed(items: OpenBody, choose: _Choose, costs: CostModel) -> Body:
+    """Return the items with one variant of each kernel, chosen by `choose`."""
     return tuple(
         item.closed(choose(item.variants, costs)) if isinstance(item, OpenKernel) else item
         for item in items
@@ -146,13 +147,13 @@ def _closed(items: OpenBody, choose: _Choose, costs: CostModel) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Other variants for some kernels, by their places in the leaf."""
+    """Other variants for some kernels, keyed by the kernel's index in the leaf."""
 
     variants: tuple[tuple[int, Variant], ...]
 
 
 class _LeafChoice:
-    """The variants of one leaf. Places are indices of its items."""
+    """Search for the variants of one leaf. Places are indices of its items."""
 
     def __init__(self, items: OpenBody, costs: CostModel, units: int, policy: Policy) -> None:
         self._items = items
@@ -165,6 +166,7 @@ class _LeafChoice:
         self._trials: dict[tuple[int, Variant], Kernel] = {}
 
     def chosen(self) -> Body:
+        """Return the leaf with the chosen variants."""
         if any(len(item.variants) > 1 for item in self._open.values()):
             self._improve()
         return tuple(
@@ -173,6 +175,7 @@ class _LeafChoice:
         )
 
     def _improve(self) -> None:
+        """Try the changes until the limit on trials, and keep each that makes the leaf faster."""
         tasks = sum(task_count(variant, self._costs) for variant in self._now.values())
         trials = min(MOST_TRIALS, MOST_TASKS // max(tasks, 1))
         if trials < 2:
@@ -190,8 +193,8 @@ class _LeafChoice:
                 best, self._now = seconds, tried
 
     def _changes(self) -> Iterator[_Change]:
-        """For each wave its most efficient variants, then others of each of its kernels, those of
-        the most work first."""
+        """Yield for each wave its most efficient variants, then other variants of each kernel, the
+        kernels with the most work first."""
         for wave in self._waves():
             yield _Change(tuple((n, self._efficient(n)) for n in wave))
         for n in sorted(self._open, key=self._work, reverse=True):
@@ -201,7 +204,8 @@ class _LeafChoice:
                 yield _Change(((n, variant),))
 
     def _waves(self) -> Sequence[Sequence[int]]:
-        """The places of kernels that could run side by side, the longest waves first."""
+        """Return the places of kernels with a choice, grouped by dependence level (kernels of a
+        level could run side by side), the groups with the most work first."""
         found: dict[int, list[int]] = defaultdict(list)
         for node in leaf_nodes(self._body(self._now)):
             if node.index in self._open and len(self._open[node.index].variants) > 1:
@@ -215,6 +219,7 @@ class _LeafChoice:
         return total_seconds(self._now[place], self._costs)
 
     def _seconds(self, variants: dict[int, Variant]) -> float:
+        """Return the simulated seconds of the leaf with these variants."""
         return self._time.planned(self._body(variants), self._policy)
 
     def _body(self, variants: dict[int, Variant]) -> Body:
@@ -224,7 +229,8 @@ class _LeafChoice:
         )
 
     def _trial(self, place: int, variant: Variant) -> Kernel:
-        """A kernel in a variant, of a name of its own: what is known of kernels goes by names."""
+        """Return a kernel in a variant, under a unique name, because footprints and simulated work
+        are cached by kernel name."""
         key = place, variant
         if key not in self._trials:
             kernel = self._open[place].closed(variant)

@@ -1,4 +1,4 @@
-"""What the units touch of a buffer when an item is shared out among them, as arrays."""
+"""Footprints: the regions of buffers that each unit touches when an item is divided, as arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stretto.schedule.memory_map import MemoryMap
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tasks of one kernel that one unit runs, as in `Run`."""
+    """Tasks of one kernel that one unit runs, as in `Run`."""
 
     unit: int
     first: int
@@ -39,6 +39,7 @@ class Part:
     stride: int = 1
 
     def run(self, kernel: Kernel) -> Run:
+        """Return the part as an item of a schedule."""
         return Run(kernel.name, self.first, self.count, self.stride)
 
 
@@ -49,9 +50,9 @@ Owners = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Footprint:
-    """Accesses of one kind to one buffer. pieces: regions, each with the number of its unit.
+    """Accesses of one kind to one buffer. `pieces`: regions, each with the number of its unit.
 
-    present[u]: does unit u touch anything?
+    present[u]: True if unit u touches anything.
     """
 
     buffer: Buffer
@@ -60,32 +61,33 @@ class Footprint:
     present: Mask
 
     def under(self, buffer: Buffer) -> Footprint:
-        """The same places of another buffer."""
+        """Return the footprint on the same places of another buffer."""
         pieces = tuple((boxes.under(buffer), owners) for boxes, owners in self.pieces)
         return replace(self, buffer=buffer, pieces=pieces)
 
     @property
     def is_lasting(self) -> bool:
-        """Whether it says the same when registers have changed."""
+        """True if the footprint still holds after registers have changed."""
         return all(boxes.lasting() is boxes for boxes, _ in self.pieces)
 
 
 Groups = list[tuple[Boxes, Owners]]
-"""Regions of one kind, and who has each: a unit, or a task."""
+"""Regions of one kind, and the owner of each: a unit, or a task."""
 
 
 def _has_known_tasks(kernel: Kernel) -> bool:
-    """Whether the regions of each task are looked at."""
+    """True if the regions of each task are examined separately."""
     return kernel.call is None and kernel.is_static and kernel.tasks <= MOST_TASKS
 
 
 def may_meet(a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> bool:
-    """Do they write, and touch the same buffer, or memory that is shared?"""
+    """True if one of the footprints writes, and both touch the same buffer or (if `memory` is
+    given) memory that may be shared."""
     return (a.write or b.write) and (memory is not None or a.buffer.name == b.buffer.name)
 
 
 class Footprints:
-    """Makes footprints, and compares them; remembers both."""
+    """Factory of footprints that also compares them; results of both are cached."""
 
     def __init__(self, units: int) -> None:
         self._units = units
@@ -93,13 +95,14 @@ class Footprints:
         self._cut: dict[tuple[str, tuple[tuple[int, int | None, int], ...]], Groups] = {}
         self._parts: dict[tuple[str, int, int], tuple[Region, ...]] = {}
         self._made: dict[tuple[str, Parts], tuple[Footprint, ...]] = {}
-        # The footprints are kept with the answer, for their `id` to stay theirs.
+        # Keeps the footprints alive, so that no other object can get their `id`.
         self._met: dict[tuple[int, int], tuple[Footprint, Footprint, Mask]] = {}
         self._bytes: dict[int, tuple[Footprint, Limits, Owners]] = {}
         self._lasting: dict[int, tuple[Footprint, Footprint]] = {}
 
     def of(self, item: Statement, parts: Parts) -> tuple[Footprint, ...]:
-        """One per buffer and kind of access. A register statement is executed by every unit."""
+        """Return one footprint per buffer and kind of access. Every unit executes a register
+        statement."""
         if not isinstance(item, Kernel):
             regions = statement_regions(item)
             pairs = ((u, region) for region in regions for u in range(self._units))
@@ -112,16 +115,16 @@ class Footprints:
         return self._made[key]
 
     def cut(self, kernel: Kernel, parts: Parts) -> Groups:
-        """What the parts touch; rows have the numbers of the parts. It is remembered, for it is the
-        same whichever units have the parts."""
+        """Return the regions that the parts touch; owners are indices of parts. The result is
+        cached, because it does not depend on the units of the parts."""
         key = kernel.name, tuple([(part.first, part.count, part.stride) for part in parts])
         if key not in self._cut:
             self._cut[key] = grouped(self._kernel(kernel, parts))
         return self._cut[key]
 
     def lasting(self, footprint: Footprint) -> Footprint:
-        """What a footprint says behind its leaf, where registers may have changed; the same object
-        each time."""
+        """Return the footprint as it holds after its leaf, where registers may have changed;
+        always the same object for one footprint."""
         if id(footprint) not in self._lasting:
             made = footprint
             if not footprint.is_lasting:
@@ -131,9 +134,10 @@ class Footprints:
         return self._lasting[id(footprint)][1]
 
     def meeting(self, a: Footprint, b: Footprint, memory: MemoryMap | None = None) -> Mask:
-        """[u, v]: does the order of unit u's part of `a` and unit v's part of `b` matter?
+        """Return the mask [u, v]: True if the order of unit u's part of `a` and unit v's part of
+        `b` matters.
 
-        Two buffers meet where the frame gives them bytes in common.
+        Two different buffers overlap where the frame gives them bytes in common.
         """
         if not may_meet(a, b, memory):
             return np.zeros((self._units, self._units), np.bool_)
@@ -143,6 +147,7 @@ class Footprints:
         return self._met[key][2]
 
     def _compared(self, a: Footprint, b: Footprint, memory: MemoryMap | None) -> Mask:
+        """Compute the mask of `meeting`: by bytes for different buffers, by regions otherwise."""
         met = np.zeros((self._units, self._units), np.bool_)
         names = a.buffer.name, b.buffer.name
         if names[0] != names[1] and (memory is None or names not in memory.alike):
@@ -158,7 +163,7 @@ class Footprints:
         return met
 
     def _bytes_of(self, footprint: Footprint, memory: MemoryMap) -> tuple[Limits, Owners]:
-        """The bytes of the frame that the pieces may touch."""
+        """Return the bytes of the frame that the pieces may touch."""
         if id(footprint) not in self._bytes:
             limits = np.concatenate([memory.bytes_of(boxes) for boxes, _ in footprint.pieces])
             owners = np.concatenate([owners for _, owners in footprint.pieces])
@@ -166,7 +171,7 @@ class Footprints:
         return self._bytes[id(footprint)][1:]
 
     def regions(self, kernel: Kernel, part: Part) -> tuple[Region, ...]:
-        """What the part touches."""
+        """Return the regions that the part touches."""
         if part.count is None or (part.stride != 1 and part.count != 1):
             return kernel_regions(kernel)
         key = kernel.name, part.first, part.count
@@ -175,11 +180,12 @@ class Footprints:
         return self._parts[key]
 
     def _owned(self, kernel: Kernel, parts: Parts) -> Groups:
+        """Return the regions of the parts, with their units."""
         units = np.array([part.unit for part in parts], np.int64)
         return [(boxes, units[numbers]) for boxes, numbers in self.cut(kernel, parts)]
 
     def _kernel(self, kernel: Kernel, parts: Parts) -> Iterator[tuple[int, Region]]:
-        """The regions of each part, with its number."""
+        """Yield the regions of each part, with its number."""
         by_task = _has_known_tasks(kernel)
         for number, part in enumerate(parts):
             if part.stride == 1 or not by_task:
@@ -189,8 +195,8 @@ class Footprints:
                 yield from ((number, region) for region in task_regions(kernel, task))
 
     def _dealt(self, kernel: Kernel, parts: Parts) -> Groups:
-        """The regions of all tasks, each of which one part has: they are the same however tasks are
-        dealt, only their units differ."""
+        """Return the regions of all tasks with the unit of each task. The regions do not depend on
+        how tasks are dealt; only the units do."""
         if kernel.name not in self._tasks:
             every = ((t, r) for t in range(kernel.tasks) for r in task_regions(kernel, t))
             self._tasks[kernel.name] = grouped(every)
@@ -202,6 +208,7 @@ class Footprints:
         return [(boxes, owner[tasks]) for boxes, tasks in self._tasks[kernel.name]]
 
     def _combined(self, groups: Groups) -> tuple[Footprint, ...]:
+        """Return one footprint per buffer and kind of access."""
         pieces: dict[tuple[str, bool], list[tuple[Boxes, Owners]]] = {}
         for boxes, owners in groups:
             pieces.setdefault((boxes.buffer.name, boxes.write), []).append((boxes, owners))
@@ -217,7 +224,7 @@ class Footprints:
         return present
 
 
-# ---- The items of a leaf and what must come before what.
+# ---- Dependence graph of a leaf.
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +239,11 @@ class Node:
 
 
 def leaf_nodes(body: Body) -> tuple[Node, ...]:
-    """The dependence graph of straight-line code, in program order.
+    """Return the dependence graph of straight-line code, in program order.
 
-    An item depends on earlier ones that access the same memory (one of them writing), that assign
-    or read the registers at hand, and on every earlier check: what follows a check may rely on it.
+    An item depends on earlier ones that access the same memory (one of them writing), on those that
+    assign the registers it reads or read the one it assigns, and on every earlier check, because
+    code after a check may rely on it.
     """
     nodes: list[Node] = []
     finder = _Finder()
@@ -248,7 +256,7 @@ def leaf_nodes(body: Body) -> tuple[Node, ...]:
 
 
 class _Finder:
-    """What earlier items of the leaf have accessed."""
+    """Accesses of the earlier items of a leaf."""
 
     def __init__(self) -> None:
         self._reads: dict[str, list[tuple[int, Region]]] = {}
@@ -259,7 +267,7 @@ class _Finder:
         self._check: int | None = None
 
     def before(self, index: int, item: Statement, regions: tuple[Region, ...]) -> set[int]:
-        """The items that must come before this one, which is then taken in."""
+        """Return the items that must come before this one, and record this one."""
         found = {other for region in regions for other in self._conflicts(region)}
         if self._check is not None:
             found.add(self._check)
@@ -267,7 +275,7 @@ class _Finder:
             reads = kernel_reads(item)
         else:
             reads = statement_reads(item)
-            # Every unit has the statements in one order.
+            # All units must execute the statements in the same order.
             if self._statement is not None:
                 found.add(self._statement)
             self._statement = index
@@ -286,6 +294,7 @@ class _Finder:
         return found
 
     def _conflicts(self, region: Region) -> set[int]:
+        """Return the earlier items whose accesses conflict with this region."""
         found = self._writes.get(region.buffer.name, [])
         if region.write:
             found = found + self._reads.get(region.buffer.name, [])
@@ -293,5 +302,5 @@ class _Finder:
 
 
 def conflict(a: Region, b: Region) -> bool:
-    """May the order of two accesses to the memory of one buffer matter?"""
+    """True if the order of two accesses to the memory of one buffer may matter."""
     return (a.write or b.write) and a.buffer.name == b.buffer.name and overlap(a, b)

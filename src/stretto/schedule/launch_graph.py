@@ -1,8 +1,9 @@
-"""Graphs of a plan: the dependences between its actions, by what these read and write.
+"""Launch graphs of a plan: the dependences between its actions, by what these read and write.
 
-The plan's own order is one that is known to be right. Of two actions the order matters where they
-meet in memory or in a register (`device/launch_graph.py: dependences`); what each touches is that
-of the verified kernels that it runs. All else of the plan's order is left out of the graph.
+The plan's own order is known to be correct. The order of two actions matters only if they overlap
+in memory or use the same register (`device/launch_graph.py: dependences`). The memory that an
+action touches is that of the verified kernels it runs. The graph drops the rest of the plan's
+order.
 """
 
 from __future__ import annotations
@@ -44,18 +45,21 @@ OWN = ("local", "items", "param")
 
 
 def plan_graph(plan: Plan, function: str = "main") -> LaunchGraph:
-    """The graph of a function that the host executes."""
+    """Return the launch graph of a function that the host executes."""
     return _Grapher(plan, function).graph(plan.tree.function(function).body, function)
 
 
 def with_own_memory(program: DeviceProgram) -> DeviceProgram:
-    """The program with every local buffer at a place of its own, where its size is known. Then no
-    two launches have to wait for each other because of shared bytes; the frames are larger."""
+    """Return the program with every local buffer of known size at a separate place of its frame.
+    Then no two launches have to wait for each other because they share bytes; the frames are
+    larger."""
     frames = tuple((name, _apart(frame)) for name, frame in program.frames)
     return replace(program, frames=frames)
 
 
 def _apart(frame: FrameLayout) -> FrameLayout:
+    """Return the frame with all placements one after the other. One that each unit has a copy of
+    is unchanged."""
     if frame.copies > 1:
         return frame
     end = 0
@@ -70,7 +74,7 @@ def _apart(frame: FrameLayout) -> FrameLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Touched:
-    """What an action touches, as in GraphNode."""
+    """Memory and registers that an action touches, as in `GraphNode`."""
 
     regions: tuple[Region, ...] = ()
     reads: frozenset[str] = frozenset()
@@ -91,7 +95,7 @@ class _Touched:
 
 
 class _Grapher:
-    """Makes the graphs of one function of a plan."""
+    """Builder of the graphs of one function of a plan."""
 
     def __init__(self, plan: Plan, function: str) -> None:
         self._program = plan.program
@@ -100,6 +104,7 @@ class _Grapher:
         self._shares = shared_bytes(plan.program.frame(function))
 
     def graph(self, body: Node[Action], name: str) -> LaunchGraph:
+        """Return the graph of a body; `name` is its title."""
         parts = stretch(body)
         touched = [self._touched(part) for part in parts]
         nodes = tuple(self._node(*pair) for pair in zip(parts, touched, strict=True))
@@ -122,6 +127,7 @@ class _Grapher:
                 return touched.node(NodeKind.CONTROL, name, *bodies)
 
     def _touched(self, node: Node[Action]) -> _Touched:
+        """Return what an action or a control node with its body touches."""
         match node:
             case Leaf(Launch() as launch):
                 return self._launch(launch) | _Touched(writes=self._addresses(launch.rotated))
@@ -137,18 +143,20 @@ class _Grapher:
                 return found
 
     def _control(self, node: Node[Action]) -> _Touched:
-        """What the host itself reads and changes for a control node."""
+        """Return what the host itself reads and changes for a control node."""
         moved = tuple(buffer for pair in rotation(node) for buffer in pair)
         written = _names(assigns(node)) | self._addresses(moved)
         return _Touched((), _names(reads(node)), written)
 
     def _call(self, node: Call[Action]) -> _Touched:
-        """A function that the host executes, in memory of its own."""
+        """Return what a function that the host executes touches; it runs in a separate frame."""
         inner = self._called(self._program.tree, node.function)
         bound = tuple(whole(access.buffer, True) for _, access in node.tensors)
         return inner | _Touched(bound, self._moving(bound), stops=True)
 
     def _launch(self, launch: Launch) -> _Touched:
+        """Return what a launch touches: its leaves, the functions it calls, and the words it reads
+        and writes."""
         program = launch.program
         main = program.tree.main
         found = self._body(main)
@@ -167,7 +175,8 @@ class _Grapher:
         return found | _Touched((), taken, _names(main.results) | alone)
 
     def _body(self, function: TreeFunction[Schedule]) -> _Touched:
-        """The memory that the leaves of a function touch, and whether a check is in it."""
+        """Return the memory that the leaves of a function touch, and record if one contains a
+        check."""
         found: list[Region] = []
         stops = False
         for schedule in leaves(function.body):
@@ -179,9 +188,9 @@ class _Grapher:
         return _Touched(merged(found), stops=stops)
 
     def _called(self, tree: Tree[Schedule], name: str) -> _Touched:
-        """What a function and all that it calls touch outside of their own memory."""
+        """Return what a function and its callees touch outside their own frames."""
         callees = {function.name: called(function.body) for function in tree.functions}
-        found = _Touched(stops=True)  # it may call itself too often
+        found = _Touched(stops=True)  # A recursion that is too deep stops the run.
         for callee in sorted({name, *reached(name, callees)}):
             inner = self._body(tree.function(callee))
             outside = tuple(r for r in inner.regions if r.buffer.kind not in OWN)
@@ -189,16 +198,18 @@ class _Grapher:
         return found
 
     def _addresses(self, buffers: tuple[Buffer, ...]) -> frozenset[str]:
+        """Return the words that hold the addresses of these buffers."""
         names = map(address_name, buffers)
         return frozenset(name for name in names if name in self._words)
 
     def _moving(self, regions: tuple[Region, ...]) -> frozenset[str]:
-        """The words with the addresses of what is touched, of buffers that may trade places."""
+        """Return the words with the addresses of the touched buffers, for buffers that may be
+        rotated."""
         return self._addresses(tuple(region.buffer for region in regions))
 
 
 def shared_bytes(frame: FrameLayout) -> tuple[tuple[str, str], ...]:
-    """The pairs of buffers of a frame that have bytes in common, or may have."""
+    """Return the pairs of buffers of a frame that have, or may have, bytes in common."""
     found: list[tuple[str, str]] = []
     placed = sorted(frame.placements, key=lambda item: (item[1].offset, item[0]))
     open_: list[tuple[str, Placement]] = []
@@ -214,16 +225,18 @@ def shared_bytes(frame: FrameLayout) -> tuple[tuple[str, str], ...]:
 
 
 def _regions(item: Statement) -> tuple[Region, ...]:
-    """What an item touches whenever it runs: registers change between the nodes of a graph."""
+    """Return the regions of an item for any values of its registers: these change between graph
+    nodes."""
     return merged(region.lasting() for region in item_regions(item))
 
 
 def _names(items: Iterable[object]) -> frozenset[str]:
-    """The names of the registers among some items."""
+    """Return the names of the registers among `items`."""
     return frozenset(item.name for item in items if isinstance(item, Reg))
 
 
 def _launch_name(program: DeviceProgram) -> str:
+    """Return the name of a launch: its first kernel, and the number of further ones."""
     used = {name for schedule in leaves(program.tree.main.body) for name in schedule.kernels}
     names = [kernel.name for kernel in program.kernels if kernel.name in used]
     if not names:

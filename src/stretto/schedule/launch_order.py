@@ -1,9 +1,9 @@
-"""In which order the nodes of a graph of launches are enqueued.
+"""Order, streams and events with which the nodes of a launch graph are enqueued.
 
-`OPARA` is algorithm 2 of Opara (section 3.3): of the nodes that nothing is before any more, memory-
-and compute-bound ones are taken in turns, of either kind the one first that needs least of a
-multiprocessor. "Needs" are threads, registers and shared memory, the largest of the three shares;
-the paper's own implementation looks at shared memory only. Each part can be switched off.
+`Opara` is algorithm 2 of Opara (section 3.3): among the nodes whose predecessors are all enqueued,
+memory-bound and compute-bound ones are taken in turns, and of either kind the one that needs least
+of a multiprocessor comes first. Need is the largest of its shares of threads, registers and shared
+memory; the paper's own implementation considers shared memory only. Each part can be switched off.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from stretto.simulator.occupancy import limits_of
 
 
 Before = Sequence[Sequence[int]]
-"""For each node those before it. Numbers are in an order that the edges allow."""
+"""Predecessors of each node. The numbering of the nodes is a topological order."""
 Events = tuple[tuple[int, int], ...]
 
 
 def one_stream(before: Before) -> tuple[int, ...]:
+    """Return stream 0 for every node."""
     return (0,) * len(before)
 
 
 def opara_streams(before: Before) -> tuple[int, ...]:
-    """Only what no other edge implies counts as before a node, so that no two streams are used
-    where one has the order already."""
+    """Return the stream of each node. Only direct predecessors (those no other edge implies)
+    count, so that no second stream is used where one already gives the order."""
     streams: list[int] = []
     followed: set[int] = set()
     count = 0
@@ -52,11 +53,11 @@ def opara_streams(before: Before) -> tuple[int, ...]:
 
 
 def fewest_events(before: Before, order: Sequence[int], streams: Sequence[int]) -> Events:
-    """The events without which the streams would not keep the order.
+    """Return the smallest set of events with which the streams keep the order.
 
-    Streams and events together must have a node wait for all that is before it, and for no more
-    than the streams themselves add. That order has one smallest set of pairs that it follows from;
-    those of them that are on two streams are the events, so there cannot be fewer.
+    Streams and events together must make a node wait for all its predecessors, and for nothing else
+    except what the streams themselves add. That order has a unique smallest set of pairs that
+    implies it; the pairs that cross streams are the events, so there cannot be fewer.
     """
     both = [list(earlier) for earlier in before]
     for number, earlier in enumerate(Arrangement(tuple(order), tuple(streams)).waits):
@@ -76,7 +77,7 @@ def events_between(before: Before, order: Sequence[int], streams: Sequence[int])
 
 
 def arranged(before: Before, order: Sequence[int], streams: Sequence[int]) -> Arrangement:
-    """An order with its streams, and the fewest events that keep the order."""
+    """Return the arrangement of an order and its streams, with the events they require."""
     return Arrangement(tuple(order), tuple(streams), fewest_events(before, order, streams))
 
 
@@ -85,14 +86,19 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Opara:
-    """in_turns: memory- and compute-bound nodes are taken in turns. by_needs: the least needs come
-    first, else what was ready first. only_shared: needs are shared memory alone."""
+    """Options of Opara's order.
+
+    in_turns: alternate between memory-bound and compute-bound nodes. by_needs: the node with the
+    least need comes first, else the one that became ready first. only_shared: need is shared memory
+    alone.
+    """
 
     in_turns: bool = True
     by_needs: bool = True
     only_shared: bool = False
 
     def order(self, before: Before, profiles: Sequence[Profile], device: Device) -> Order:
+        """Return the order of Opara's algorithm 2 on this device."""
         limits = limits_of(device)
         queues: tuple[list[tuple[float, int, int]], ...] = ([], [])
         entered = 0
@@ -115,6 +121,7 @@ class Opara:
 
 
 def program_order(before: Before) -> Order:
+    """Return the order of the plan."""
     return tuple(range(len(before)))
 
 

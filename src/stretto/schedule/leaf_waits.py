@@ -1,9 +1,10 @@
-"""The waits of one leaf, and what the units know of each other at every step of it.
+"""Waits of one leaf, and what the units know of each other's progress at every step of it.
 
-Step w + 1 is the end of wave w, so a wait in a wave is for an earlier step, and no two units can
-wait for each other. What the units know is a matrix that is kept for every step: a vector clock per
-unit. Who waits for a step learns all that the other unit knew when it published it, of third units
-too, and that spares later waits. A signal stands where the wave ends, if someone waits for it.
+Step w + 1 is the end of wave w. A wait in a wave is for an earlier step, so no two units can wait
+for each other. The knowledge of the units is a matrix per step: a vector clock for each unit. A
+unit that waits for a step also learns what the other unit knew when it published that step, of
+third units too, which makes later waits unnecessary. A signal is placed at the end of a wave only
+if some unit waits for it.
 """
 
 from __future__ import annotations
@@ -25,31 +26,32 @@ from stretto.schedule.footprint import Footprint, Footprints
 from stretto.schedule.memory_map import MemoryMap
 from stretto.schedule.policy import Placed
 
-# ---- Which units each unit waits for, as ranges of neighbours: few of them, and narrow ones.
+# ---- Ranges of neighbouring units that each unit waits for: few of them, and narrow ones.
 
 
 Steps = NDArray[np.int32]
 
 NEVER = -1
-"""As a step: nothing is known, nothing is needed. 0 is the start of the leaf."""
+"""Step that means: nothing is known, or nothing is needed. Step 0 is the start of the leaf."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """At most one wait per unit: unit u waits for first[u] .. last[u] - 1 to reach steps[u]."""
+    """At most one wait per unit: unit u waits until units first[u] .. last[u] - 1 have reached
+    steps[u]."""
 
     first: Steps
     last: Steps
     steps: Steps
 
     def waits(self) -> Iterator[tuple[int, Wait]]:
-        """The waits, each with its unit."""
+        """Yield each wait with its unit."""
         for unit in np.flatnonzero(self.steps >= 0).tolist():
             low, high = int(self.first[unit]), int(self.last[unit])
             yield unit, Wait(low, int(self.steps[unit]), high - low)
 
     def kinds(self) -> Iterator[tuple[tuple[int, int, int], list[int]]]:
-        """The different (first, last, step), each with its units."""
+        """Yield the distinct (first, last, step), each with its units."""
         found: dict[tuple[int, int, int], list[int]] = {}
         rows = zip(self.first.tolist(), self.last.tolist(), self.steps.tolist(), strict=True)
         for unit, row in enumerate(rows):
@@ -59,14 +61,14 @@ class Ranges:
 
     @property
     def mask(self) -> Mask:
-        """[u, v]: does unit u wait for unit v?"""
+        """Mask [u, v]: True if unit u waits for unit v."""
         units = np.arange(len(self.steps))
         inside = (self.first[:, None] <= units) & (units < self.last[:, None])
         return inside & (self.steps >= 0)[:, None]
 
 
 def hull(wanted: Mask, steps: Steps) -> Ranges:
-    """From the first to the last unit wanted."""
+    """Return for each unit the range from its first to its last wanted unit."""
     found = wanted.any(axis=1)
     first = np.where(found, wanted.argmax(axis=1), 0)
     last = np.where(found, wanted.shape[1] - wanted[:, ::-1].argmax(axis=1), 0)
@@ -74,7 +76,8 @@ def hull(wanted: Mask, steps: Steps) -> Ranges:
 
 
 def runs(wanted: Mask, steps: Steps) -> Ranges:
-    """The first neighbours wanted: nobody waits for itself, so a unit may be one of them."""
+    """Return for each unit its first run of consecutive wanted units. The unit itself may be
+    inside the run, since no unit waits for itself."""
     units = wanted.shape[1]
     first = wanted.argmax(axis=1)
     allowed = wanted | np.eye(units, dtype=np.bool_)
@@ -85,8 +88,8 @@ def runs(wanted: Mask, steps: Steps) -> Ranges:
 
 
 def shared_ranges(ranges: Ranges) -> Ranges:
-    """A unit at the end of a range that others wait for has that range too: for itself nobody
-    waits, and one text then does for all of them."""
+    """Give a unit at the end of a range that other units wait for that same range. It does not
+    wait for itself, and one text then serves all of them."""
     rows = zip(ranges.first.tolist(), ranges.last.tolist(), ranges.steps.tolist(), strict=True)
     same = set(rows)
     first, last = ranges.first.copy(), ranges.last.copy()
@@ -104,7 +107,8 @@ TouchKey = tuple[int, int, str, str, bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Touch:
-    """A footprint left by item number `item` of leaf number `leaf` on what was then `origin`."""
+    """A footprint of item number `item` of leaf number `leaf`, on the buffer that was then named
+    `origin`."""
 
     leaf: int
     item: int
@@ -113,17 +117,19 @@ class Touch:
 
     @property
     def key(self) -> TouchKey:
+        """Key of the access in `Pending`."""
         footprint = self.footprint
         return self.leaf, self.item, self.origin, footprint.buffer.name, footprint.write
 
 
 Pending = Mapping[TouchKey, tuple[Touch, Mask]]
-"""Accesses that may not be over for everyone. [u, v]: unit u knows that unit v's part is over."""
+"""Accesses that some unit may not know to be over. Mask [u, v]: unit u knows that unit v's part is
+over."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncSetting:
-    """What the waits of a function depend on.
+    """Inputs of the waits of a function.
 
     ranges: a unit that needs several others waits once, for all units between them.
     """
@@ -136,7 +142,8 @@ class SyncSetting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Access:
-    """An access so far: over at `step` of this leaf, or since before it for those in `seen`."""
+    """An access so far: over at `step` of this leaf if `seen` is None, else from before the leaf,
+    with `seen` as in `Pending`."""
 
     touch: Touch
     step: int
@@ -145,17 +152,18 @@ class _Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Demand:
-    """met[u, v]: unit u needs to know that unit v's part of an access is over. (Not of its own.)"""
+    """Units that must know that an access is over: met[u, v] for unit v's part and unit u (u !=
+    v)."""
 
     met: Mask
     access: _Access
 
 
 class LeafWaits:
-    """Takes the items of a leaf wave by wave, and inserts the waits that they need.
+    """Builder of a leaf: takes its items wave by wave, and inserts the waits that they need.
 
-    keep: may a buffer be accessed after the leaf? publishes: other units may wait for what it does;
-    not in a parallel loop.
+    keep: returns True for a buffer that may be accessed after the leaf. publishes: other units may
+    wait for this leaf; False in a parallel loop.
     """
 
     def __init__(
@@ -177,13 +185,13 @@ class LeafWaits:
         self._accesses: dict[str, list[_Access]] = {}
         for touch, seen in pending.values():
             self._add(_Access(touch, 0, seen))
-        # known[u, v]: the last step of unit v that unit u knows to be published.
+        # [u, v]: the last step of unit v that unit u knows to be published.
         self._known: Steps = np.where(self._others, np.int32(NEVER), np.int32(0))
         self._published = [self._known]
         self._items: list[list[Item]] = [[] for _ in range(self._units)]
-        # For each step, where in the units' lists its signal stands.
+        # For each step, the place of its signal in the list of each unit.
         self._ends: list[list[int]] = [[0] * self._units]
-        # [u, v]: how often unit u waits for unit v.
+        # [u, v]: number of times unit u waits for unit v.
         self.pairs = np.zeros((self._units, self._units), np.int64)
         self._handed: dict[tuple[bytes, int], Mask] = {}
 
@@ -192,7 +200,8 @@ class LeafWaits:
         return not any(self._items)
 
     def append(self, placed: Placed, footprints: tuple[Footprint, ...]) -> None:
-        """The parts of a kernel, or a register statement for every unit, after their waits."""
+        """Append the parts of a kernel, or a register statement for every unit, after the waits
+        they need."""
         self._wait([demand for footprint in footprints for demand in self._conflicts(footprint)])
         if isinstance(placed.item, Kernel):
             for part in placed.parts:
@@ -206,17 +215,17 @@ class LeafWaits:
             self._add(_Access(touch, len(self._published), None))
 
     def close_wave(self) -> None:
-        """What follows may wait for what came before."""
+        """End the wave: items appended later may wait for those appended so far."""
         self._known = np.where(self._others, self._known, np.int32(len(self._published)))
         self._published.append(self._known)
         self._ends.append([len(items) for items in self._items])
 
     def meet(self) -> None:
-        """All units wait for all that the others have done."""
+        """Make every unit wait for all that the others have done."""
         self.wait_for(0, self._units)
 
     def wait_for(self, first: int, count: int) -> None:
-        """All units wait for all that the units from `first` on have done."""
+        """Make every unit wait for all that `count` units from `first` on have done."""
         if self._units == 1:
             return
         self.close_wave()
@@ -228,8 +237,9 @@ class LeafWaits:
         self.pairs = self.pairs + others
 
     def settled(self, matters: Callable[[Footprint], bool], pairs: Mask | None = None) -> LeafWaits:
-        """The leaf with waits at its end: unit u waits until all accesses of unit v that matter
-        are over, where pairs[u, v]. The leaf itself where that needs none."""
+        """Return the leaf with waits at its end: unit u waits until all accesses of unit v for
+        which `matters` is true are over, where pairs[u, v]. Return the leaf itself if no wait
+        is needed."""
         pairs = self._others if pairs is None else pairs & self._others
         demands = [
             _Demand(pairs & access.touch.footprint.present, access)
@@ -246,7 +256,7 @@ class LeafWaits:
         return settled
 
     def pending(self) -> Pending:
-        """What is pending after the leaf."""
+        """Return the accesses that are pending after the leaf."""
         pending: dict[TouchKey, tuple[Touch, Mask]] = {}
         for name, accesses in self._accesses.items():
             for access in accesses if self._keep(name) else ():
@@ -254,23 +264,24 @@ class LeafWaits:
                 if seen.all():
                     pending.pop(touch.key, None)
                 else:
-                    # The same access of an earlier iteration was over before this one.
+                    # Replaces that of an earlier iteration, which was over before this one.
                     pending[touch.key] = touch, seen
         return pending
 
     def _lasting(self, touch: Touch) -> Touch:
-        """The footprint as it is known behind the leaf."""
+        """Return the touch with a footprint that holds after the leaf, where registers may have
+        changed."""
         footprint = self._setting.footprints.lasting(touch.footprint)
         return touch if footprint is touch.footprint else replace(touch, footprint=footprint)
 
-    # ---- what is needed ------------------------------------------------------------------------
+    # ---- demands -------------------------------------------------------------------------------
     def _add(self, access: _Access) -> None:
         self._accesses.setdefault(access.touch.footprint.buffer.name, []).append(access)
 
     def _seen(self, access: _Access, known: Steps | None = None) -> Mask:
-        """[u, v]: does unit u know that unit v's part of the access is over?
+        """Return the mask [u, v]: True if unit u knows that unit v's part of the access is over.
 
-        What was known before the leaf is handed on by those who have waited for each other.
+        Knowledge from before the leaf spreads to the units that have waited for a unit that has it.
         """
         known = self._known if known is None else known
         if access.seen is None:
@@ -284,6 +295,8 @@ class LeafWaits:
         return self._handed[key]
 
     def _conflicts(self, footprint: Footprint) -> Iterator[_Demand]:
+        """Yield the demands of a footprint: accesses that conflict with it and that some unit does
+        not know to be over."""
         setting = self._setting
         for name in setting.memory.near(footprint.buffer.name):
             for access in self._accesses.get(name, ()):
@@ -293,7 +306,7 @@ class LeafWaits:
                     yield _Demand(met & self._others, access)
 
     def _needed(self, demands: Iterable[_Demand], known: Steps) -> Steps:
-        """[u, v]: the step of unit v that unit u has to wait for."""
+        """Return [u, v]: the step of unit v that unit u has to wait for, or NEVER."""
         needed: Steps = np.full((self._units, self._units), NEVER, np.int32)
         for demand in demands:
             missing = demand.met & ~self._seen(demand.access, known)
@@ -302,7 +315,7 @@ class LeafWaits:
 
     # ---- waits ---------------------------------------------------------------------------------
     def _wait(self, demands: list[_Demand]) -> bool:
-        """Inserts the waits; False if none is needed."""
+        """Insert the waits; return False if none is needed."""
         if not demands:
             return False
         needed = self._needed(demands, self._known)
@@ -324,8 +337,8 @@ class LeafWaits:
         return True
 
     def _wide(self, demands: list[_Demand], needed: Steps) -> Ranges:
-        """One wait per unit: for the units needed at the latest step, which often tells all the
-        rest; where it does not, for all units needed."""
+        """Return one wait per unit: for the units needed at the latest step, which often implies
+        the rest; where it does not, for all units needed."""
         steps: Steps = needed.max(axis=1)
         latest = hull((needed == steps[:, None]) & (needed >= 0), steps)
         rest = self._needed(demands, self._learn(latest))
@@ -339,18 +352,20 @@ class LeafWaits:
         return self._learnt(shared_ranges(ranges))
 
     def _exact(self, demands: list[_Demand], needed: Steps) -> Iterator[Ranges]:
-        """Waits for the units that are needed, the latest steps first: they tell of others, too."""
+        """Yield waits for exactly the units needed, the latest steps first, because these also
+        tell of other units."""
         while needed.max() >= 0:
             steps: Steps = needed.max(axis=1)
             yield self._learnt(runs((needed == steps[:, None]) & (needed >= 0), steps))
             needed = self._needed(demands, self._known)
 
     def _learnt(self, ranges: Ranges) -> Ranges:
+        """Record that the units have made these waits; return them."""
         self._known = self._learn(ranges)
         return ranges
 
     def _learn(self, ranges: Ranges) -> Steps:
-        """What the units know after these waits."""
+        """Return what the units know after these waits."""
         known = self._known.copy()
         for (low, high, step), units in ranges.kinds():
             learnt = self._published[step][low:high].max(axis=0)
@@ -360,7 +375,7 @@ class LeafWaits:
 
     # ---- the schedule --------------------------------------------------------------------------
     def schedule(self) -> Schedule:
-        """Steps are numbered anew: only those that someone waits for count."""
+        """Return the schedule. Steps are renumbered: only those that some unit waits for remain."""
         awaited: dict[int, set[int]] = {}
         for unit, items in enumerate(self._items):
             for item in items:
@@ -374,13 +389,14 @@ class LeafWaits:
         return Schedule(units, len(number) if any(units) and self._publishes else 0)
 
     def _unit(self, unit: int, steps: list[int], number: Mapping[int, int]) -> tuple[Item, ...]:
-        """The items of a unit, with its signals: of several at one place the last says it all."""
+        """Return the items of a unit with its signals. Of several signals at one place only the
+        last is needed."""
         items = [
             Wait(item.unit, number[item.step], item.count) if isinstance(item, Wait) else item
             for item in self._items[unit]
         ]
         places = {self._ends[step][unit]: number[step] for step in steps}
-        # What the end of the leaf publishes needs no signal.
+        # The end of the leaf publishes by itself.
         places.pop(len(items), None)
         bounds = sorted({0, *places, len(items)})
         signalled: list[Item] = []

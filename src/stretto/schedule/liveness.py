@@ -1,4 +1,4 @@
-"""When each local buffer of a planned function is in use."""
+"""Live ranges of the local buffers of a planned function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stretto.schedule.policy import LeafPlan
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An access: where in the text, in which leaf and wave, by which units (a bit set).
+    """An access: its position in the text, its leaf and wave, and its units (a bit set).
 
     Control nodes count as leaves of one wave. `fresh`: it writes before it reads.
     """
@@ -29,7 +29,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """From the first to the last event; the waves and units of the first and of the last leaf."""
+    """Range from the first to the last event of a buffer, with the first wave and the units of its
+    first leaf, and the last wave and the units of its last leaf."""
 
     first: Event
     last: Event
@@ -40,6 +41,7 @@ class LiveRange:
 
     @staticmethod
     def of(events: tuple[Event, ...]) -> LiveRange:
+        """Return the live range of a buffer with these events."""
         ordered = sorted(events, key=lambda event: event.position)
         first, last = ordered[0], ordered[-1]
         head = [event for event in ordered if event.leaf == first.leaf]
@@ -54,9 +56,10 @@ class LiveRange:
         )
 
     def before(self, other: LiveRange) -> bool:
-        """Is every access of this one surely over, after waits, when the other begins?
+        """True if every access in this range is certain to be over, after waits, when the other
+        range begins.
 
-        Inside one leaf a unit waits only for earlier waves; on one unit the order is its own.
+        Inside one leaf a unit waits only for earlier waves; items of one unit run in order.
         """
         if self.last.position >= other.first.position:
             return False
@@ -68,8 +71,8 @@ class LiveRange:
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop from its first to its last event. exposed: names of the buffers that an iteration may
-    read, or add to, before it has written them."""
+    """A loop from its first to its last event. `exposed`: names of the buffers that an iteration
+    may read, or add to, before it has written them."""
 
     start: Event
     end: Event
@@ -85,7 +88,8 @@ class Liveness:
 
 
 def liveness(body: Node[LeafPlan], units: int) -> Liveness:
-    """What a function accesses, live ranges extended over the loops that they must survive."""
+    """Return the events of a function. Live ranges are extended over the loops that they must
+    survive."""
     timeline = _Timeline(units)
     timeline.visit(body)
     for loop in timeline.loops:
@@ -95,6 +99,7 @@ def liveness(body: Node[LeafPlan], units: int) -> Liveness:
 
 
 def _union(events: list[Event]) -> int:
+    """Return the units of all events, as a bit set."""
     units = 0
     for event in events:
         units |= event.units
@@ -102,7 +107,8 @@ def _union(events: list[Event]) -> int:
 
 
 def _extend(name: str, events: list[Event], loop: _Loop) -> None:
-    """Over the whole loop if the buffer is used outside of it, or read before it is written."""
+    """Extend a range over the whole loop if the buffer is used outside it, or read before it is
+    written."""
     start, end = loop.start, loop.end
     inside = [event for event in events if start.position < event.position < end.position]
     if not inside:
@@ -113,7 +119,7 @@ def _extend(name: str, events: list[Event], loop: _Loop) -> None:
 
 
 class _Timeline:
-    """Walks a planned function in the order of its text and notes who accesses what."""
+    """Walk over a planned function in program order that records the accesses."""
 
     def __init__(self, units: int) -> None:
         self._everyone = (1 << units) - 1
@@ -154,6 +160,7 @@ class _Timeline:
                     self._note((name,), Event(self._clock, self._leaf, wave, units, fresh))
 
     def _control(self) -> Event:
+        """Advance the clock, and return an event of all units for a control node."""
         self._leaf += 1
         self._clock += 1
         return Event(self._clock, self._leaf, 0, self._everyone, fresh=False)
@@ -164,12 +171,12 @@ class _Timeline:
 
 
 Exposure = tuple[str, bool]
-"""The name of a buffer that may be read before it is written; whether it is a list of which any
-item may be read, as far as the text says. To write some of its items does not end that."""
+"""Name of a buffer that may be read before it is written, and True if it is a list whose read item
+is known at run time only. Writing some items of the list does not end such an exposure."""
 
 
 class _Exposed(Backward[LeafPlan, frozenset[Exposure]]):
-    """The buffers that may be read before they are written."""
+    """Backward analysis of the buffers that may be read before they are written."""
 
     def leaf(self, body: LeafPlan, after: frozenset[Exposure]) -> frozenset[Exposure]:
         for placed in reversed(list(body.placed)):
@@ -186,8 +193,9 @@ class _Exposed(Backward[LeafPlan, frozenset[Exposure]]):
 
 
 def _any_items(item: Statement) -> Iterator[str]:
-    """Names of the lists of which an item is read that only the run tells. The length of a list
-    tells which of its items are those of an earlier iteration, and no verifier knows that."""
+    """Yield the lists of which an item is read whose index is known at run time only. The length
+    of a list decides which of its items are from an earlier iteration, and no verifier knows
+    it."""
     if isinstance(item, Kernel) and item.call is None:
         reads = (load.access for stage in item.stages for load in stage.operator.reads())
         for access in reads:
@@ -201,14 +209,15 @@ def _any_items(item: Statement) -> Iterator[str]:
 
 
 def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
-    """Names of the buffers that an item touches; is the first access of each a write?"""
+    """Yield the names of the buffers that an item touches, and True if its first access is a
+    write."""
     if isinstance(item, Kernel) and item.call is None:
         fresh: dict[str, bool] = {}
         for stage in item.stages:
             operator = stage.operator
             for load in operator.reads():
                 fresh.setdefault(load.access.buffer.name, False)
-            # A push to a list keeps the items of earlier iterations, a copy of a list the rest.
+            # A push leaves the earlier items of a list, and a copy of a list leaves the rest.
             fresh.setdefault(operator.out.buffer.name, _overwrites(operator))
         yield from fresh.items()
     else:
@@ -219,10 +228,11 @@ def _accesses(item: Statement) -> Iterator[tuple[str, bool]]:
 
 
 def _overwrites(operator: Operator) -> bool:
-    """Does the operator surely write every element of its region, whatever was there?
+    """True if the operator is certain to write every element of its region, whatever was there.
 
-    It does if the place of an element is told by its variables alone, one to a dim, and the number
-    of elements is known. (The verifier has a rule of its own, so that no mistake is made twice.)
+    That holds if the place of an element depends on the operator's variables only, one per dim, and
+    the number of elements is known. (The verifier has a separate rule, so that no mistake is made
+    twice.)
     """
     variables = [term for index in operator.out.index for term in index.terms]
     plain = all(isinstance(atom, Var) and factor == 1 for atom, factor in variables)

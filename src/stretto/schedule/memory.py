@@ -1,12 +1,12 @@
-"""Memory of a function's frame: which local buffers share bytes, and where each lies.
+"""Layout of a function's frame: which local buffers share bytes, and the offset of each.
 
-Two buffers share bytes only if one is done with before the other begins: on the same unit, in an
-earlier wave, or in an earlier leaf. The waits that reuse needs are found later like all others, for
-conflicts are found by bytes. Buffers that rotate are placed as one block and share nothing with
-each other.
+Two buffers share bytes only if one is no longer used when the other begins: on the same unit, in an
+earlier wave, or in an earlier leaf. The waits that reuse requires are found later like all others,
+because conflicts are found by bytes. Buffers that rotate are placed as one block and share nothing
+with each other.
 
-Buffers whose size is known at the call only are given *slots* instead of offsets: a slot holds
-blocks of which one is done with before the next begins, and is as large as the largest of them.
+Buffers whose size is known only at the call get *slots* instead of offsets: a slot holds blocks
+whose live ranges do not overlap, and is as large as the largest of them.
 """
 
 from __future__ import annotations
@@ -38,24 +38,26 @@ from stretto.schedule.liveness import Liveness, LiveRange, liveness
 from stretto.schedule.memory_map import MemoryMap, same_memory
 from stretto.schedule.policy import LeafPlan
 
-# ---- Blocks of a frame, and where each is placed: best fit, beside those that live at the same
-# time.
+# ---- Blocks of a frame, placed by best fit, apart from those that are live at the same time.
 #
-# Whether a block may share bytes with those that are placed already is asked of all of them at
-# once, in arrays: frames of ten thousand buffers are placed in seconds.
+# A block is compared with all blocks placed already at once, in arrays, so that frames of ten
+# thousand buffers are placed in seconds.
 
 
 FAR = 3
-"""Small blocks share memory where the second begins so many leaves after the end of the first; the
-ends of loops count as leaves. In between the units have mostly learnt of each other what reuse of
-the memory needs, so that it causes no further waits."""
+"""Small blocks share memory only if the second begins at least this many leaves after the end of
+the first; ends of loops count as leaves. By then the units have mostly learnt of each other
+what the reuse requires, so that it causes no further waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Buffers placed together: one, or a group that rotates. `live` is None for unused memory.
-    small: it shares with what is `FAR` away only, since waits for its memory would cost more than
-    it saves. alone: it shares with nothing."""
+    """Buffers placed together: one, or a group that rotates. `live` is None if they are never
+    used.
+
+    small: shares only with blocks that are `FAR` away, since waits for its memory would cost more
+    than it saves. alone: shares with no block.
+    """
 
     buffers: tuple[Buffer, ...]
     nbytes: int
@@ -64,6 +66,7 @@ class Block:
     alone: bool = False
 
     def may_share(self, other: Block) -> bool:
+        """True if the two blocks may have bytes in common."""
         if self.alone or other.alone:
             return False
         if self.live is None or other.live is None:
@@ -73,12 +76,13 @@ class Block:
 
 
 def _follows(one: LiveRange, other: LiveRange, far: int) -> bool:
+    """True if `one` ends before `other` begins, at least `far` leaves earlier."""
     return one.before(other) and other.first.leaf - one.last.leaf >= far
 
 
 def place(blocks: Sequence[Block]) -> list[tuple[int, Block]]:
-    """The offset of each block, in this order: the smallest gap that fits, else the end of all
-    that it shares no bytes with."""
+    """Return the offset of each block, placed in this order: the smallest gap that fits, else the
+    end of all blocks that it cannot share bytes with."""
     arrays = _Lives(blocks)
     starts, ends = np.zeros(len(blocks), np.int64), np.zeros(len(blocks), np.int64)
     for number, block in enumerate(blocks):
@@ -89,7 +93,8 @@ def place(blocks: Sequence[Block]) -> list[tuple[int, Block]]:
 
 
 def _best_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], nbytes: int) -> int:
-    """The offset of the smallest gap between what is taken, else its end."""
+    """Return the offset of the smallest gap of at least `nbytes` between the taken ranges, else
+    their end."""
     if not len(starts):
         return 0
     order = np.lexsort((ends, starts))
@@ -103,11 +108,11 @@ def _best_gap(starts: NDArray[np.int64], ends: NDArray[np.int64], nbytes: int) -
 
 
 NOBODY, SEVERAL = -1, -2
-"""Instead of the number of the only unit."""
+"""Instead of the number of the only unit: there is none, or there are several."""
 
 
 class _Lives:
-    """The live ranges of blocks as arrays: `LiveRange.before` for many pairs at once."""
+    """Live ranges of blocks as arrays: `LiveRange.before` for many pairs at once."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         lives = [block.live for block in blocks]
@@ -118,7 +123,7 @@ class _Lives:
         self._rows = np.array(rows, np.int64).reshape(len(blocks), 8)
 
     def may_share(self, number: int) -> Mask:
-        """`Block.may_share` of one block with each of those before it."""
+        """Return `Block.may_share` of a block with each block before it."""
         if self._alone[number]:
             return np.zeros(number, np.bool_)
         if self._unused[number]:
@@ -130,6 +135,8 @@ class _Lives:
 
 
 def _row(live: LiveRange) -> tuple[int, ...]:
+    """Return the live range as a row: (position, leaf, wave, only unit) of its start, then of its
+    end."""
     first, last = live.first, live.last
     return (
         *(first.position, first.leaf, live.first_wave, _only(live.first_units)),
@@ -138,14 +145,14 @@ def _row(live: LiveRange) -> tuple[int, ...]:
 
 
 def _only(units: int) -> int:
-    """The only unit of a set of bits."""
+    """Return the only unit of a bit set, or NOBODY or SEVERAL."""
     if units == 0:
         return NOBODY
     return units.bit_length() - 1 if units & (units - 1) == 0 else SEVERAL
 
 
 def _before(one: NDArray[np.int64], other: NDArray[np.int64], far: NDArray[np.int64]) -> Mask:
-    """`_follows`, row by row."""
+    """Return `_follows` for each pair of rows."""
     position, leaf, wave, unit = one[:, 4:].T
     first, first_leaf, first_wave, first_unit = other[:, :4].T
     same = (unit == first_unit) | (unit == NOBODY) | (first_unit == NOBODY)
@@ -156,7 +163,7 @@ def _before(one: NDArray[np.int64], other: NDArray[np.int64], far: NDArray[np.in
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """`separate`: the bytes that the frame would take if nothing were shared."""
+    """Layout of a frame. `separate`: bytes that the frame would take if nothing were shared."""
 
     frame: FrameLayout
     map: MemoryMap
@@ -164,9 +171,10 @@ class FramePlan:
 
 
 def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -> FramePlan:
-    """Places the locals of `function`, best fit, the largest first.
+    """Place the locals of `function`: best fit, the largest first.
 
-    Blocks of less than `share_bytes` share only with what is used much earlier or later.
+    Blocks smaller than `share_bytes` share memory only with blocks used much earlier or later.
+    Raise ScheduleError if the size of a local is not static.
     """
     fixed = tuple(buffer for buffer in function.locals if not buffer.is_sized)
     sized = tuple(buffer for buffer in function.locals if buffer.is_sized)
@@ -186,8 +194,8 @@ def plan_frame(function: TreeFunction[LeafPlan], units: int, share_bytes: int) -
 def frames_side_by_side(
     names: Sequence[str], plans: Sequence[FramePlan], apart: Collection[str], units: int
 ) -> list[FramePlan]:
-    """The frames of functions, where those that each unit runs by itself have one for each unit,
-    all of one size."""
+    """Return the frames of all functions. Functions in `apart`, which each unit runs by itself,
+    get one copy of the frame per unit, all of one size."""
     own = [plan.frame.nbytes for name, plan in zip(names, plans, strict=True) if name in apart]
     if units == 1 or not own:
         return list(plans)
@@ -202,8 +210,8 @@ def frames_side_by_side(
 
 
 def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
-    """Names of the local buffers that nothing but one parallel loop accesses: each unit has a copy
-    of its own."""
+    """Return the names of the local buffers that only one parallel loop accesses; each unit has
+    its own copy."""
     loops = [node for node in walk(function.body) if is_parallel(node)]
     inside = {id(node) for loop in loops for node in walk(loop)}
     others = (node for node in walk(function.body) if id(node) not in inside)
@@ -216,7 +224,7 @@ def private_buffers(function: TreeFunction[LeafPlan]) -> frozenset[str]:
 
 
 def _touched(node: Node[LeafPlan]) -> Iterator[str]:
-    """Names of what a node accesses, without what is below it."""
+    """Yield the names of the buffers that a node accesses, without its descendants."""
     yield from (buffer.name for pair in rotation(node) for buffer in pair)
     match node:
         case Leaf(plan):
@@ -234,8 +242,8 @@ def _blocks(
     private: frozenset[str] = frozenset(),
     units: int = 1,
 ) -> list[Block]:
-    """What is placed as one, with its bytes; usual ones where the call decides. What is private
-    shares no bytes: units are in different iterations."""
+    """Return the blocks to place, with their bytes; usual ones if the call decides the size.
+    Private buffers share no bytes, because units are in different iterations."""
     blocks: list[Block] = []
     for group in _groups(buffers, live.pairs):
         events = tuple(e for buffer in group for e in live.events.get(buffer.name, ()))
@@ -250,19 +258,21 @@ def _blocks(
 
 # ---- slots -----------------------------------------------------------------------------------
 MOST_FORMULAS = 4
-"""The size of a slot is the maximum of at most as many formulas: each call computes it."""
+"""Limit on the formulas in the maximum that is the size of a slot, because every call
+computes it."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Blocks that share memory; `nbytes` is what the largest of them needs, `usual` a guess."""
+    """Blocks that share memory. `nbytes`: the maximum of their sizes; `usual`: that at usual
+    sizes."""
 
     blocks: list[Block]
     nbytes: Size
     usual: int
 
     def takes(self, block: Block, nbytes: Size) -> bool:
-        """May a block have the memory of those in the slot?"""
+        """True if the block may share the memory of the slot."""
         if not all(block.may_share(other) for other in self.blocks):
             return False
         largest = maximum(self.nbytes, nbytes)
@@ -273,7 +283,8 @@ class _Slot:
 
 
 def _slots(blocks: list[Block]) -> list[_Slot]:
-    """The largest blocks first; each goes where its size is one already, or nearest to it."""
+    """Assign the blocks to slots, the largest first: to a slot that need not grow, or else to the
+    smallest one."""
     slots: list[_Slot] = []
     for block in sorted(blocks, key=lambda block: -block.nbytes):
         needed = _block_bytes(block)
@@ -291,12 +302,13 @@ def _slots(blocks: list[Block]) -> list[_Slot]:
 
 
 def _block_bytes(block: Block) -> Size:
-    """The buffers of a block one after the other."""
+    """Return the bytes of the buffers of a block, one after the other."""
     *before, last = map(sized_bytes, block.buffers)
     return sum((Size.of(aligned(nbytes)) for nbytes in before), start=Size.of(last))
 
 
 def _with_slots(frame: FrameLayout, buffers: tuple[Buffer, ...], slots: list[_Slot]) -> FrameLayout:
+    """Return the frame layout with the sized buffers in their slots."""
     places: dict[str, SizedPlacement] = {}
     for number, slot in enumerate(slots):
         for block in slot.blocks:
@@ -310,11 +322,12 @@ def _with_slots(frame: FrameLayout, buffers: tuple[Buffer, ...], slots: list[_Sl
 
 
 SLOT_BYTES = 1 << 40
-"""Places of sized buffers in the memory map: slot n begins at (n + 1) times as much."""
+"""Distance of slots in the memory map: slot n begins at (n + 1) times this."""
 
 
 def _with_sized(memory: MemoryMap, slots: list[_Slot]) -> MemoryMap:
-    """With the sized buffers: what is in one slot may have any bytes in common."""
+    """Return the memory map with the sized buffers: blocks of one slot may have any bytes in
+    common."""
     extents, moving, sharing = dict(memory.extents), set(memory.moving), dict(memory.sharing)
     alike: set[tuple[str, str]] = set()
     for number, slot in enumerate(slots, 1):
@@ -343,7 +356,7 @@ def _aligned(nbytes: int) -> int:
 def _groups(
     buffers: tuple[Buffer, ...], pairs: Iterable[tuple[Buffer, Buffer]]
 ) -> list[tuple[Buffer, ...]]:
-    """The buffers, those that trade places with each other together."""
+    """Return the buffers in groups; buffers that trade places with each other are in one group."""
     group = {buffer.name: [buffer] for buffer in buffers}
     for current, following in pairs:
         if current.name not in group or following.name not in group:
@@ -367,6 +380,7 @@ def _frame(
     private: frozenset[str],
     units: int,
 ) -> FrameLayout:
+    """Return the layout of the fixed-size buffers."""
     offsets: dict[str, Placement] = {}
     for start, block in placed:
         for buffer in block.buffers:
@@ -377,6 +391,7 @@ def _frame(
 
 
 def _layout(placed: list[tuple[int, Block]]) -> MemoryMap:
+    """Return the memory map of the placed blocks."""
     extents: dict[str, Interval] = {}
     moving: set[str] = set()
     sharing: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""Where the local buffers of a function may lie in its frame, for who asks whether bytes meet."""
+"""Places of a function's local buffers in its frame, to find out if regions overlap in bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stretto.device.regions import Interval
 
 @dataclass(frozen=True, slots=True)
 class MemoryMap:
-    """Bytes of local buffers in their frame.
+    """Byte ranges of local buffers in their frame.
 
-    `extents`: where the elements of a buffer may lie. `sharing`: the other buffers that it may
-    have bytes in common with. Rotating buffers trade places, so each may lie in the whole block
-    of its group; buffers of one group are always apart. `alike`: buffers that lie at one place, and
-    have the same elements there.
+    `extents`: the range in which the elements of a buffer are. `sharing`: the other buffers with
+    which it may have bytes in common. Rotating buffers (`moving`) trade places, so the extent of
+    each is the whole block of its group; buffers of one group never overlap. `alike`: pairs of
+    buffers at the same place whose elements have the same layout.
     """
 
     extents: Mapping[str, Interval] = field(default_factory=dict[str, Interval])
@@ -29,11 +29,11 @@ class MemoryMap:
     alike: frozenset[tuple[str, str]] = frozenset()
 
     def near(self, name: str) -> tuple[str, ...]:
-        """The buffers that may have bytes in common with this one, itself first."""
+        """Return the buffers that may have bytes in common with this one, itself first."""
         return name, *self.sharing.get(name, ())
 
     def bytes_of(self, boxes: Boxes) -> Limits:
-        """[r, 0]: the bytes of the frame that region r may touch, first and last + 1."""
+        """Return limits [r, 0]: the first and last + 1 byte of the frame that region r touches."""
         first, last = self.extents[boxes.buffer.name]
         found = np.empty((len(boxes), 1, 2), np.int64)
         found[:] = first, last
@@ -45,5 +45,5 @@ class MemoryMap:
 
 
 def same_memory(one: Buffer, other: Buffer) -> bool:
-    """Whether elements of the same index are the same bytes where two buffers begin together."""
+    """True if elements of equal index have the same bytes when both buffers begin together."""
     return one.dtype.itemsize == other.dtype.itemsize and one.shape == other.shape

@@ -1,9 +1,9 @@
-"""One instruction list for all units of a leaf.
+"""One list of steps for all units of a leaf.
 
-A `Schedule` lists the items of each unit by itself; 132 such lists cannot all be printed. On a GPU
-every unit runs the same text and looks up what is its own. `merge` turns the lists into steps that
-all units go through in one order, each with what the units that take part do in it. The order of
-every unit is kept exactly: signals and waits do not move past anything.
+A `Schedule` lists the items of each unit separately; 132 such lists cannot all be printed. On a GPU
+every unit runs the same text and looks up its own part. `merge` turns the lists into steps that all
+units go through in one order; each step records what the participating units do. The order within
+every unit is preserved exactly: signals and waits do not move past anything.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from stretto.errors import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Unit u runs runs[u] of one kernel; units that are not in it do nothing."""
+    """Unit u runs the tasks runs[u] of one kernel; units that are not in `runs` do nothing."""
 
     kernel: str
     runs: Mapping[int, tuple[Run, ...]]
 
     def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
-        """The items of each unit, as in a Schedule."""
+        """Yield the items of each unit, as in a Schedule."""
         yield from self.runs.items()
 
 
 @dataclass(frozen=True, slots=True)
 class WaitStep:
+    """Waits of the participating units."""
+
     waits: Mapping[int, tuple[Wait, ...]]
 
     def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
@@ -43,6 +45,8 @@ class WaitStep:
 
 @dataclass(frozen=True, slots=True)
 class SignalStep:
+    """Signals: the step that each participating unit publishes."""
+
     steps: Mapping[int, int]
 
     def items(self, units: int) -> Iterator[tuple[int, tuple[Item, ...]]]:
@@ -51,7 +55,7 @@ class SignalStep:
 
 @dataclass(frozen=True, slots=True)
 class StatementStep:
-    """What every unit executes."""
+    """A statement that every unit executes."""
 
     item: Let | Check
 
@@ -66,8 +70,8 @@ Piece = tuple[Key, tuple[Item, ...]]
 
 
 def merge(schedule: Schedule) -> tuple[Step, ...]:
-    """The steps of a leaf, in an order in which one unit after the other could run them: a wait
-    comes after the signals that it waits for."""
+    """Return the steps of a leaf. Every wait comes after the signals it waits for, so the units
+    could run one after the other within each step."""
     lists = [_grouped(items) for items in schedule.units]
     places = [0] * len(lists)
     ahead = [Counter(key for key, _ in pieces) for pieces in lists]
@@ -93,11 +97,12 @@ def merge(schedule: Schedule) -> tuple[Step, ...]:
                 if isinstance(item, Signal):
                     published[unit] = item.step
             if places[unit] == len(lists[unit]):
-                published[unit] = schedule.steps  # the end of the leaf publishes by itself
+                published[unit] = schedule.steps  # The end of the leaf publishes every step.
         steps.append(_step(taking))
 
 
 def _is_ready(unit: int, items: tuple[Item, ...], published: Sequence[int]) -> bool:
+    """True if the waits among the items are satisfied by what units have published."""
     return all(
         other == unit or published[other] >= item.step
         for item in items
@@ -107,7 +112,8 @@ def _is_ready(unit: int, items: tuple[Item, ...], published: Sequence[int]) -> b
 
 
 def _next_key(ready: Mapping[int, Piece], ahead: Sequence[Counter[Key]]) -> Key:
-    """A key that all units that still have it before them can take; else one that most can."""
+    """Return a key that every unit which still has it ahead can take now; else the key that most
+    units can take."""
     able = Counter(key for key, _ in ready.values())
     for key in able:
         if all(
@@ -119,8 +125,8 @@ def _next_key(ready: Mapping[int, Piece], ahead: Sequence[Counter[Key]]) -> Key:
 
 
 def _grouped(items: tuple[Item, ...]) -> list[Piece]:
-    """Items of one unit in pieces: runs of one kernel in a row, waits in a row. The key says which
-    pieces of different units belong together."""
+    """Group the items of one unit: consecutive runs of one kernel, consecutive waits. Groups of
+    different units with equal keys can become one step."""
     pieces: list[tuple[Key, list[Item]]] = []
     statements = 0
     for item in items:
@@ -140,7 +146,7 @@ def _grouped(items: tuple[Item, ...]) -> list[Piece]:
             pieces.append((key, [item]))
     keyed: list[Piece] = []
     following: Key = "end", None
-    for key, found in reversed(pieces):  # waits belong to what follows them
+    for key, found in reversed(pieces):  # A wait belongs to the item that follows it.
         if key[0] == "wait":
             key = "wait", following
         elif key[0] != "signal":
@@ -148,7 +154,7 @@ def _grouped(items: tuple[Item, ...]) -> list[Piece]:
         keyed.append((key, tuple(found)))
     keyed.reverse()
     before: Key = "start", None
-    for place, (key, found) in enumerate(keyed):  # signals to what is before them
+    for place, (key, found) in enumerate(keyed):  # A signal belongs to the item before it.
         if key[0] == "signal":
             keyed[place] = (("signal", before), found)
         elif key[0] != "wait":
@@ -157,6 +163,7 @@ def _grouped(items: tuple[Item, ...]) -> list[Piece]:
 
 
 def _step(taking: Mapping[int, tuple[Item, ...]]) -> Step:
+    """Return the step of items that units take together."""
     first = next(iter(taking.values()))[0]
     match first:
         case Run(kernel=name):
@@ -175,7 +182,7 @@ def _step(taking: Mapping[int, tuple[Item, ...]]) -> Step:
 
 
 def dealt_from(step: RunStep, kernel: Kernel, units: int) -> int | None:
-    """The unit of task 0 where tasks are dealt round-robin over all units; else None."""
+    """Return the unit of task 0 if the tasks are dealt round-robin over all units, else None."""
     if not kernel.is_static:
         plain = all(step.runs.get(u) == (Run(step.kernel, u, None, units),) for u in range(units))
         return 0 if plain else None
@@ -196,20 +203,19 @@ def dealt_from(step: RunStep, kernel: Kernel, units: int) -> int | None:
 
 
 def _covers(run: Run, first: int, count: int, stride: int) -> bool:
+    """True if the run has exactly these tasks."""
     same_stride = run.stride == stride or count == 1
     return run.first == first and run.count == count and same_stride
 
 
-# ---- Pieces that a plan cuts a program into: what of a leaf's waits they need, and their
-# registers.
+# ---- Pieces that a plan cuts a program into: the waits they need, and their registers.
 
 
 def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
-    """A leaf of some steps.
+    """Return a leaf with some of the steps of `schedule`.
 
-    A wait for what stands before the piece, in another one or before the whole leaf, becomes a wait
-    for the piece's beginning; where a launch `begins` with the piece it is left out, for all that
-    came before has ended.
+    A wait for something before the piece becomes a wait for the beginning of the piece. If a launch
+    `begins` with the piece, that wait is dropped: everything earlier has ended.
     """
     lists: list[list[Item]] = [[] for _ in schedule.units]
     for step in steps:
@@ -218,7 +224,8 @@ def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
     here, anywhere = _signalled(lists), _signalled(schedule.units)
 
     def is_here(unit: int, step: int) -> bool:
-        """The end of a piece publishes what a unit does last, without a signal."""
+        """True if the piece publishes this step. The end of a piece publishes a unit's last step
+        without a signal."""
         return (unit, step) in here or bool(
             step > 0 and lists[unit] and (unit, step) not in anywhere
         )
@@ -246,7 +253,7 @@ def piece(steps: Iterable[Step], schedule: Schedule, begins: bool) -> Schedule:
 
 
 def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:
-    """Units and the steps that they signal."""
+    """Return the (unit, step) pairs that are signalled."""
     return {
         (unit, item.step)
         for unit, items in enumerate(units)
@@ -258,23 +265,23 @@ def _signalled(units: Sequence[Sequence[Item]]) -> set[tuple[int, int]]:
 def piece_registers(
     body: Node[Schedule], kernels: Mapping[str, Kernel]
 ) -> tuple[frozenset[Reg], frozenset[Reg]]:
-    """The registers that a piece takes, and those that it assigns.
+    """Return the registers that a piece takes, and those that it assigns.
 
-    It takes what is live before it when all that it assigns is live after it: what it may read
-    before it has assigned it, and what it assigns on some ways only.
+    It takes the registers that are live at its start if all that it assigns are live at its end:
+    those that it may read before it assigns them, and those that it assigns on some paths only.
     """
     assigned = frozenset(_assigned(body))
     return _LiveRegisters(kernels).visit(body, assigned), assigned
 
 
 class _LiveRegisters(Backward[Schedule, frozenset[Reg]]):
-    """The registers that may be read before they are assigned again."""
+    """Backward analysis of the registers that may be read before they are assigned again."""
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:
         self._kernels = kernels
 
     def leaf(self, body: Schedule, after: frozenset[Reg]) -> frozenset[Reg]:
-        # Every unit has the same assignments.
+        # A register is live if any unit reads it; all units make the same assignments.
         return frozenset[Reg]().union(*(self._before(items, after) for items in body.units))
 
     def _before(self, items: Sequence[Item], live: frozenset[Reg]) -> frozenset[Reg]:
@@ -304,6 +311,7 @@ class _LiveRegisters(Backward[Schedule, frozenset[Reg]]):
 
 
 def _assigned(body: Node[Schedule]) -> Iterator[Reg]:
+    """Yield the registers that a piece assigns."""
     for node in walk(body):
         match node:
             case Leaf(schedule):

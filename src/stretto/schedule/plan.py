@@ -1,15 +1,14 @@
-"""Plans: device programs and library calls in order, with control on the host where needed.
+"""Plans: launches and library calls in order, with control on the host where needed.
 
-A kernel on a GPU cannot call a library. `make_plan` takes a scheduled and verified DeviceProgram
-apart where library calls are: what is between them stays whole, control flow and all, as a *launch*
-of its own; a control node with a library call inside is executed by the host, which reads the
-condition from device memory. A launch begins when all before it has ended, so a wait for what an
-earlier launch did is left out. The same cut bounds the size of one launch.
+A kernel on a GPU cannot call a library. `make_plan` cuts a scheduled and verified DeviceProgram
+around its library calls: the code between them, with its control flow, stays whole as one *launch*;
+a control node with a library call inside is executed by the host, which reads the condition from
+device memory. A launch begins when everything earlier has ended, so waits for an earlier launch are
+dropped. The same cut bounds the size of one launch.
 
-`cuts` names further nodes of main, by identity: a leaf among them becomes a launch per kernel,
-whose tasks are dealt over all units; a control node among them, or around one, is executed by the
-host.
-`schedule/plan_search.py` chooses them.
+`cuts` names further nodes of main to take apart, by identity. A leaf among them becomes one launch
+per kernel, with its tasks dealt over all units; a control node among them, or around one, is
+executed by the host. `schedule/plan_search.py` chooses the cuts.
 """
 
 from __future__ import annotations
@@ -73,12 +72,12 @@ from stretto.device.tree import (
 )
 from stretto.schedule.merge import RunStep, StatementStep, Step, merge, piece, piece_registers
 
-# ---- Which branches can be predicated: then the launches of both arms are enqueued like those
-# around them, and those of the arm that is not taken return at once.
+# ---- Predicated branches: the launches of both arms are enqueued like those around them, and
+# those of the arm that is not taken return at once.
 #
 # Grape (Zheng et al., MICRO 2023, section 3.3) predicates every kernel of an arm, so that a
-# program with branches is one straight line. Here an arm may have launches only: a library's
-# kernels know no predicate, and a loop of the host has none to stop at. A register that guards
+# program with branches is one straight line. Here an arm may contain launches only: the kernels of
+# a library cannot test a predicate, and neither can a loop of the host. A register that guards
 # launches must not change among them.
 
 
@@ -86,14 +85,16 @@ Asked = Callable[[Node[Schedule]], bool]
 
 
 def why_not_predicated(branch: If[Schedule], on_host: Asked, has_call: Asked) -> str | None:
-    """Why a branch cannot be predicated; None for one that can. on_host: whether the plan takes a
-    node apart; has_call: whether a library call is in one."""
+    """Return why a branch cannot be predicated, None if it can. `on_host`: True for a node that
+    the plan takes apart; `has_call`: True for a node that contains a library call."""
     if has_call(branch):
         return "a library call is in an arm"
     return _why_not(branch, on_host, ())
 
 
 def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> str | None:
+    """As `why_not_predicated`, without library calls; `outer` are the conditions of branches
+    around it."""
     guards = (*outer, branch.condition)
     if changed := sorted({*guards} & {*_assigned(branch)}, key=lambda reg: reg.name):
         return f"an arm changes {changed[0].name}, which decides"
@@ -107,7 +108,7 @@ def _why_not(branch: If[Schedule], on_host: Asked, outer: tuple[Reg, ...]) -> st
 
 
 def _control(node: Node[Schedule], on_host: Asked) -> Iterator[Node[Schedule]]:
-    """The outermost loops, branches and calls in an arm that are taken apart."""
+    """Yield the outermost loops, branches and calls of an arm that are taken apart."""
     if isinstance(node, Seq):
         for child in node.children:
             yield from _control(child, on_host)
@@ -123,15 +124,15 @@ def _assigned(node: Node[Schedule]) -> Iterator[Reg]:
 
 
 MOST_KERNELS = 400
-"""Kernels of one launch; more are compiled as several."""
+"""Number of kernels of one launch; a longer piece is split into several launches."""
 
 
 GIVEN = ("input", "output", "updated", "list")
-"""Kinds of buffers that each call brings along."""
+"""Kinds of buffers that each call provides."""
 
 
 class _Boundary:
-    """Between two pieces that must not be in one launch."""
+    """Marker between two pieces that must not be in one launch."""
 
 
 BOUNDARY = _Boundary()
@@ -148,15 +149,17 @@ def make_plan(
     predicated: frozenset[int] = frozenset(),
     unlikely: Mapping[int, Branching] | None = None,
 ) -> Plan:
-    """The plan of a verified program. A program without library calls, of moderate size, is one
-    launch. cuts: `id`s of nodes of main that are taken apart nevertheless. by_address: launches in
-    loops and branches of the host read from the block of words where the inputs and outputs lie
-    that they use, and the sizes of the program, so that their arguments are the same for all
-    calls. predicated: `id`s of branches of main among the cuts that are predicated, as far as
-    `schedule/plan.py` says that they can be. unlikely: of others, with the arm that is
-    hardly ever taken; not those in heads of loops.
-    With such branches all launches read from the block of words where inputs and
-    outputs lie, if any do."""
+    """Return the plan of a verified program; one launch if it is of moderate size and has no
+    library call.
+
+    cuts: `id`s of nodes of main that are taken apart in any case. by_address: launches in loops and
+    branches of the host read from the block of words the addresses of the inputs and outputs that
+    they use, and the sizes of the program, so that their arguments are the same for all calls.
+    predicated: `id`s of branches of main, among the cuts, to predicate where that is possible
+    (`why_not_predicated`). unlikely: `id`s of other branches, each with the arm that is hardly ever
+    taken; not those in heads of loops. With unlikely branches all launches read the addresses of
+    inputs and outputs from the block of words, if `by_address`.
+    """
     planner = _LaunchPlanner(program, most_kernels, cuts, by_address, predicated, unlikely)
     return planner.plan()
 
@@ -164,8 +167,8 @@ def make_plan(
 def branches_apart(
     program: DeviceProgram, cuts: frozenset[int]
 ) -> tuple[tuple[If[Schedule], str | None], ...]:
-    """The branches of main that a plan with these cuts takes apart, each with the reason for which
-    it cannot be predicated, if there is one."""
+    """Return the branches of main that a plan with these cuts takes apart, each with the reason
+    why it cannot be predicated, or None."""
     planner = _LaunchPlanner(program, MOST_KERNELS, cuts)
     apart = [
         node
@@ -178,9 +181,9 @@ def branches_apart(
 def cannot_be_captured(
     program: DeviceProgram, node: Node[Schedule], without: Collection[int] = ()
 ) -> bool:
-    """Whether no captured graph can have a node of main: a library call in it draws random numbers,
-    or needs a size that only the device knows, or the host calls a function. without: `id`s of
-    nodes that are not looked at."""
+    """True if no captured graph can contain this node of main: a library call in it draws random
+    numbers or needs a size that only the device knows, or the host calls a function. Nodes
+    whose `id` is in `without` are skipped."""
     planner = _LaunchPlanner(program, MOST_KERNELS)
 
     def asks(part: Node[Schedule]) -> bool:
@@ -197,6 +200,8 @@ def cannot_be_captured(
 
 
 class _LaunchPlanner:
+    """Builder of the plan of a program; the fields are the arguments of `make_plan`."""
+
     def __init__(
         self,
         program: DeviceProgram,
@@ -217,20 +222,23 @@ class _LaunchPlanner:
         callees = {name: called(function.body) for name, function in self.functions.items()}
         self.reached = {name: {name, *reached(name, callees)} for name in callees}
         calling = {name for name, f in self.functions.items() if self._has_library_call(f.body)}
-        # The functions that the host must execute: those that come to a library call.
+        # The host must execute every function that reaches a library call.
         self.hosted = {name for name, found in self.reached.items() if found & calling}
 
     def _has_library_call(self, node: Node[Schedule]) -> bool:
         return any(self.kernels[name].call for leaf in leaves(node) for name in leaf.kernels)
 
     def _needs_host(self, node: Node[Schedule]) -> bool:
+        """True if a node contains or reaches a library call."""
         return bool(called(node) & self.hosted) or self._has_library_call(node)
 
     def size(self, node: Node[Schedule]) -> int:
-        """About how much text: kernels, once for every place where they run."""
+        """Return the approximate size of the text: kernels, counted once for every place where
+        they run."""
         return sum(len(schedule.kernels) for schedule in leaves(node))
 
     def plan(self) -> Plan:
+        """Return the plan: main, and every other function that the host executes."""
         names = ["main", *(name for name in self.functions if name in self.hosted - {"main"})]
         cutters = {name: _FunctionCutter(self, self.functions[name]) for name in names}
         made = [cutter.source.with_body(cutter.function()) for cutter in cutters.values()]
@@ -238,7 +246,8 @@ class _LaunchPlanner:
         return Plan(self.program, Tree(tuple(made), self.program.tree.externals), words)
 
     def on_host(self, node: Node[Schedule]) -> bool:
-        if is_parallel(node):  # each unit has iterations of its own
+        """True if the plan takes a node apart, because of a library call, a cut, or its size."""
+        if is_parallel(node):  # Each unit runs separate iterations, so the host cannot.
             return False
         return (
             self._needs_host(node)
@@ -247,7 +256,7 @@ class _LaunchPlanner:
         )
 
     def is_predicated(self, node: Node[Schedule]) -> bool:
-        """Whether a branch that is executed by the host is one whose launches are guarded."""
+        """True for a branch, executed by the host, whose launches are guarded."""
         return (
             isinstance(node, If)
             and id(node) in self.predicated
@@ -261,13 +270,14 @@ class _LaunchPlanner:
         return bool(self.cuts) and any(id(inner) in self.cuts for inner in walk(node))
 
     def below(self, node: Node[Schedule]) -> tuple[TreeFunction[Schedule], ...]:
-        """The functions that a piece calls, by others too."""
+        """Return the functions that a piece calls, directly or indirectly."""
         found = {name for callee in called(node) for name in self.reached[callee]}
         return tuple(function for name, function in self.functions.items() if name in found)
 
 
 class _FunctionCutter:
-    """Cuts one function. `words` numbers the registers that the host or several launches use."""
+    """Cutter of one function. `words` numbers the registers and addresses that the host or several
+    launches use."""
 
     def __init__(self, planner: _LaunchPlanner, function: TreeFunction[Schedule]) -> None:
         self.planner = planner
@@ -277,14 +287,16 @@ class _FunctionCutter:
         self.inside = 0
         self.moving: tuple[Buffer, ...] = ()
         self.guards: tuple[Guard, ...] = ()
-        self.stays = function.name != "main"  # no branch here may leave a graph
+        self.stays = function.name != "main"  # Only a branch of main may leave a captured graph.
         for reg in (*function.results, *function.params):
             self.word(reg.name)
 
     def word(self, name: str) -> int:
+        """Return the number of the word with this name; the first use allocates it."""
         return self.words.setdefault(name, len(self.words))
 
     def function(self) -> Node[Action]:
+        """Return the body of the function as actions; one launch if nothing is taken apart."""
         body = self.source.body
         if not self.planner.on_host(body) and len(list(self.flat(body))) == 1:
             return self.launch(body, self.source.params, self.source.results)
@@ -295,8 +307,9 @@ class _FunctionCutter:
         return self.node(body)
 
     def addressed(self, body: Node[Schedule]) -> set[Buffer]:
-        """The inputs and outputs whose addresses are in the block of words, as `make_plan` says.
-        Not those that a library call there uses, whose tensors the host makes."""
+        """Return the inputs and outputs whose addresses are in the block of words (see
+        `make_plan`). Those that a library call uses are excluded: the host creates their
+        tensors."""
         planner = self.planner
         if not planner.by_address or self.source.name != "main":
             return set()
@@ -315,7 +328,7 @@ class _FunctionCutter:
 
     # ---- cutting -----------------------------------------------------------------------------
     def node(self, node: Node[Schedule]) -> Node[Action]:
-        """What the host does for a node, in order."""
+        """Return the actions of the host for a node, in order."""
         parts: list[Node[Action]] = []
         gathered: list[Node[Schedule]] = []
         size = 0
@@ -344,12 +357,12 @@ class _FunctionCutter:
                 gathered.append(item)
                 size += more
         flush()
-        # Only in a sequence a branch may be predicated, or leave a graph.
+        # A branch that is predicated, or may leave a graph, must be in a sequence.
         alone = len(parts) == 1 and not (is_predicated(parts[0]) or is_unlikely(parts[0]))
         return parts[0] if alone else Seq(tuple(parts))
 
     def flat(self, node: Node[Schedule]) -> Iterator[Part]:
-        """Sequences and leaves taken apart where the host has to come in."""
+        """Yield the parts of a node: sequences and leaves are split where the host must act."""
         if not self.planner.on_host(node):
             if isinstance(node, Leaf) and self.planner.size(node) > self.planner.most:
                 yield from self.cut_leaf(node.body)
@@ -368,11 +381,12 @@ class _FunctionCutter:
                 yield node
 
     def kernels_apart(self, schedule: Schedule) -> Iterator[Part]:
-        """A launch per kernel. Statements are executed in the launch of the kernel behind them.
+        """Yield one launch per kernel. Statements are executed in the launch of the kernel after
+        them.
 
-        Where all tasks of a kernel come at one place of the merged order they are dealt anew over
-        all units: the launches are in that order, so any unit may run them. With statements before
-        it, which may read memory that the kernel overwrites, the piece keeps its waits.
+        A kernel whose tasks are all at one place of the merged order is dealt again over all units:
+        the launches are in that order, so any unit may run its tasks. If statements precede it,
+        which may read memory that the kernel overwrites, the piece keeps its tasks and waits.
         """
         steps = merge(schedule)
         places = Counter(step.kernel for step in steps if isinstance(step, RunStep))
@@ -399,7 +413,7 @@ class _FunctionCutter:
             yield BOUNDARY
 
     def dealt(self, step: RunStep) -> Schedule:
-        """All tasks of a kernel, dealt over all units. Those of a dynamic grid are so already."""
+        """Deal all tasks of a kernel over all units. Those of a dynamic grid already are."""
         units, name = self.planner.program.units, step.kernel
         lists = [step.runs.get(unit, ()) for unit in range(units)]
         if all(run.count is not None for runs in lists for run in runs):
@@ -409,9 +423,10 @@ class _FunctionCutter:
         return Schedule(tuple(lists), 1)
 
     def cut_leaf(self, schedule: Schedule) -> Iterator[Part]:
+        """Yield the pieces of a leaf between its library calls, each of at most `most` kernels."""
         gathered: list[Step] = []
         kernels = 0
-        begins = False  # the piece is the first of its launch
+        begins = False  # True if the piece is the first of its launch.
         for step in merge(schedule):
             library = self.library(step)
             if library is not None or kernels >= self.planner.most:
@@ -427,12 +442,14 @@ class _FunctionCutter:
             yield Leaf(piece(gathered, schedule, begins))
 
     def library(self, step: Step) -> Library | None:
+        """Return the library call of a step, or None."""
         call = self.planner.kernels[step.kernel].call if isinstance(step, RunStep) else None
         return Library(call, step.kernel) if isinstance(step, RunStep) and call else None
 
     # ---- control on the host -----------------------------------------------------------------
     def control(self, node: Node[Schedule], ahead: list[Node[Schedule]]) -> Node[Action]:
-        """A node as the host executes it; what the device computes for it is added to `ahead`."""
+        """Return a node as the host executes it; leaves that compute its inputs on the device are
+        appended to `ahead`."""
         given = node
         for reg in assigns(node):
             self.word(reg.name)
@@ -451,7 +468,7 @@ class _FunctionCutter:
         return made
 
     def body_of(self, node: Node[Schedule], given: Node[Schedule]) -> Node[Action]:
-        """A control node with what is done in it. given: as it is in the program."""
+        """Return a control node with the actions in it. `given`: the node in the program."""
         if isinstance(node, If) and id(given) in self.planner.unlikely and not self.stays:
             then, orelse = self.node(node.then), self.node(node.orelse)
             return If(node.condition, then, orelse, self.planner.unlikely[id(given)])
@@ -461,14 +478,14 @@ class _FunctionCutter:
         return rebuilt(node, [self.node(child) for child in children(node)])
 
     def staying(self, node: Node[Schedule]) -> Node[Action]:
-        """A node in which no branch leaves a graph."""
+        """Return a node in which no branch may leave a captured graph."""
         outer, self.stays = self.stays, True
         made = self.node(node)
         self.stays = outer
         return made
 
     def predicated(self, branch: If[Schedule]) -> Node[Action]:
-        """A branch whose launches are guarded by its condition."""
+        """Return a branch whose launches are guarded by its condition."""
         outer = self.guards
         arms: list[Node[Action]] = []
         for negated, arm in enumerate((branch.then, branch.orelse)):
@@ -478,7 +495,8 @@ class _FunctionCutter:
         return If(branch.condition, arms[0], arms[1], Branching.PREDICATED)
 
     def number(self, expr: Expr, ahead: list[Node[Schedule]]) -> Expr:
-        """A number, a size that the host knows, or a register that a launch computes for it."""
+        """Return a number, a size that the host knows, or a register that a launch computes for
+        the host."""
         if isinstance(expr, Position) and depends_on_sizes(expr.index):
             if self.planner.by_address:
                 self.word(formula_name(expr.index))
@@ -493,17 +511,20 @@ class _FunctionCutter:
         return Position(Index.of(reg))
 
     def place(self, access: Access, ahead: list[Node[Schedule]]) -> Access:
+        """Return an access whose offset is a number, a size that the host knows, or a register
+        computed for it."""
         offset = self.number(Position(access.offset), ahead)
         assert isinstance(offset, Position)
         return Access(access.buffer, (1,), (offset.index,))
 
     # ---- launches ----------------------------------------------------------------------------
     def piece(self, body: Node[Schedule]) -> Node[Action]:
-        """One of several launches: it takes and gives what passes between them."""
+        """Return one of several launches, with the registers that pass between launches as params
+        and results."""
         limits = {limit_register(buffer.slot) for buffer in self.planner.program.lists}
         taken, assigned = piece_registers(body, self.planner.kernels)
         sizes = {reg for reg in self.source.params if reg.name.startswith(SIZE)}
-        in_body = self.inside or self.planner.unlikely  # what is behind an exit is in bodies, too
+        in_body = self.inside or self.planner.unlikely  # Code after an exit is in bodies, too.
         if in_body and self.planner.by_address and self.source.name == "main":
             sizes.update(map(size_register, self.planner.program.symbols))
         takes = tuple(sorted((taken - limits) | sizes, key=lambda reg: reg.name))
@@ -515,6 +536,7 @@ class _FunctionCutter:
     def launch(
         self, body: Node[Schedule], params: tuple[Reg, ...], results: tuple[Reg, ...]
     ) -> Node[Action]:
+        """Return a launch of `body`, with the functions, kernels and frames that it needs."""
         program, source = self.planner.program, self.source
         main = TreeFunction("main", params, self.moving, (), results, source.locals, body)
         below = self.planner.below(body)

@@ -46,7 +46,7 @@ from stretto.simulator.simulate import simulate
 from stretto.simulator.work import Kept
 
 Frequencies = Mapping[str, float]
-"""How often branches take their first arm, from 0 to 1, by the name of the condition."""
+"""Share of runs (0 to 1) in which a branch takes its first arm, by the name of its condition."""
 
 
 def plan_seconds(
@@ -59,14 +59,9 @@ def plan_seconds(
     frequencies: Frequencies | None = None,
     kept: Kept | None = None,
 ) -> float:
-    """Simulate a run of a plan.
-
-    captured: main is a captured graph, enqueued by Opara's algorithms, with branches taken as
-    `profiled` has it; else launches follow each other, with what the host reads between them.
-    choices: of loops and branches; by default the assumptions of `costs`. kept: constants that
-    stay on chip, by kernel; by default an estimate for the loops inside of launches. Raises
-    ScheduleError for a run that is too long.
-    """
+    """Return the seconds of a simulated run of a plan: its launches in order, and the values that
+    the host reads between them. Loops keep weights on chip as far as the loop is inside a
+    launch. Raise ScheduleError if the run is too long to simulate."""
     if captured and not plan.is_whole:
         given = profiled(plan, device, costs, captured=True, frequencies=frequencies)
         return given.enqueued_by_opara().run.seconds
@@ -79,7 +74,7 @@ def plan_seconds(
     numbers, _ = leaf_numbers(program)
     begun = sum(run.runs[numbers[id(mark)]] for mark in marks.begins)
     read = sum(run.runs[numbers[id(mark)]] for mark in marks.reads)
-    # A launch waits for all units of the one before, which the barrier in its place does too.
+    # The simulated program has a barrier where a launch begins; do not count its wait twice.
     waited = device.wait_seconds if program.units > 1 else 0.0
     between = (begun - 1) * (device.next_launch_seconds - waited)
     return run.seconds + between + read * read_seconds(device)
@@ -98,7 +93,7 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A graph with the profiles of its nodes on a device."""
+    """A launch graph with the profiles of its nodes on a device."""
 
     graph: LaunchGraph
     profiles: tuple[Profile, ...]
@@ -107,7 +102,8 @@ class Profiled:
     def simulated(
         self, name: str, arrangement: Arrangement, costs: GraphCosts | None = None
     ) -> Enqueued:
-        """Verifies an arrangement and simulates it; as a captured graph unless costs are given."""
+        """Verify an arrangement and simulate it: as a captured graph, or with `costs` if they are
+        given."""
         verify_arrangement(self.graph, arrangement)
         made = run_graph(
             self.profiles, arrangement, self.device, costs or captured_costs(self.device)
@@ -130,9 +126,12 @@ def profiled(
     captured: bool = False,
     frequencies: Frequencies | None = None,
 ) -> Profiled:
-    """The graph of main, verified. needs: of compiled launches, by the `id` of the launch.
-    captured: loops and branches are conditional nodes, not the host's. frequencies: how often
-    branches take their first arm; of others the slower arm counts."""
+    """Return the verified launch graph of main with profiles.
+
+    needs: resources of compiled launches, keyed by the `id` of the launch. captured: loops and
+    branches are conditional nodes of the graph, not steps of the host. frequencies: how often
+    branches take their first arm; for a branch without one the slower arm counts.
+    """
     graph = plan_graph(plan)
     verify_graph(graph)
     body = plan.tree.main.body
@@ -150,22 +149,25 @@ def profiles_of(
     captured: bool = False,
     frequencies: Frequencies | None = None,
 ) -> tuple[Profile, ...]:
-    """The profiles of the nodes of one stretch of a plan. The rest is as for `profiled`.
-    Raises ScheduleError for a run that is too long to be simulated."""
+    """Return the profiles of the nodes of one stretch of a plan; the other arguments are as for
+    `profiled`. Raise ScheduleError if the run is too long to simulate."""
     found = _Profiles(plan, device, costs, needs, captured, frequencies)
     return tuple(found.stretch(body))
 
 
 def alone_seconds(profile: Profile, device: Device) -> float:
-    """What a node takes that has the device to itself, without what comes before it."""
+    """Return the seconds of a node that has the device to itself, without the gap before it."""
     costs = GraphCosts(0.0, 0.0, 0.0, 0.0)
     return run_graph((profile,), Arrangement((0,), (0,)), device, costs).seconds
 
 
 class _Profiles:
-    """Profiles of the actions of a plan, and of control nodes, which the host executes, or the
-    graph itself. Then what decides is a node before each iteration (**an estimate**: a launch with
-    the gap before it), and the nodes of a body are as far apart as those of a graph."""
+    """Profiler of the actions and control nodes of a plan.
+
+    The host executes control nodes, or the captured graph does. In a graph, a condition node runs
+    before each iteration (**an estimate**: a launch with the gap before it), and the nodes of a
+    body have the gaps of a graph.
+    """
 
     def __init__(
         self,
@@ -185,7 +187,8 @@ class _Profiles:
         self._running: set[str] = set()
 
     def stretch(self, body: Node[Action], taken: float = 1.0) -> Iterator[Profile]:
-        """The profiles of the nodes of a stretch, in its order. taken: how often it is come to."""
+        """Yield the profiles of the nodes of a stretch, in order. `taken`: share of runs that
+        reach it."""
         match body:
             case Seq(items):
                 for item in items:
@@ -199,12 +202,12 @@ class _Profiles:
                 yield self.node(body)
 
     def _shares(self, branch: If[Action]) -> tuple[float, float]:
-        """How often each arm is taken. Where that is not known it is the one that takes longer."""
+        """Return how often each arm is taken; if unknown, the slower arm always is."""
         first, second = (self._body(arm) for _, arm in arms(branch))
         return self._share(branch, first, second)
 
     def _share(self, branch: If[Action], first: float, second: float) -> tuple[float, float]:
-        """As `_shares`, of arms that take so long."""
+        """As `_shares`, for arms that take `first` and `second` seconds."""
         share = self._frequencies.get(branch.condition.name, float(first >= second))
         return share, 1.0 - share
 
@@ -218,7 +221,7 @@ class _Profiles:
                 return self._profiler.whole(self._control(node))
 
     def _control(self, node: Node[Action]) -> float:
-        """Seconds that a control node takes, one iteration after the other."""
+        """Return the seconds of a control node, with its iterations one after the other."""
         read = self._read if reads(node) else 0.0
         match node:
             case _ if is_loop(node):
@@ -243,6 +246,6 @@ class _Profiles:
                 return read
 
     def _body(self, body: Node[Action]) -> float:
-        """A stretch of a control node, as launches on one stream."""
+        """Return the seconds of a stretch inside a control node, as launches on one stream."""
         seconds = (alone_seconds(part, self._device) for part in self.stretch(body))
         return sum(one + self._gap for one in seconds)

@@ -45,12 +45,14 @@ from stretto.simulator.simulate import simulate
 from stretto.text import seconds_text
 
 MOST_BRANCHES = 12
-"""Branches that are compared one by one; of more, all are predicated or none."""
+"""Number of branches that are examined individually; if there are more, all or none are
+predicated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenBranch:
-    """A branch of main, by the name of its condition; what executes it, and the reason."""
+    """Decision about one branch of main: the name of its condition, how the branch is executed
+    (`way`), and the reason (`why`)."""
 
     condition: str
     way: str
@@ -99,8 +101,9 @@ def choose_plan(
     options: Options,
     frequencies: Frequencies | None = None,
 ) -> ChosenPlan:
-    """The plan of a verified program for a GPU. `Options.enqueue` decides between launches and
-    captured graphs; "auto" takes the faster one in simulation. frequencies: as for `profiled`."""
+    """Choose the plan of a verified program. Returns it; True if it is enqueued as captured graphs
+    (`Options.enqueue`; "auto" takes the faster one in simulation); and how its branches are
+    executed, where that was chosen. frequencies: as for `choose_graph`."""
     debug, plan = options.debug, None
     if options.enqueue in ("auto", "stream"):
         found = search_plan(program, costs, debug.launches, debug.control)
@@ -120,7 +123,7 @@ def choose_plan(
     try:
         seconds = plan_seconds(graph, device, costs, captured=True, frequencies=frequencies)
         faster = seconds < plan_seconds(plan, device, costs)
-    except ScheduleError:  # a run too long to be simulated
+    except ScheduleError:  # the run is too long to be simulated
         faster = False
     if faster and not graph.is_whole:
         return ChosenPlan(graph, captured=True, branches=found.branches)
@@ -159,7 +162,7 @@ def search_plan(
             return choice
         try:
             return search.improved(choice, search.promising(choice, launches, control))
-        except ScheduleError:  # a run too long to be simulated; one launch is the usual case
+        except ScheduleError:  # The run is too long to simulate: cut only what is forced.
             return choice
     if branches == "predicated":
         everything = frozenset(id(node) for node in walk(main) if isinstance(node, If))
@@ -251,18 +254,20 @@ class _Search:
 
 
 Candidate = tuple[If[Schedule], PlanChoice, str]
-"""A branch, what is added to predicate it, and what executes it otherwise."""
+"""A branch, the additions to a choice that predicate it, and what executes it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Branches:
-    """Chooses for each branch. from_units: those that the units execute may be predicated, too."""
+    """Chooser for each branch. `from_units`: branches that the units execute may be predicated,
+    too."""
 
     search: _Search
     launches: str
     from_units: bool
 
     def chosen(self, best: PlanChoice) -> PlanChoice:
+        """Return `best` with a decision for each candidate branch."""
         candidates = list(self.candidates(best))
         if len(candidates) > MOST_BRANCHES:
             return self.together(best, candidates)
@@ -272,7 +277,7 @@ class _Branches:
         return best
 
     def candidates(self, best: PlanChoice) -> Iterator[Candidate]:
-        """Outer branches before those in them."""
+        """Yield the candidates, outer branches before the branches inside them."""
         program = self.search.program
         apart = branches_apart(program, best.cuts)
         for branch, why in apart:
@@ -290,20 +295,20 @@ class _Branches:
                 yield branch, added, "units"
 
     def together(self, best: PlanChoice, candidates: list[Candidate]) -> PlanChoice:
-        """Too many branches for a plan each: those of a kind are predicated, or none."""
+        """Choose for many branches at once: those of each kind are all predicated, or none."""
         for kind in ("conditional", "units"):
             if alike := [one for one in candidates if one[2] == kind]:
                 best = self.compared(best, alike)
         return best
 
     def compared(self, best: PlanChoice, candidates: list[Candidate]) -> PlanChoice:
-        """With those branches predicated, where that is faster."""
+        """Return the choice with these branches predicated if that is faster, else `best`."""
         otherwise = candidates[0][2]
         more = PlanChoice(
             frozenset[int]().union(*(added.cuts for _, added, _ in candidates)),
             predicated=frozenset[int]().union(*(added.predicated for _, added, _ in candidates)),
         )
-        # A branch of the units needs no further launches, one that is conditional has them already.
+        # Predicating a branch of the units adds launches; a conditional one has them already.
         gain = LEAST_GAIN if otherwise == "units" else 0.0
         before, after, faster = self.search.better(best, more, gain)
         why = (
@@ -320,8 +325,8 @@ class _Branches:
 def _with_unlikely(
     program: DeviceProgram, chosen: PlanChoice, frequencies: Frequencies, asked: bool
 ) -> PlanChoice:
-    """With an unlikely arm for each branch that is taken apart, if that is asked for; else for
-    those of which one arm cannot be captured, which would end the graph before them."""
+    """Mark an unlikely arm for each branch that is taken apart if `asked`; else for those with one
+    arm that cannot be captured, which would end the graph before them."""
     unlikely: dict[int, Branching] = {}
     found: list[ChosenBranch] = []
     known: set[int] = set()
@@ -330,7 +335,7 @@ def _with_unlikely(
     in_heads = {id(node) for head in heads for node in walk(head)}
     branches = (branch for branch, _ in branches_apart(program, chosen.cuts))
     apart = [branch for branch in branches if id(branch) not in in_heads]
-    for branch in reversed(apart):  # inner branches first
+    for branch in reversed(apart):  # Inner ones first: outer ones skip their unlikely arms.
         share = frequencies.get(branch.condition.name)
         refused = [cannot_be_captured(program, arm, known) for arm in children(branch)]
         if asked:
@@ -340,7 +345,7 @@ def _with_unlikely(
             first = refused[0]
             why = f"its {'first' if first else 'second'} arm cannot be captured"
             if share is not None and (share if first else 1 - share) > 0.5:
-                continue  # the usual way would be that of the host
+                continue  # Most runs would leave the graph for the host.
         else:
             continue
         unlikely[id(branch)] = Branching.UNLIKELY_THEN if first else Branching.UNLIKELY_ELSE
@@ -359,7 +364,7 @@ _OTHERWISE = {"conditional": "as conditional nodes", "units": "by the units"}
 
 
 def _others(program: DeviceProgram, chosen: PlanChoice) -> tuple[ChosenBranch, ...]:
-    """The branches that are taken apart and were not compared."""
+    """Return the branches that are taken apart and were not compared."""
     known = {branch.condition for branch in chosen.branches}
     found: list[ChosenBranch] = []
     for branch, why in branches_apart(program, chosen.cuts):
@@ -372,8 +377,8 @@ def _others(program: DeviceProgram, chosen: PlanChoice) -> tuple[ChosenBranch, .
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A loop or branch of main, and what the plan takes with it executed by the units and by the
-    host. on_host: where the plan has it."""
+    """Comparison for a loop or branch of main: seconds of the plan if the units execute it, and if
+    the host does. `on_host` tells which one the plan uses."""
 
     title: str
     on_host: bool
@@ -384,8 +389,8 @@ class Placement:
 def placements(
     program: DeviceProgram, costs: CostModel, cuts: frozenset[int]
 ) -> tuple[Placement, ...]:
-    """The loops and branches of main that are in no other, with the time of both ways. Raises
-    ScheduleError for a run that is too long."""
+    """Return the outermost loops and branches of main, with the seconds of the plan for each
+    placement (units or host). Raise ScheduleError if a run is too long to simulate."""
     device = device_for(costs, program.units)
     kernels = {kernel.name: kernel for kernel in program.kernels}
     found: list[Placement] = []
@@ -402,7 +407,7 @@ def placements(
 
 
 def hosted(main: Node[Schedule]) -> set[int]:
-    """All loops and branches that the host could execute."""
+    """Return the `id`s of all loops and branches that the host could execute."""
     apart = {id(node) for loop in walk(main) if is_parallel(loop) for node in walk(loop)}
     return {id(node) for node in walk(main) if _decides(node) and id(node) not in apart}
 
@@ -410,7 +415,7 @@ def hosted(main: Node[Schedule]) -> set[int]:
 def outer_leaves(
     node: Node[Schedule], hosted: set[int] | frozenset[int]
 ) -> Iterator[Leaf[Schedule]]:
-    """The leaves of main that are in no control node but those of the host."""
+    """Yield the leaves of main that are inside no control node except those in `hosted`."""
     if isinstance(node, Leaf):
         yield node
     elif isinstance(node, Seq) or id(node) in hosted:
@@ -428,7 +433,7 @@ def _control(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
 
 
 def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
-    """The node and what is below it, without what units do each by itself."""
+    """Yield the node and its descendants, without parallel loops."""
     if not is_parallel(node):
         yield node
         for child in children(node):
@@ -436,13 +441,13 @@ def _outside_parallel(node: Node[Schedule]) -> Iterator[Node[Schedule]]:
 
 
 def _decides(node: Node[Schedule]) -> bool:
-    """Whether it is a loop or a branch that the host could execute: of a parallel loop each unit
-    has iterations of its own."""
+    """True for a loop or branch that the host could execute. A parallel loop is not: each unit
+    runs its own iterations."""
     return not isinstance(node, Leaf | Seq | Call) and not is_parallel(node)
 
 
 def outer_branches(main: Node[Schedule]) -> Iterator[If[Schedule]]:
-    """The branches of main that are in no loop, and in no other branch."""
+    """Yield the branches of main that are inside no loop and no other branch."""
     if isinstance(main, Seq):
         for child in main.children:
             yield from outer_branches(child)

@@ -1,8 +1,8 @@
-"""What a policy is, and the plan of a leaf that every policy gives.
+"""Interface of scheduling policies, and the plan of a leaf that every policy returns.
 
 A policy decides which unit runs which tasks of which kernel, and in which wave. It inserts no
 waits: the synchroniser finds those that a plan needs. A policy is a file of `policies/` that
-registers an object; the scheduler asks those that fit the machine.
+registers an object; the scheduler tries those that fit the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stretto.schedule.footprint import Footprint, Footprints, Node, Part, Parts,
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An item in its wave; `parts` is empty for a register statement, which every unit executes."""
+    """An item in its wave. `parts` is empty for a register statement, which every unit executes."""
 
     item: Statement
     parts: Parts
@@ -36,8 +36,8 @@ class Placed:
 class LeafPlan:
     """Waves of a leaf, and the estimated seconds from its start to its end.
 
-    A unit may wait for what other units do in earlier waves, not for what they do in its own. Of
-    one unit the items run in the order in which they stand.
+    A unit may wait for what other units do in earlier waves, but not for what they do in its own
+    wave. The items of one unit run in the order in which they are listed.
     """
 
     waves: tuple[tuple[Placed, ...], ...]
@@ -50,26 +50,26 @@ class LeafPlan:
 
     @property
     def regions(self) -> Iterator[Region]:
-        """All that the leaf touches."""
+        """Yield all memory that the leaf touches."""
         for placed in self.placed:
             yield from item_regions(placed.item)
 
 
 class FunctionPlanner(Protocol):
-    """Plans the leaves of one function, asked in the order of its text."""
+    """Planner of the leaves of one function; called for them in program order."""
 
     def plan(self, body: Body) -> LeafPlan: ...
 
     def rotate(self, pairs: Rotation) -> None:
-        """A loop ends: the buffers of each pair have traded places."""
+        """Exchange the buffers of each pair, at the end of a loop."""
         ...
 
 
 class Policy(Protocol):
-    """`name` is how reports call it.
+    """A scheduling policy; `name` identifies it in reports.
 
-    ranges: who waits for several units waits once, for all units from the first to the last of
-    them. That suits plans whose units do the same thing, each beside the next.
+    ranges: a unit that needs several others waits once, for all units from the first to the last of
+    them. That suits plans in which neighbouring units do the same thing.
     """
 
     @property
@@ -79,16 +79,17 @@ class Policy(Protocol):
     def ranges(self) -> bool: ...
 
     def fits(self, units: int, costs: CostModel) -> bool:
-        """Is it asked for this machine where the user names no policy?"""
+        """True if the policy is tried for this machine when the user names none."""
         ...
 
     def planning_work(self, units: int) -> float:
-        """About how many looks at one unit it takes to plan one item
-        (`CostModel.planning_seconds`)."""
+        """Return the approximate number of looks at a unit that planning one item takes (in units
+        of `CostModel.planning_seconds`)."""
         ...
 
     def planner(self, units: int, costs: CostModel, footprints: Footprints) -> FunctionPlanner:
-        """Plans one function. What `footprints` remember is used again for the waits."""
+        """Return a planner for one function. The cache in `footprints` is used again to find the
+        waits."""
         ...
 
 
@@ -97,18 +98,22 @@ POLICIES: dict[str, Policy] = {}
 
 
 def register(policy: Policy) -> None:
+    """Add a policy. Its name must be unused."""
     known = POLICIES.setdefault(policy.name, policy)
     assert known is policy, policy.name
 
 
 def task_seconds(kernel: Kernel, costs: CostModel) -> float:
+    """Return the estimated seconds of one task; a default of the cost model if the kernel has
+    none."""
     if kernel.seconds > 0:
         return kernel.seconds
     return costs.call_seconds if kernel.call is not None else costs.task_seconds
 
 
 def kernel_seconds(item: Statement, costs: CostModel) -> float:
-    """All tasks of a kernel, one after the other; a register statement takes no time."""
+    """Return the seconds of all tasks of a kernel, one after the other; a register statement takes
+    none."""
     if not isinstance(item, Kernel):
         return 0.0
     tasks = item.tasks if item.is_static else costs.unknown_trips
@@ -116,6 +121,7 @@ def kernel_seconds(item: Statement, costs: CostModel) -> float:
 
 
 def part_seconds(kernel: Kernel, part: Part, costs: CostModel) -> float:
+    """Return the seconds of the tasks of a part, one after the other."""
     count = part.count
     if count is None:
         count = -(-costs.unknown_trips // part.stride)
@@ -123,17 +129,17 @@ def part_seconds(kernel: Kernel, part: Part, costs: CostModel) -> float:
 
 
 Awaited = frozenset[tuple[int, int]]
-"""What an item waits for: the index of an earlier item, and a unit that has a part of it."""
+"""Pairs that an item waits for: the index of an earlier item, and a unit that runs a part of it."""
 
 
 def waves(
     placed: Sequence[tuple[int, Placed, Sequence[int], Awaited]], units: int
 ) -> tuple[tuple[Placed, ...], ...]:
-    """The waves of items in the order of their placement: (index, item, its units, what it waits
-    for).
+    """Return the waves of items given in the order of their placement as (index, item, its units,
+    what it waits for).
 
-    What waits for another unit is in a later wave than what it waits for. So is what follows on
-    that unit, that the signal comes as early as it can.
+    An item that waits for another unit is in a later wave than what it waits for. So are the items
+    that follow an awaited one on its own unit, so that the signal comes as early as possible.
     """
     awaited = {pair for _, _, _, after in placed for pair in after}
     lowest = [0] * units
@@ -151,7 +157,8 @@ def waves(
 
 
 def equal_blocks(tasks: int, units: int) -> Parts:
-    """Task t on unit t * units // tasks: contiguous blocks, the same for kernels of one size."""
+    """Divide tasks into contiguous blocks: task t to unit t * units // tasks, the same for all
+    kernels with that number of tasks."""
     bounds = [-(-unit * tasks // units) for unit in range(units + 1)]
     return tuple(
         Part(unit, bounds[unit], bounds[unit + 1] - bounds[unit])
@@ -161,7 +168,8 @@ def equal_blocks(tasks: int, units: int) -> Parts:
 
 
 def by_priority(body: Body, costs: CostModel) -> list[Node]:
-    """The items of a leaf level by level of their dependences, the longest of a level first."""
+    """Return the items of a leaf level by level of their dependences, the longest of a level
+    first."""
     return sorted(
         leaf_nodes(body),
         key=lambda node: (node.depth, -kernel_seconds(node.item, costs), node.index),
@@ -169,7 +177,7 @@ def by_priority(body: Body, costs: CostModel) -> list[Node]:
 
 
 def only_parts(kernel: Kernel, units: int) -> Parts | None:
-    """How a kernel's tasks are shared out where there is no choice."""
+    """Return the parts of a kernel if there is only one way to divide its tasks, else None."""
     if kernel.call is not None:
         return (Part(0, 0),)
     if not kernel.is_static:
@@ -179,20 +187,22 @@ def only_parts(kernel: Kernel, units: int) -> Parts | None:
     return (Part(0, 0, kernel.tasks),) if units == 1 else None
 
 
-# ---- When the items of a leaf run, for policies that place them one after the other.
+# ---- Times of the items of a leaf, for policies that place them one after the other.
 #
-# An item is placed on its units behind all that they have been given so far. It begins there when
-# they are free, and when what it needs of other units is over: a signal and a wait later.
+# An item is placed on its units after everything already placed there. It begins when they are
+# free, and when what it needs from other units has finished and the wait for it is over.
 
 
 Times = NDArray[np.float64]
 MOST_WRITERS = 8
-"""Of a buffer written by more kernels than this only the latest ones are remembered."""
+"""Number of kernels remembered as writers of a buffer; if more write it, only the latest are
+retained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A placed item. finish[u]: when unit u has done its part; the others have none."""
+    """A placed item. finish[u]: when unit u is next free; unchanged for units that have no part of
+    it."""
 
     node: Node
     parts: Parts
@@ -203,16 +213,18 @@ class Step:
 
 
 class Writers:
-    """Which units wrote what lies in memory when a leaf begins: those of leaves before it."""
+    """Footprints of the kernels of earlier leaves that wrote the memory a leaf begins with."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[Footprint, ...]] = {}
 
     def of(self, name: str) -> tuple[Footprint, ...]:
+        """Return the recorded footprints that wrote the buffer."""
         return self._written.get(name, ())
 
     def note(self, steps: Iterable[Step]) -> None:
-        """A leaf is over. What a kernel overwrites as a whole nobody else has written."""
+        """Record the writes of a finished leaf. A kernel that overwrites a whole buffer replaces
+        its earlier writers."""
         for step in steps:
             if not isinstance(step.node.item, Kernel):
                 continue
@@ -228,7 +240,7 @@ class Writers:
                     self._written[name] = (*earlier, footprint)
 
     def rotate(self, pairs: Rotation) -> None:
-        """The buffers of each pair trade places."""
+        """Exchange the records of the two buffers of each pair."""
         for current, following in pairs:
             ahead = self._written.pop(current.name, ())
             behind = self._written.pop(following.name, ())
@@ -241,7 +253,7 @@ def _under(buffer: Buffer, footprints: tuple[Footprint, ...]) -> tuple[Footprint
 
 
 class Timeline:
-    """The items of one leaf that have been placed so far. free[u]: when unit u has done its."""
+    """Items of one leaf placed so far. free[u]: when unit u has finished its items."""
 
     def __init__(
         self, units: int, costs: CostModel, footprints: Footprints, writers: Writers
@@ -255,7 +267,8 @@ class Timeline:
         self._others = ~np.eye(units, dtype=np.bool_)
 
     def fitted(self, node: Node, parts: Parts) -> Step:
-        """An item as it would run; `parts` is empty for a statement, which all units execute."""
+        """Return an item as it would run with these parts; `parts` is empty for a statement, which
+        all units execute."""
         footprints = self.footprints.of(node.item, parts)
         wait = self.costs.wait_seconds
         start = np.where(self._reads_earlier(footprints), np.maximum(self.free, wait), self.free)
@@ -277,11 +290,13 @@ class Timeline:
         return Step(node, parts, units, footprints, finish, frozenset(after))
 
     def place(self, step: Step) -> None:
+        """Record a step and make its units busy until its finish."""
         if step.units:
             self.free = step.finish
             self.steps[step.node.index] = step
 
     def plan(self) -> LeafPlan:
+        """Return the plan of the items placed so far."""
         steps = [
             (s.node.index, Placed(s.node.item, s.parts), s.units, s.after) for s in self.placed
         ]
@@ -289,12 +304,12 @@ class Timeline:
 
     @property
     def placed(self) -> tuple[Step, ...]:
-        """In the order of their placement."""
+        """Steps in the order of their placement."""
         return tuple(self.steps.values())
 
-    # ---- what an item needs --------------------------------------------------------------------
+    # ---- dependences on other units ------------------------------------------------------------
     def _reads_earlier(self, footprints: tuple[Footprint, ...]) -> Mask:
-        """[u]: does unit u read what another unit wrote before this leaf?"""
+        """Return the mask [u]: True if unit u reads what another unit wrote before this leaf."""
         found = np.zeros(self.units, np.bool_)
         for footprint in footprints:
             for writer in () if footprint.write else self.writers.of(footprint.buffer.name):
@@ -305,7 +320,8 @@ class Timeline:
     def _met(
         self, footprints: tuple[Footprint, ...], earlier: tuple[Footprint, ...]
     ) -> Mask | None:
-        """[u, v]: does unit u need that unit v's part of an earlier item is over?"""
+        """Return the mask [u, v]: True if unit u must wait for unit v's part of an earlier item;
+        None if no two of their footprints conflict."""
         met: Mask | None = None
         for one, other in product(footprints, earlier):
             if one.buffer.name == other.buffer.name and (one.write or other.write):

@@ -44,24 +44,26 @@ from stretto.schedule.policy import FunctionPlanner, LeafPlan, Placed, Policy, k
 from stretto.schedule.synchronize import NO_LISTS, Synchronizer, own_lists
 from stretto.text import seconds_text
 
-# ---- Which memory a tree of kernels writes: what nobody writes needs no waits.
+# ---- Memory that a tree of kernels writes; accesses to other memory need no waits.
 #
-# The verifier decides the same by rules of its own (`device/verifier/assignment.py`): it takes
-# the functions' word for the params that they write, which it checks.
+# The verifier decides the same by separate rules (`device/verifier/assignment.py`): it uses the
+# written params that each function declares, and checks the declarations.
 
 
 Key = tuple[str, str]
-"""A function and the name of one of its params; a buffer of the argument block has no function."""
+"""A function and the name of one of its params; for a buffer of the argument block the function is
+""."""
 
 LOCAL: Key = "", ""
-"""Stands for all local memory, which is always written."""
+"""Key of all local memory, which is always written."""
 
 
 def ordered_buffers(tree: Tree[Body]) -> Callable[[str], Callable[[Buffer], bool]]:
-    """For a function: can the order of its accesses to a buffer matter?
+    """Return a predicate for each function: True if the order of its accesses to a buffer can
+    matter.
 
-    Those to a param can if the function writes it, or passes it to one that does, or if some caller
-    binds it to memory that is written.
+    For a param it can if the function writes it or passes it to one that does, or if a caller binds
+    it to memory that is written.
     """
     bindings = list(_bindings(tree))
     written = {LOCAL, *_written(tree)}
@@ -88,7 +90,7 @@ def _written(tree: Tree[Body]) -> Iterator[Key]:
 
 
 def _bindings(tree: Tree[Body]) -> Iterator[tuple[Key, Key]]:
-    """What callers bind, and the params of the callees."""
+    """Yield what callers bind, with the params of the callees."""
     for function in tree.functions:
         for node in walk(function.body):
             if isinstance(node, Call):
@@ -97,15 +99,15 @@ def _bindings(tree: Tree[Body]) -> Iterator[tuple[Key, Key]]:
 
 
 def _spread(found: set[Key], edges: list[tuple[Key, Key]]) -> None:
-    """Adds what is reached along the edges."""
+    """Add everything that is reachable along the edges to `found`."""
     while more := {end for start, end in edges if start in found} - found:
         found |= more
 
 
-# ---- How long a call takes on one unit, as a formula over its sizes.
+# ---- Time of a call on one unit, as a formula over its sizes.
 #
-# The estimates of kernels are for usual sizes. What a kernel takes grows with the elements of the
-# operator that does most, a loop with its trips.
+# The estimates of kernels are for usual sizes. The time of a kernel is taken to be proportional to
+# the elements of its largest operator, that of a loop to its trip count.
 
 
 PICOSECONDS = 1e12
@@ -114,10 +116,9 @@ PICOSECONDS = 1e12
 def small_calls(
     tree: Tree[Body], symbols: tuple[Symbol, ...], share: float, costs: CostModel
 ) -> Small | None:
-    """Which calls gain nothing from several units, where those take `share` of the time of one.
-
-    None where that does not depend on the sizes of the call.
-    """
+    """Return the work of a call as a formula of its sizes, with the limit below which several
+    units gain nothing if they take `share` of the time of one; None if the work does not depend
+    on the sizes."""
     work = _Work(tree, frozenset(symbols), costs).function("main")
     if work.is_const:
         return None
@@ -125,7 +126,8 @@ def small_calls(
 
 
 class _Work:
-    """Picoseconds of functions and nodes; recursion and loops by value as long as usual."""
+    """Picoseconds of functions and nodes; recursion and loops whose trip count data decide take
+    the usual time."""
 
     def __init__(self, tree: Tree[Body], symbols: frozenset[Symbol], costs: CostModel) -> None:
         self._bodies = {function.name: function.body for function in tree.functions}
@@ -134,6 +136,7 @@ class _Work:
         self._active: set[str] = set()
 
     def function(self, name: str) -> Size:
+        """Return the picoseconds of a function; 0 for a recursive call."""
         if name in self._active:
             return Size()
         self._active.add(name)
@@ -154,6 +157,7 @@ class _Work:
                 return below * self._trips(node)
 
     def _trips(self, node: Node[Body]) -> int | Size:
+        """Return the trip count of a loop node, usual if data decide it; 1 for other nodes."""
         match node:
             case For(start=start, stop=stop, step=step):
                 first, last = self._bound(start), self._bound(stop)
@@ -164,7 +168,7 @@ class _Work:
                 return self._costs.unknown_trips if is_loop(node) else 1
 
     def _bound(self, expr: Expr) -> Size | None:
-        """The bound of a loop that a call decides."""
+        """Return the bound of a loop if it is a number or a size of the call, else None."""
         number = constant(expr)
         if number is not None:
             return Size(const=number)
@@ -173,11 +177,13 @@ class _Work:
         return None
 
     def _is_given(self, size: Size) -> bool:
+        """True if the size depends only on the sizes of the call."""
         if size.may_wrap or size.vars() or any(isinstance(atom, Reg) for atom in size.atoms()):
             return False
         return set(size.symbols) <= self._symbols
 
     def _item(self, item: Statement) -> Size:
+        """Return the picoseconds of an item, proportional to its largest operator."""
         picoseconds = kernel_seconds(item, self._costs) * PICOSECONDS
         if not isinstance(item, Kernel) or not item.stages:
             return Size(const=round(picoseconds))
@@ -196,24 +202,25 @@ class _Work:
         return work
 
     def _size(self, extent: Extent) -> int | Size:
-        """An extent as a size of the call; a number where it is none."""
+        """Return an extent as a size of the call, or the usual number if it is none."""
         if not isinstance(extent, Size):
             return self._costs.size(extent)
         return extent if set(extent.symbols) <= self._symbols else usual_value(extent)
 
 
 MOST_SHARE = 0.8
-"""Several units must take less of the time of one, without waking them, to be of use for a call."""
+"""Largest share of the time of one unit, without waking, that several units may take to be useful
+for a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `explain()` says of a schedule.
+    """Data on a schedule that `explain()` prints.
 
     seconds: the estimated time of a launch, without waking workers; alone: the same on one unit.
     waits, signals: items in the text, of all units. frame_bytes: of all functions; separate_bytes:
-    if nothing were shared; sized_bytes: what the sizes of a call add to the frames, in so many
-    `slots` for so many `sized` buffers.
+    the same if nothing were shared; sized_bytes: what the sizes of a call add to the frames, in
+    `slots` slots for `sized` buffers.
     """
 
     units: int
@@ -234,12 +241,12 @@ class Report:
 def schedule(
     tree: Tree[Body], units: int, costs: CostModel | None = None, policy: Policy | None = None
 ) -> DeviceProgram:
-    """A program for `units` units, or for one where several would not gain what waking them costs.
+    """Return a program for `units` units, or for one if several would not gain what waking them
+    costs.
 
-    Where the units are uniform it is always for all of them. policy: plans it; None is the one of
-    the smallest estimate among those that suit the machine.
-
-    Raises ScheduleError for a tree that cannot be scheduled (a local buffer of dynamic size).
+    If the units are uniform, the program is always for all of them. `policy` plans it; None takes
+    the one with the smallest estimate among those that suit the machine. Raise ScheduleError for a
+    tree that cannot be scheduled (a local buffer of dynamic size).
     """
     return schedule_with_report(tree, units, costs, policy=policy)[0]
 
@@ -251,7 +258,8 @@ def schedule_with_report(
     remarks: Remarks | None = None,
     policy: Policy | None = None,
 ) -> tuple[DeviceProgram, Report]:
-    """As `schedule`, with what it decided; `remarks` takes what it declined, and why."""
+    """As `schedule`, with a report of the decisions; `remarks` receives what was declined, and
+    why."""
     costs = costs or HOST_COSTS
     tree = normalize(tree)
     alone = tree_seconds(
@@ -291,7 +299,7 @@ def _sized_bytes(frames: Iterable[FrameLayout]) -> int | Size:
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlan:
-    """Every function with planned leaves, and the estimated time of `main`."""
+    """Functions with planned leaves, and the estimated time of `main` in seconds."""
 
     policy: Policy
     units: int
@@ -308,14 +316,14 @@ def _shared_out(
     remarks: Remarks,
     policy: Policy | None,
 ) -> ProgramPlan | None:
-    """The best plan for several units; None where it does not gain what waking them costs.
+    """Return the best plan for several units; None if it does not gain what waking them costs.
 
-    No plan can be faster than all units at work all the time: a policy is asked where it could gain
-    more over the best plan so far than its planning costs.
+    No plan can be faster than all units busy all the time, so a policy is tried only if it could
+    gain more over the best plan so far than planning with it costs.
     """
     ideal = alone / units
     best: ProgramPlan | None = None
-    # Where sizes decide how much there is to do, each call finds out whether it wakes other units.
+    # If sizes decide the amount of work, each call decides separately if it wakes other units.
     sized = alone > 0 and any(b.is_input and b.is_sized for b in tree.externals)
     wake = alone * (1 - MOST_SHARE) if sized else costs.wake_seconds
     if costs.uniform or (units > 1 and ideal + wake <= alone):
@@ -340,7 +348,7 @@ def _shared_out(
 
 
 def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[float, Policy]]:
-    """The policies that fit, and what their planning costs, the cheapest first."""
+    """Return the policies that fit, with the seconds their planning costs, the cheapest first."""
     items = sum(len(body) for function in tree.functions for body in leaves(function.body))
     look = items * costs.planning_seconds * costs.planning_share
     prices = [
@@ -352,6 +360,7 @@ def _by_planning(tree: Tree[Body], units: int, costs: CostModel) -> list[tuple[f
 
 
 def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> ProgramPlan:
+    """Plan all functions for `units` units with one policy."""
     footprints = Footprints(units)
     alone = policy.planner(1, costs, Footprints(1))
     apart = apart_functions(tree)
@@ -369,7 +378,7 @@ def _plan(tree: Tree[Body], units: int, costs: CostModel, policy: Policy) -> Pro
 def _planned(
     node: Node[Body], planner: FunctionPlanner, alone: FunctionPlanner, units: int
 ) -> Node[LeafPlan]:
-    """`alone`: plans leaves for a single unit."""
+    """Plan the leaves below a node. `alone` plans leaves for a single unit."""
     if is_parallel(node):
         return map_leaves(node, lambda body: _by_each(alone.plan(body), units))
     match node:
@@ -384,7 +393,7 @@ def _planned(
 
 
 def _by_each(plan: LeafPlan, units: int) -> LeafPlan:
-    """What one unit does, done by each of the units."""
+    """Return the plan of one unit, executed by each of the units."""
 
     def everyone(placed: Placed) -> Placed:
         parts = (replace(part, unit=unit) for unit in range(units) for part in placed.parts)
@@ -396,10 +405,10 @@ def _by_each(plan: LeafPlan, units: int) -> LeafPlan:
 def _realised(
     tree: Tree[Body], plan: ProgramPlan, costs: CostModel
 ) -> tuple[DeviceProgram, list[FramePlan]]:
-    """The program of a plan, with its memory and its waits."""
+    """Return the program of a plan, with its memory and its waits."""
     kernels = _kernels(tree)
     ordered = ordered_buffers(tree)
-    # Memory that is used again is one more reason to wait, and widens the ranges.
+    # Reused memory causes further waits, and with ranges these cover more units.
     ranges = costs.uniform or plan.policy.ranges
     share_bytes = sys.maxsize if ranges else costs.share_bytes
     functions: list[TreeFunction[Schedule]] = []
@@ -427,7 +436,7 @@ def _realised(
 
 
 def _kernels(tree: Tree[Body]) -> tuple[Kernel, ...]:
-    """All kernels, in the order of the text; one that is named twice must be one kernel."""
+    """Return all kernels in order. Raise ScheduleError if different kernels share a name."""
     found: dict[str, Kernel] = {}
     for function in tree.functions:
         for kernel in (item for body in leaves(function.body) for item in body):

@@ -1,12 +1,13 @@
-"""Inserts the waits into a planned function.
+"""Insertion of waits into a planned function.
 
-The function is walked with the accesses that are pending: those that some unit may not know to be
-over. A loop is walked until the state at its head no longer grows, so that waits between iterations
-are found; both arms of a branch start from one state. Before a loop the units wait for what its
-body may touch (so that the body need not in every iteration), and before a call, around a parallel
-loop and at the end of a function for everything: what comes then may touch anything. They do so at
-the end of the leaf that stands there, if one does; where a function ends in a branch, in each arm.
-For lists that one unit alone accesses in functions they wait behind the call from `main` only.
+The function is walked with the pending accesses: those that some unit may not know to be over. A
+loop is walked until the state at its head no longer grows, so that waits between iterations are
+found; both arms of a branch start from the same state. Before a loop the units wait for what its
+body may touch (so that the body need not wait in every iteration). Before a call, around a parallel
+loop and at the end of a function they wait for everything, since any memory may be touched next.
+These waits are put at the end of the preceding leaf if there is one, and into each arm if a
+function ends in a branch. For lists that only one unit accesses in functions, the units wait only
+after the call from `main`.
 """
 
 from __future__ import annotations
@@ -48,29 +49,31 @@ from stretto.schedule.footprint import Footprint
 from stretto.schedule.leaf_waits import LeafWaits, Pending, SyncSetting, Touch, TouchKey
 from stretto.schedule.policy import LeafPlan, Placed
 
-# ---- Lists that one unit alone accesses in all functions but `main`.
+# ---- Lists that only one unit accesses in all functions except `main`.
 #
-# What it does to them need not be over when one of these functions is called or returns: nobody
-# else asks before `main` goes on. So a recursion that pushes to lists in every activation waits
-# once, behind the call from `main`, and not at the end of each activation.
+# Its accesses need not be over when one of these functions is called or returns, because no other
+# unit accesses the lists before `main` continues. So a recursion that pushes to lists in every
+# activation waits once, after the call from `main`, and not at the end of each activation.
 #
-# The verifier decides the same by a rule of its own (`device/verifier/assignment.py`).
+# The verifier decides the same by a separate rule (`device/verifier/assignment.py`).
 
 
 EVERYONE = -1
-"""In place of a unit: more than one, or another way to come to the list."""
+"""Replaces a unit number: more than one unit, or access to the list under another name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLists:
-    """unit_of: who alone accesses a list, by its name. callees: what functions call."""
+    """Lists that one unit alone accesses. `unit_of`: that unit, by list name; `accessed`: the
+    lists that each function accesses; `callees`: the functions that each function calls."""
 
     unit_of: Mapping[str, int]
     accessed: Mapping[str, frozenset[str]]
     callees: Mapping[str, set[str]]
 
     def pending_behind(self, function: str) -> frozenset[int]:
-        """The units whose accesses may not be over when a call from `main` returns."""
+        """Return the units whose accesses may not be over when a call of `function` from `main`
+        returns."""
         if not self.unit_of:
             return frozenset()
         names = {
@@ -85,7 +88,7 @@ NO_LISTS = OwnLists({}, {}, {})
 
 
 def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
-    """The lists of a planned program."""
+    """Return the lists of a planned program that one unit alone accesses in functions."""
     found: dict[str, int] = {}
     accessed: dict[str, frozenset[str]] = {}
     for function in functions:
@@ -101,7 +104,7 @@ def own_lists(functions: Sequence[TreeFunction[LeafPlan]]) -> OwnLists:
 
 
 def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
-    """Each list that a function accesses, with the unit."""
+    """Yield each list that a function accesses, with the unit."""
     for plan in leaves(function.body):
         for placed in plan.placed:
             names = [r.buffer.name for r in item_regions(placed.item) if r.buffer.kind == "list"]
@@ -110,13 +113,14 @@ def _accesses(function: TreeFunction[LeafPlan]) -> Iterator[tuple[str, int]]:
 
 
 def _units(placed: Placed) -> set[int]:
+    """Return the units that execute an item; EVERYONE for a statement."""
     if isinstance(placed.item, Kernel):
         return {part.unit for part in placed.parts}
     return {EVERYONE}
 
 
 def _other_names(function: TreeFunction[LeafPlan]) -> Iterator[str]:
-    """The lists that have another name for a while."""
+    """Yield the lists that are bound to params or rotated, and so have another name for a while."""
     for node in walk(function.body):
         if isinstance(node, Call):
             yield from (access.buffer.name for _, access in node.tensors)
@@ -127,11 +131,12 @@ Walked = tuple[Node[LeafWaits], Pending]
 Matters = Callable[[Footprint], bool]
 
 NO_LEAF = -1
-"""The number of a leaf that only waits, and so touches nothing."""
+"""Number of a leaf that only waits, and so touches nothing."""
 
 
 class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
-    """Walks one function. `relevant`: can the order of accesses to a buffer matter at all?"""
+    """Walk over one function. `relevant`: returns True if the order of accesses to a buffer can
+    matter."""
 
     def __init__(
         self,
@@ -150,14 +155,15 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         self._renamed: dict[tuple[int, str], tuple[Footprint, Footprint]] = {}
 
     def function(self, body: Node[LeafPlan]) -> Node[Schedule]:
-        """The body with waits. When a function other than `main` returns, nothing is pending."""
+        """Return the body with waits. When a function other than `main` returns, nothing is
+        pending."""
         self._later = later_names(body, self._names, returns=not self._is_main)
         items = body.children if isinstance(body, Seq) else (body,)
         made, _ = self._ended(items, {}, None if self._is_main else _everything)
         return _scheduled(joined(made))
 
     def apart(self, body: Node[LeafPlan]) -> Node[Schedule]:
-        """The body of a function that each unit runs by itself."""
+        """Return the body of a function that each unit runs by itself."""
         return _scheduled(map_leaves(body, self._apart))
 
     def sequence(self, children: Sequence[Node[LeafPlan]], state: Pending) -> Walked:
@@ -183,10 +189,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     def _ended(
         self, children: Sequence[Node[LeafPlan]], state: Pending, end: Matters | None
     ) -> tuple[list[Node[LeafWaits]], Pending]:
-        """Nodes in order, after which what matters at the `end` is over.
+        """Return the nodes in order, with waits after which everything that matters at the `end`
+        is over.
 
-        A leaf stays open for the waits of what follows it. A branch that stands last has these
-        waits in its arms: an arm that touches nothing then waits for nobody.
+        A leaf stays open for the waits of what follows it. A branch at the end has these waits in
+        its arms, so an arm that touches nothing waits for no unit.
         """
         made: list[Node[LeafWaits]] = []
         last = self._waiting(state)
@@ -214,7 +221,8 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     def _ended_arms(
         self, branch: If[LeafPlan], state: Pending, end: Matters
     ) -> tuple[Node[LeafWaits], Pending]:
-        """A branch after each arm of which what matters at the `end` is over."""
+        """Return a branch whose arms each end with the waits for everything that matters at the
+        `end`."""
         arms: list[Node[LeafWaits]] = []
         states: list[Pending] = []
         for arm in (branch.then, branch.orelse):
@@ -226,10 +234,10 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     def _entered(
         self, loop: Loop[LeafPlan], before: LeafWaits
     ) -> tuple[list[Node[LeafWaits]], Pending]:
-        """The leaf before a loop, and the loop.
+        """Return the leaf before a loop, and the loop.
 
-        What its body would wait for in every iteration is waited for once, before it. Waits that
-        the body makes in any case need not be made before it, too.
+        What the body would wait for in every iteration is waited for once, before the loop. Waits
+        that the body contains in any case are not repeated before it.
         """
         if is_parallel(loop):
             return self._parallel(loop, before)
@@ -249,8 +257,8 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
     def _parallel(
         self, loop: For[LeafPlan], before: LeafWaits
     ) -> tuple[list[Node[LeafWaits]], Pending]:
-        """Units go through iterations of their own without waits; before and behind the loop they
-        wait for each other."""
+        """Return a parallel loop. Its units run separate iterations without waits; before and
+        after the loop they wait for each other."""
         asked = before.settled(_everything)
         met = self._waiting({})
         met.meet()
@@ -258,10 +266,11 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return [*_made(asked), made, *_made(met)], {}
 
     def _waiting(self, state: Pending) -> LeafWaits:
-        """A leaf that has nothing but waits."""
+        """Return a leaf that contains nothing but waits."""
         return LeafWaits(NO_LEAF, state, self._setting, lambda name: True)
 
     def _walked(self, body: LeafPlan, state: Pending) -> LeafWaits:
+        """Return a leaf with the waits that its items need after the pending accesses `state`."""
         number = self._numbers.setdefault(id(body), len(self._numbers))
         names = self._later(body)
         keep = (lambda name: True) if names is None else names.__contains__
@@ -273,26 +282,27 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return leaf
 
     def _apart(self, body: LeafPlan) -> LeafWaits:
-        """A leaf that each unit runs by itself."""
+        """Return a leaf that each unit runs by itself."""
         leaf = LeafWaits(NO_LEAF, {}, self._setting, lambda name: False, publishes=False)
         for placed in body.placed:
             leaf.append(placed, ())
         return leaf
 
     def _pairs(self, node: Node[LeafWaits]) -> NDArray[np.int64]:
-        """[u, v]: how often unit u waits for unit v, in the text."""
+        """Return [u, v]: the number of times unit u waits for unit v, in the text."""
         found = np.zeros((self._setting.units, self._setting.units), np.int64)
         return sum((leaf.pairs for leaf in leaves(node)), start=found)
 
     def _footprints(self, placed: Placed) -> tuple[Footprint, ...]:
-        """What other units may have to wait for."""
+        """Return the footprints that other units may have to wait for."""
         if self._setting.units == 1:
             return ()
         made = self._setting.footprints.of(placed.item, placed.parts)
         return tuple(footprint for footprint in made if self._matters(footprint.buffer))
 
     def _matters(self, buffer: Buffer) -> bool:
-        """Lists that one unit alone accesses in functions are awaited behind calls from `main`."""
+        """False for lists that one unit alone accesses in functions: they are awaited after calls
+        from `main`."""
         if not self._is_main and buffer.name in self._own.unit_of:
             return False
         return self._relevant(buffer)
@@ -325,19 +335,22 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
         return turned
 
     def _under(self, footprint: Footprint, buffer: Buffer) -> Footprint:
-        """The same footprint each time, for what it conflicts with is remembered."""
+        """Return the renamed footprint; the same object each time, because conflicts are cached by
+        identity."""
         key = id(footprint), buffer.name
         if key not in self._renamed:
             self._renamed[key] = footprint, footprint.under(buffer)
         return self._renamed[key][1]
 
     def _names(self, plan: LeafPlan) -> set[str]:
-        """What a leaf accesses, and what may lie at the same place."""
+        """Return the names of the buffers that a leaf accesses, and of those that may share their
+        memory."""
         names = {region.buffer.name for region in plan.regions}
         return {near for name in names for near in self._setting.memory.near(name)}
 
     def _touched_by(self, loop: Loop[LeafPlan]) -> Matters:
-        """May an access outside of the loop conflict with one inside?"""
+        """Return a predicate: True for an access outside the loop that may conflict with one
+        inside."""
         reads: set[str] = set()
         writes: set[str] = set()
         for node in walk(loop):
@@ -355,11 +368,12 @@ class Synchronizer(Flow[LeafPlan, LeafWaits, Pending]):
 
 
 def _everything(_: Footprint) -> bool:
+    """True for every footprint."""
     return True
 
 
 def _made(leaf: LeafWaits) -> list[Node[LeafWaits]]:
-    """The leaf, if there is anything in it."""
+    """Return the leaf in a list, empty if the leaf is."""
     return [] if leaf.is_empty else [Leaf(leaf)]
 
 

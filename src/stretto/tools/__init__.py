@@ -1,1 +1,1 @@
-"""What people see: the command line, `explain`, timelines, profiles, fuzzing."""
+"""User-facing tools: the command line, `explain`, timelines, profiles, simulation, tuning."""

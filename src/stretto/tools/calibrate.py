@@ -1,8 +1,9 @@
 """`stretto calibrate`: fits the parameters of the CPU's cost model to this host.
 
-Programs in whose kernels one thing decides each (`calibration_probes`) are compiled and run with a
-clock around every task. What follows from a time alone is computed from it; what remains between
-the model and a template is a factor of that template.
+Programs whose kernels each depend on one parameter (`calibration_probes`) are compiled
+and run with a clock around every task. Parameters that follow from one time are
+computed from it; the remaining difference between the model and a template is a factor
+of that template.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from stretto.tools.profile import entry_inputs, one_torch_thread
 from stretto.tuning.database import Database, this_cpu
 
 SECONDS = 1.5
-"""How long each probe runs, after one run that does not count."""
+"""Seconds for which each probe runs, after one warm-up run."""
 CALLS = 2000
 LEAST, LEAST_CALL = 1e-13, 1e-7
-"""Seconds that are not measured to be less."""
+"""Lower bounds in seconds of a fitted time per element, and per library call."""
 LEAST_FACTOR_SECONDS = 2e-6
-"""Kernels that take less say nothing of their template."""
+"""Kernels that take less than this do not count for the factor of their template."""
 DIRECT = ("packed",)
-"""Templates that the other parameters come from."""
+"""Templates that the other parameters are derived from, which therefore have no factor."""
 FACTORS = (0.3, 4.0)
-"""A factor beyond this was spoilt by something."""
+"""Limits of a factor; a value beyond them comes from a disturbed measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A parameter: as it is in the source, and as it was fitted."""
+    """A parameter: its value in the source, and the fitted one."""
 
     name: str
     source: float
@@ -57,8 +58,8 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A probe that ran. seconds: by the name of a kernel, the median of its tasks. runs: the events
-    of each run."""
+    """A probe that ran. seconds: by the name of a kernel, the median time of its tasks. runs: the
+    events of each run."""
 
     entry: Entry
     kernels: tuple[Kernel, ...]
@@ -67,22 +68,23 @@ class Timed:
     runs: Sequence[Sequence[TaskEvent]]
 
     def kernel(self, module: str) -> tuple[Kernel, float]:
-        """The kernel that has most to do in a module of the probe, and its seconds."""
+        """Return the kernel with most work in a module of the probe, and its seconds. Raise
+        BuildError if it has none."""
         found = [
             kernel
             for kernel in self.kernels
             if kernel.name.startswith(f"{module}.") and kernel.name in self.seconds
         ]
         if not found:
-            raise BuildError(f"the probe {module!r} has no kernel of its own")
+            raise BuildError(f"no measured kernel belongs to the probe {module!r}")
         costs = host_costs()
         kernel = max(found, key=lambda k: sum(costs.work(stage.operator) for stage in k.stages))
         return kernel, self.seconds[kernel.name]
 
 
 def calibrate(options: Options, tell: Callable[[str], None] = lambda _: None) -> list[Fitted]:
-    """Measures, fits, and keeps the parameters in the database of the options' cache. tell: is told
-    what is measured now. Raises the errors of compiling."""
+    """Measure and fit the parameters, and store them in the database of the options' cache. tell:
+    called with the name of each measurement. Raises the errors of compiling."""
     plain = replace(
         options,
         tune="off",
@@ -130,7 +132,7 @@ def _timed(probe: probes.UnitProbe | probes.WaitProbe, options: Options) -> Time
 
 # ---- one unit ----------------------------------------------------------------------------------
 def rates(unit: Timed) -> dict[str, float]:
-    """What follows from the times of single kernels."""
+    """Return the parameters that follow from the times of single kernels."""
     products = [_operators_seconds(unit, name) for name in ("product", "wide_product")]
     flops = [2.0 * operations / seconds for operations, seconds in products]
     own, shared, memory = (
@@ -148,7 +150,7 @@ def rates(unit: Timed) -> dict[str, float]:
 
 
 def _operators_seconds(unit: Timed, module: str) -> tuple[int, float]:
-    """The multiplications of the product in a module, and its seconds."""
+    """Return the number of multiplications of the product in a module, and its seconds."""
     kernel, seconds = unit.kernel(module)
     return max(_points(stage.operator) for stage in kernel.stages), seconds
 
@@ -158,7 +160,8 @@ def _points(operator: Operator) -> int:
 
 
 def _pointwise(unit: Timed) -> dict[str, float]:
-    """An element, a long function and a load, from kernels that differ in one of these each."""
+    """Return the time of an element, an expensive function and a load, from kernels that differ in
+    one of these each."""
     copied, cheap, _ = _per_element(unit, "loads")
     computed, more, _ = _per_element(unit, "elements")
     element = max((computed - copied) / (more - cheap), LEAST)
@@ -169,8 +172,8 @@ def _pointwise(unit: Timed) -> dict[str, float]:
 
 
 def _per_element(unit: Timed, module: str) -> tuple[float, int, int]:
-    """Seconds of a pointwise kernel for one element, its cheap functions and its long ones, as the
-    model counts them."""
+    """Return, per element of a pointwise kernel, its seconds, number of cheap functions and number
+    of expensive ones, counted as the model does."""
     kernel, seconds = unit.kernel(module)
     values = [stage.operator.value for stage in kernel.stages]
     long = sum(map(count_expensive, values))
@@ -179,8 +182,8 @@ def _per_element(unit: Timed, module: str) -> tuple[float, int, int]:
 
 
 def factors(unit: Timed, costs: CpuCosts) -> dict[str, float]:
-    """How much longer templates take than a model says: the median of the kernels in whose estimate
-    one counts most. costs: with everything else fitted."""
+    """Return measured over estimated time by template: the median of the kernels whose work is
+    mostly in one stage of it. costs: with all other parameters fitted."""
     estimated = _estimates(unit, costs)
     found: dict[str, list[float]] = defaultdict(list)
     for kernel in unit.kernels:
@@ -198,8 +201,8 @@ def factors(unit: Timed, costs: CpuCosts) -> dict[str, float]:
 
 
 def _template(kernel: Kernel) -> str | None:
-    """The template of the stage with most to do; None for loops, whose figures are fitted one by
-    one, and for products of one row, which are as fast as memory."""
+    """Return the template of the stage with most work; None for loops, whose figures are fitted
+    individually, and for products of one row, which are as fast as memory."""
     if not kernel.stages:
         return None
     stage = max(kernel.stages, key=lambda stage: _points(stage.operator))
@@ -209,7 +212,7 @@ def _template(kernel: Kernel) -> str | None:
 
 
 def _estimates(unit: Timed, costs: CpuCosts) -> dict[str, Kernel]:
-    """The kernels of the same program by name, as a model estimates them."""
+    """Return the kernels of the same program by name, with a model's estimates."""
     stages = begin(
         unit.entry.captured.program,
         CpuMachine(default_machine().name, costs=costs),
@@ -223,7 +226,8 @@ def _estimates(unit: Timed, costs: CpuCosts) -> dict[str, Kernel]:
 
 # ---- launches and waits ------------------------------------------------------------------------
 def _launches(options: Options) -> dict[str, float]:
-    """A call of a program without work, and what a library call adds to it."""
+    """Return the time of a call of a program without work, and the time that a library call adds
+    to it."""
     x = torch.eye(4)
     plain = _call_seconds(probes.little, x, options)
     library = _call_seconds(probes.with_library_call, x, options)
@@ -243,9 +247,9 @@ def _call_seconds(
 
 
 def waits(chain: Timed) -> dict[str, float]:
-    """What one unit takes to see that another has finished.
+    """Return the time that one unit takes to notice that another one has finished.
 
-    Each kernel of the chain needs all of the one before: the unit that was done with that first
+    Each kernel of the chain needs all of the previous one: the unit that finishes first
     waits for the other.
     """
     seen: list[float] = []
@@ -261,14 +265,15 @@ def waits(chain: Timed) -> dict[str, float]:
 
 
 def _steps(units: list[list[TaskEvent]]) -> Iterator[tuple[list[int], list[int]]]:
-    """When the units ended a task, and when they began the next one, in the order of the tasks."""
+    """Yield for each task the times at which the units ended it, and those at which they began the
+    next one."""
     ended = zip(*([event.end for event in unit[:-1]] for unit in units), strict=False)
     begun = zip(*([event.start for event in unit[1:]] for unit in units), strict=False)
     for ends, starts in zip(ended, begun, strict=False):
         yield list(ends), list(starts)
 
 
-# ---- what is shown -----------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 def fitted_table(fitted: Sequence[Fitted]) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD)
     for title in ("parameter", "in the source", "here"):

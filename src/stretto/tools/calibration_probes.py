@@ -1,4 +1,4 @@
-"""What `stretto calibrate` compiles and times: each module is named after what it is to find."""
+"""Programs that `stretto calibrate` times: each module is named after its parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Repeated(nn.Module):
-    """A function applied again and again, to what it gave before: all it reads is in the cache."""
+    """A function applied repeatedly to its own result, so that all its data is in the cache."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], trips: int) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class Repeated(nn.Module):
 
 
 class Rows(Repeated):
-    """One row times square weights that stay where they are: in the own cache of a unit, in the one
-    that units share, or in neither."""
+    """One row times square weights that stay in a unit's own cache, in the shared cache, or in
+    neither."""
 
     def __init__(self, size: int, trips: int) -> None:
         super().__init__(nn.Linear(size, size, bias=False), trips)
@@ -34,7 +34,7 @@ class Rows(Repeated):
 
 
 def polynomial(x: torch.Tensor) -> torch.Tensor:
-    """One kernel: loops would be kernels of their own. Values remain between 0 and 1."""
+    """A polynomial without loops, so that it becomes one kernel. Values remain between 0 and 1."""
     return quartic(quartic(quartic(quartic(x, x), x), x), x) * 0.5
 
 
@@ -51,11 +51,11 @@ def halved(x: torch.Tensor) -> torch.Tensor:
 
 
 ELEMENTS = 1 << 15
-"""Of the pointwise probes: their operands are in the own cache of a unit."""
+"""Number of elements of the pointwise probes: their operands fit in a unit's own cache."""
 
 
 class UnitProbe(nn.Module):
-    """Kernels in which one thing decides, each of them run on one unit."""
+    """Kernels each of which depends on one parameter, run on one unit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class UnitProbe(nn.Module):
         self.factor_line = nn.Conv1d(64, 64, 5, padding=2)
 
     def forward(self, *x: torch.Tensor) -> Tensors:
-        """x: as `inputs` gives them."""
+        """Compute all probes. x: the result of `inputs`."""
         rows, own, shared, memory, points, image, small, colours, line, left, right = x
         return (
             self.product(rows),
@@ -109,7 +109,8 @@ class UnitProbe(nn.Module):
 
 
 class WaitProbe(nn.Module):
-    """Products that several units share, each of which needs the whole result of the one before."""
+    """Products divided among several units, each of which needs the whole result of the previous
+    one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,10 +124,10 @@ class WaitProbe(nn.Module):
 
 
 def little(x: torch.Tensor) -> torch.Tensor:
-    """A program in which nothing takes time but its launch."""
+    """A program in which only the launch takes time."""
     return x + 1.0
 
 
 def with_library_call(x: torch.Tensor) -> torch.Tensor:
-    """The same with a call of torch that does as little."""
+    """The same program with a small call of torch."""
     return torch.lgamma(x + 1.0)

@@ -1,8 +1,8 @@
-"""The command line: `stretto doctor | demo | explain | calibrate | simulate | opt | bench |
-streams | cache`.
+"""The command line: `stretto doctor | demo | explain | calibrate | tune | simulate | opt |
+bench | streams | cache`.
 
-Commands import what they run when they run it: torch alone takes a second to import, which
-`stretto --help` should not.
+Commands import their implementation when they run: torch alone takes a second to
+import, which `stretto --help` must not.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Execution units; by default one per physical core.")
 ]
 PolicyName = Annotated[
-    str, typer.Option("--policy", help=f"Lays tasks out on units: {', '.join(POLICIES)}.")
+    str, typer.Option("--policy", help=f"Places tasks on units: {', '.join(POLICIES)}.")
 ]
 
 
@@ -71,7 +71,7 @@ def main(
 
 @contextmanager
 def told() -> Generator[None]:
-    """Shows what the user can do something about as a message, not as a traceback."""
+    """Print errors that the user can act on as messages, without a traceback, and exit."""
     try:
         yield
     except UsageError as error:
@@ -85,7 +85,7 @@ def told() -> Generator[None]:
 
 @contextmanager
 def progress(steps: int) -> Generator[Progress]:
-    """A bar that disappears when the work is done."""
+    """Show a progress bar that disappears when the work is done."""
     columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=errors, transient=True) as shown:
         shown.add_task("starting", total=steps)
@@ -142,7 +142,8 @@ def demo_command(
 
 
 def _machine(name: str | None) -> Machine:
-    """The machine of that name, or the usual one of this host. Raises UsageError for none."""
+    """Return the machine of that name, or the default of this host. Raise UsageError for an
+    unknown name."""
     from stretto.machines.registry import default_machine, find_machine, known_machines
 
     if name is None:
@@ -162,18 +163,18 @@ def explain(
     threads: Threads = None,
     units: Units = None,
     policy: PolicyName = "auto",
-    preset: Annotated[str, typer.Option(help="Of a zoo model: full or small.")] = "full",
+    preset: Annotated[str, typer.Option(help="Preset of a zoo model: full or small.")] = "full",
     small: Annotated[bool, typer.Option(help="The same as --preset small.")] = False,
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw one run: .html, .json or .png.")
     ] = None,
     remarks: Annotated[
-        bool, typer.Option("--remarks", help="Only what stages declined to do, all of it.")
+        bool, typer.Option("--remarks", help="Print only the remarks: what stages declined to do.")
     ] = False,
 ) -> None:
     """Compile a model and print what was captured, fused, scheduled and built.
 
-    Inputs of a model of your own come from a function `example_inputs()` beside it.
+    Inputs of your own model come from a function `example_inputs()` next to it.
     """
     with told():
         require_known("preset", [preset], PRESETS)
@@ -199,7 +200,7 @@ def explain(
 def _explain_here(
     model: str, machine: Machine, options: Options, small: bool, remarks: bool
 ) -> stretto.Compiled:
-    """A model compiled for a machine that is here."""
+    """Compile a model for a machine that is present, and print the explanation."""
     from stretto.tools.explain import remarks_text
     from stretto.tools.models import find_model, on_device, require_device
 
@@ -215,7 +216,7 @@ def _explain_here(
 def _explain_target(
     model: str, target: str, units: int | None, options: Options, small: bool, remarks: bool
 ) -> None:
-    """A model compiled for a GPU that need not be there."""
+    """Compile a model for a GPU that need not be present, and print the explanation."""
     from stretto.tools.explain import explain_target, remarks_text
     from stretto.tools.models import find_model
     from stretto.tools.simulate import compile_model, target_machine
@@ -229,7 +230,7 @@ def _explain_target(
 
 
 def _said(text: str) -> None:
-    """A line, and nothing that moves: it would take time from what is measured."""
+    """Print a line without animation, which would take time from what is measured."""
     errors.print(text, style="dim", markup=False, highlight=False)
 
 
@@ -253,7 +254,7 @@ def calibrate_command(
             return
         fitted = calibrate(options, lambda what: _said(f"measuring {what}"))
         console.print(fitted_table(fitted))
-        typer.echo(f"kept in {database.path}")
+        typer.echo(f"stored in {database.path}")
 
 
 @app.command(name="tune")
@@ -263,9 +264,9 @@ def tune_command(
         typer.Argument(help="Zoo models, path.py:function or module:name. Default: the zoo's."),
     ] = None,
     threads: Threads = None,
-    small: Annotated[bool, typer.Option(help="Of zoo models the small presets.")] = False,
+    small: Annotated[bool, typer.Option(help="Use the small presets of zoo models.")] = False,
 ) -> None:
-    """Time the kernels of models in all their variants; from then on, the fastest are taken."""
+    """Time all variants of the kernels of models; later compilations use the fastest ones."""
     from stretto.tools.models import find_model, zoo_module
     from stretto.tools.tune import tune_model, tuned_table
 
@@ -286,19 +287,19 @@ def simulate_command(
         int | None, typer.Option(min=1, help="Execution units; by default those of the device.")
     ] = None,
     trips: Annotated[
-        int | None, typer.Option(min=0, help="Of loops whose end only values decide.")
+        int | None, typer.Option(min=0, help="Assumed iterations of loops that data end.")
     ] = None,
     depth: Annotated[
-        int, typer.Option(min=1, max=64, help="Of recursion that only values end.")
+        int, typer.Option(min=1, max=64, help="Assumed depth of recursion that data end.")
     ] = 4,
     measured: Annotated[
-        bool, typer.Option("--measured", help="Of cpu:N: tasks take what they take on this CPU.")
+        bool, typer.Option("--measured", help="For cpu:N: use task times measured on this CPU.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Run it on this CPU once, and go the way it goes.")
+        bool, typer.Option("--follow", help="Take the branches and trips of one run on this CPU.")
     ] = False,
     policy: PolicyName = "auto",
-    small: Annotated[bool, typer.Option(help="Of a zoo model the small preset.")] = False,
+    small: Annotated[bool, typer.Option(help="Use the small preset of a zoo model.")] = False,
     timeline: Annotated[
         Path | None, typer.Option(help="Also draw the run: .html, .json or .png.")
     ] = None,
@@ -348,7 +349,7 @@ def opt(
     constants: Annotated[
         Path | None, typer.Option(help="Tensors by name, by torch.save; others are drawn.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Draws tensors.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of drawn tensors.")] = 0,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds after which a run ends; not on GPUs.")
     ] = 60.0,
@@ -359,9 +360,11 @@ def opt(
         bool, typer.Option("--remarks", help="Also print what stages declined to do.")
     ] = False,
 ) -> None:
-    """Read a dump, edited or not, verify it, go on from there, and print another form or run it.
+    """Read a dump, edited or not, verify it, continue from there, and print another form or
+    run it.
 
-    Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the machine.
+    Forms, in order: captured, optimised, operators, kernels, scheduled, then those of the
+    machine.
     """
     from stretto.tools.explain import remarks_text
     from stretto.tools.opt import Optimiser, load_constants, load_inputs
@@ -373,7 +376,7 @@ def opt(
             file, _machine(backend), options, source=source, passes=passes or (), constants=known
         )
         if run and target is not None:
-            raise UsageError("--run goes on to the end: it does not go with --to")
+            raise UsageError("--run goes through all forms: it does not go with --to")
         if not run:
             typer.echo(optimiser.to(target), nl=False)
         else:
@@ -388,7 +391,7 @@ def opt(
 def bench(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Default: the core of the zoo; `real`: models that people have."),
+        typer.Argument(help="Default: the core of the zoo; `real`: models in common use."),
     ] = None,
     peers: Annotated[
         str | None, typer.Option(help="Systems to measure, by commas; default: all.")
@@ -428,7 +431,7 @@ def bench(
 def _bench_zoo(
     models: list[str] | None, peers: list[str] | None, small: bool
 ) -> Callable[..., Any]:
-    """What measures the zoo; names are checked."""
+    """Return a function that measures the zoo, after checking the names."""
     from stretto.tools.models import zoo_module
 
     zoo, harness, known = (zoo_module(name) for name in ("models", "harness", "peers"))
@@ -442,7 +445,7 @@ def _bench_zoo(
 def _bench_batched(
     models: list[str] | None, peers: list[str] | None, small: bool
 ) -> Callable[..., Any]:
-    """What measures models written for one instance; names are checked."""
+    """Return a function that measures models written for one instance, after checking the names."""
     from stretto.tools.models import zoo_module
 
     batched, known = zoo_module("batched"), zoo_module("peers.instances").INSTANCE_PEERS
@@ -463,7 +466,7 @@ def streams(
         str | None, typer.Option(help="Systems to measure, by commas; default: all.")
     ] = None,
     calls: Annotated[int, typer.Option(min=1, help="Calls of a stream.")] = 500,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each system has its turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each system, in turns.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each system.")] = 2,
     small: Annotated[bool, typer.Option(help="Small models and sizes.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the record to this file.")] = None,

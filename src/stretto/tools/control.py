@@ -45,13 +45,14 @@ from stretto.text import seconds_text
 
 INDENT = "  "
 MOST_UNITS = 8
-"""The tasks of so many units are listed one by one; of more, neighbours alike are counted."""
+"""Number of units up to which the tasks of each are listed; of more units, equal neighbours are
+counted."""
 MOST_KERNELS = 8
-"""So many kernels of a leaf are listed by name."""
+"""Maximum number of kernels of a leaf that are listed by name."""
 
 
 def place(location: SourceLocation | None) -> str:
-    """File name and line, without the folder."""
+    """Return file name and line, without the folder."""
     return f"{Path(location.file).name}:{location.line}" if location else ""
 
 
@@ -76,7 +77,7 @@ class ControlRow:
 
 
 def program_rows(program: Program) -> list[ControlRow]:
-    """Each function with the loops, branches and calls in it, in order."""
+    """Return each function with the loops, branches and calls in it, in order."""
     callees = {
         name: {op.function for op in function.body.walk() if isinstance(op, CallOp)}
         for name, function in program.functions.items()
@@ -90,7 +91,8 @@ def program_rows(program: Program) -> list[ControlRow]:
 
 
 def _block_rows(block: Block, depth: int) -> list[ControlRow]:
-    """The rows of all ops; of neighbours that look the same, only the first, with their number."""
+    """Return the rows of all ops; of consecutive ops with equal rows only the first, with their
+    number."""
     groups: list[tuple[list[ControlRow], int]] = []
     for op in block.ops:
         rows = list(_op_rows(op, depth))
@@ -137,7 +139,7 @@ def _operators(block: Block) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """A function, control node or leaf of a DeviceProgram; the numbers are those of a leaf."""
+    """A function, control node or leaf of a DeviceProgram; only leaves have a schedule."""
 
     depth: int
     what: str
@@ -158,7 +160,8 @@ class ScheduleRow:
 
 
 def _task_counts(schedule: Schedule) -> str:
-    """Tasks of each unit, as `4 | 4`, or `4 x100 | 3 x32`; a dynamic grid shows as `?`."""
+    """Return the number of tasks of each unit, as `4 | 4`, or `4 x100 | 3 x32`; a dynamic grid
+    shows as `?`."""
     texts: list[str] = []
     for unit in schedule.units:
         runs = [item for item in unit if isinstance(item, Run)]
@@ -173,13 +176,13 @@ def _task_counts(schedule: Schedule) -> str:
 
 
 def kernel_names(schedule: Schedule) -> list[str]:
-    """The kernels of a leaf, in the order in which units come to them."""
+    """Return the kernels of a leaf, in the order in which units run them."""
     items = (item for unit in schedule.units for item in unit)
     return list(dict.fromkeys(item.kernel for item in items if isinstance(item, Run)))
 
 
 def schedule_rows(program: DeviceProgram) -> list[ScheduleRow]:
-    """The control tree of each function, with its leaves."""
+    """Return the control tree of each function, with its leaves."""
     runs = function_runs(program.tree)
     rows: list[ScheduleRow] = []
     for function in program.tree.functions:
@@ -189,7 +192,7 @@ def schedule_rows(program: DeviceProgram) -> list[ScheduleRow]:
 
 
 def _leaf_name(schedule: Schedule) -> str:
-    """What a leaf is there for: tasks, registers that control reads, or waits only."""
+    """Return the purpose of a leaf: tasks, registers that control reads, or waits only."""
     items = [item for unit in schedule.units for item in unit]
     if any(isinstance(item, Run) for item in items):
         return "tasks"
@@ -224,7 +227,7 @@ def _node_rows(node: Node[Schedule], depth: int, runs: Runs) -> Iterator[Schedul
 
 
 def kernel_runs(program: DeviceProgram) -> dict[str, Runs]:
-    """How often each kernel is launched, as a set of tasks, in one call."""
+    """Return the number of times that each kernel, as a set of tasks, is launched in one call."""
     found = {kernel.name: NEVER for kernel in program.kernels}
     for node, runs in tree_runs(program.tree):
         if isinstance(node, Leaf):
@@ -235,10 +238,10 @@ def kernel_runs(program: DeviceProgram) -> dict[str, Runs]:
 
 # ---- Where each loop, branch and call of a scheduled program is decided, and why there.
 #
-# A unit that decides for itself reads what decides from its registers; where another unit has
-# written that, it waits for it. In an iteration of a parallel loop, and what that calls, a unit
-# decides alone. The host decides between launches where the machine has cut the program there.
-# What each way takes is the cost model's.
+# A unit that decides for itself reads the condition from its registers; if another unit computes
+# it, the unit waits for that one. In an iteration of a parallel loop, and in functions called
+# there, a unit decides alone. The host decides between launches if the machine cut the program
+# there. Times are from the cost model.
 
 
 HEADERS = ("control", "runs", "decided", "because")
@@ -248,7 +251,7 @@ APART = "by one unit, for its own iterations"
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A control node, how often control comes to it, who decides, and why."""
+    """A control node, how often it runs, who decides it, and why."""
 
     what: str
     runs: Runs
@@ -262,8 +265,8 @@ class Decided:
 def decided(
     program: DeviceProgram, wait_seconds: float, hosted: Mapping[str, str]
 ) -> list[Decided]:
-    """A row for each control node, in order. wait_seconds: what a wait for another unit takes.
-    hosted: why the host decides, by the titles of the nodes that it does."""
+    """Return a row for each control node, in order. wait_seconds: time of a wait for another unit.
+    hosted: the reasons why the host decides, by the title of the node."""
     runs = function_runs(program.tree)
     recursive = recursive_functions(program.tree)
     rows: list[Decided] = []
@@ -308,7 +311,7 @@ def _why_call(node: Call[Schedule], recursive: frozenset[str] | set[str], is_apa
 
 
 class _Sources:
-    """What the registers of a function are computed from."""
+    """The values that the registers of a function are computed from."""
 
     def __init__(self, function: TreeFunction[Schedule]) -> None:
         self.values: dict[Reg, list[Expr]] = {}
@@ -318,7 +321,7 @@ class _Sources:
                     self.values.setdefault(item.reg, []).append(item.value)
 
     def of(self, node: Node[Schedule], units: int, wait_seconds: float) -> tuple[str, str]:
-        """Who decides a loop or a branch, and why."""
+        """Return who decides a loop or a branch, and why."""
         if isinstance(node, For) and (trips := trip_count(node)) is not None:
             return "when it was compiled", f"it has {trips} trips"
         assert not isinstance(node, Leaf | Seq | Call)
@@ -342,7 +345,8 @@ class _Sources:
         return UNITS, "it depends on numbers in registers alone"
 
     def reached(self, registers: set[Reg], memory: list[Buffer]) -> tuple[set[Buffer], set[Reg]]:
-        """The memory, and the registers that nothing assigns, which some registers depend on."""
+        """Return the memory, and the registers that nothing assigns, which some registers depend
+        on."""
         found, seen, ends = set(memory), set(registers), set[Reg]()
         waiting = list(registers)
         while waiting:

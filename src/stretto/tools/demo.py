@@ -30,7 +30,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One model: median times in seconds, largest relative error against eager in float64."""
+    """Measurements of one model: median times in seconds, largest relative error against eager in
+    float64, compile time in seconds."""
 
     model: str
     eager: float
@@ -54,10 +55,11 @@ def demo(
     preset: str = "full",
     quick: bool = False,
 ) -> tuple[list[Result], list[Path]]:
-    """Measures the models; gives the results, and the timelines written into `folder`, if any.
+    """Measure the models; return the results, and the paths of timelines written into `folder`
+    (None: none).
 
-    Eager gets as many threads as stretto, and runs on the same device. `quick` runs
-    little: a check, not a measurement.
+    Eager gets as many threads as stretto, and runs on the same device. `quick` does few
+    runs: a check, not a measurement.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(options.unit_count())
@@ -108,8 +110,8 @@ def _measure(
 
 
 def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[Any, int]:
-    """The outputs of a second call, and how often it went from Python to the native program. (The
-    first call may learn how much room lists need.)"""
+    """Return the outputs of a second call, and the number of launches in it. (The first call may
+    have to learn how much room lists need.)"""
     fast(*inputs)
     executable = fast.signatures[0].executable
     if isinstance(executable, CpuExecutable):
@@ -121,7 +123,7 @@ def _count_launches(fast: stretto.Compiled, inputs: tuple[Any, ...]) -> tuple[An
 
 
 def _launches(executable: Executable) -> int:
-    """How many launches a program on a GPU, or an emulated one, has enqueued."""
+    """Return the number of launches that a program on a GPU, or an emulated one, has enqueued."""
     return executable.launches if isinstance(executable, CudaExecutable) else 0
 
 
@@ -131,7 +133,7 @@ def _arrays(outputs: Any) -> Any:
 
 
 def results_table(results: list[Result], units: int, machine: Machine) -> Table:
-    """What `stretto demo` prints."""
+    """Return the table that `stretto demo` prints."""
     title = f"medians, {units} thread{'s' if units > 1 else ''} each"
     if machine.is_emulated:
         title = f"{machine.name}: errors and launches count, the times mean nothing"

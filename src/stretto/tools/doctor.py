@@ -1,4 +1,4 @@
-"""`stretto doctor`: what this machine has, what will work, and what to do about the rest."""
+"""`stretto doctor`: checks what this machine has and what will work, with remedies for the rest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from stretto.options import Options
 from stretto.text import bytes_text, counted
 from stretto.tuning.database import Database, this_cpu
 
-# ---- The folder of compiled programs, seen from outside: its size, and how to empty it.
+# ---- The folder of compiled programs: its size, and how to empty it.
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
-    """Entries lie in subfolders of two characters; see `runtime/cache.py`."""
+    """The folder of compiled programs. Entries are in subfolders of two characters; see
+    `runtime/cache.py`."""
 
     path: Path
 
@@ -43,9 +44,10 @@ class CacheFolder:
         return sum(file.stat().st_size for file in self.files)
 
     def clear(self) -> int:
-        """Removes every entry and gives their number. Programs that run keep what they loaded.
+        """Remove every entry and return their number. Running programs retain what they have
+        loaded.
 
-        Raises BuildError where the folder cannot be changed.
+        Raises BuildError if the folder cannot be changed.
         """
         removed = self.entries
         try:
@@ -59,13 +61,13 @@ class CacheFolder:
 
 
 TORCH_FROM, TORCH_BEFORE = (2, 11), (2, 14)
-"""The versions of torch that stretto is made for, as in pyproject.toml."""
+"""The supported versions of torch (the second one excluded), as in pyproject.toml."""
 
 PEERS = ("onnxruntime", "onnx", "onnxscript", "jax")
 
 
 def checks(options: Options) -> Iterator[Diagnosis]:
-    """All checks, one after the other, so that each can be shown when it is done."""
+    """Yield all checks one by one, so that each can be shown when it is done."""
     yield check_python()
     yield check_torch(torch.__version__)
     yield check_stretto()
@@ -81,12 +83,12 @@ def checks(options: Options) -> Iterator[Diagnosis]:
 def check_python() -> Diagnosis:
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     if platform.system() != "Linux":
-        return Diagnosis("python", "warn", found, "stretto is tested on Linux; the rest may work")
+        return Diagnosis("python", "warn", found, "stretto is tested on Linux; others may work")
     return Diagnosis("python", "ok", found)
 
 
 def check_torch(version: str) -> Diagnosis:
-    """Whether this version of torch is one that stretto is made for."""
+    """Check that this version of torch is supported."""
     low, high = (".".join(map(str, bound)) for bound in (TORCH_FROM, TORCH_BEFORE))
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
     if TORCH_FROM <= numbers < TORCH_BEFORE:
@@ -111,7 +113,7 @@ def check_cache(folder: CacheFolder) -> Diagnosis:
 
 
 def check_measurements(options: Options) -> Diagnosis:
-    """What was measured on this device, and when the cost model was fitted to it."""
+    """Check whether the cost model was fitted to this device, and count the stored measurements."""
     database, device = Database(options.cache_path()), this_cpu(options)
     held = database.summary(device)
     detail = f"{database.path}, {bytes_text(held.nbytes)}; {device.name}: "
@@ -126,7 +128,7 @@ def check_measurements(options: Options) -> Diagnosis:
 
 
 def _write_problem(folder: Path) -> str | None:
-    """Why no file can be made in the folder; None where one can. The folder may come into being."""
+    """Return why no file can be created in the folder, or None. Creates the folder if necessary."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -136,13 +138,13 @@ def _write_problem(folder: Path) -> str | None:
 
 
 def check_backends() -> Diagnosis:
-    """The machines that there are by name."""
+    """List the available machines by name."""
     shown = (f"{name}: {machine.summary}" for name, machine in known_machines().items())
     return Diagnosis("backends", "ok", "; ".join(shown))
 
 
 def check_peers() -> Diagnosis:
-    """Systems that `stretto bench` compares with, all of them optional."""
+    """Check which systems that `stretto bench` compares with are installed; all are optional."""
     found: list[str] = []
     missing: list[str] = []
     for name in PEERS:
@@ -158,7 +160,7 @@ def check_peers() -> Diagnosis:
 
 
 def check_run(options: Options) -> Diagnosis:
-    """Compiles a small loop and compares it with eager."""
+    """Compile a small loop and compare it with eager."""
 
     def small(x: torch.Tensor) -> torch.Tensor:
         for _ in range(8):
@@ -171,7 +173,7 @@ def check_run(options: Options) -> Diagnosis:
 def run_check(
     function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, options: Options
 ) -> Diagnosis:
-    """Whether the function gives the same compiled for this host as eager."""
+    """Check that the function has the same result compiled for this host as in eager mode."""
     try:
         with torch.no_grad():
             fast = stretto.compile(function, options=options)

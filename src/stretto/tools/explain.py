@@ -1,4 +1,4 @@
-"""`Compiled.explain()`: what was captured, fused, scheduled and built, as text for people."""
+"""`Compiled.explain()`: what was captured, fused, scheduled and built, as text."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from stretto.tools.models import Model
 
 
-# ---- The names that a user gave to the tensors of a call.
+# ---- Names of the tensors of a call, as the user wrote them.
 
 
 def tensor_names(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[str]:
-    """A name for each tensor among the arguments, in the order of the flattened call: `x`, or
-    `state[0]` and `batch['mask']` for one inside a container."""
+    """Return a name for each tensor among the arguments, in the order of the flattened call: `x`,
+    or `state[0]` and `batch['mask']` for one inside a container."""
     leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
     positions = _positional_names(function, len(args))
     return [
@@ -60,7 +60,7 @@ def _argument_name(path: tuple[Any, ...], positions: list[str]) -> str:
 
 
 def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
-    """A name for each of `count` positional arguments; those of `*rest` are `rest[0]`, ..."""
+    """Return names of `count` positional arguments; those of `*rest` are `rest[0]`, ..."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         parameters = list(inspect.signature(target).parameters.values())
@@ -73,13 +73,14 @@ def _positional_names(function: Callable[..., Any], count: int) -> list[str]:
 
 
 MOST_ROWS = 60
-"""A longer table shows this many rows and says how many it leaves out."""
+"""Maximum number of rows shown of a table; it says how many more there are."""
 
 
 def explain(compiled: Compiled) -> str:
-    """What became of each signature that `compiled` has been called with.
+    """Return a text about the compiled program of each signature that `compiled` has been
+    called with.
 
-    Plain text; the same program gives the same text, but for the times in it.
+    The same program gives the same text, except for times.
     """
     entries = compiled.signatures
     out = Writer()
@@ -105,7 +106,7 @@ def explain(compiled: Compiled) -> str:
 
 
 def _write_fallback(out: Writer, compiled: Compiled) -> None:
-    """What runs in Python, and why, and its parts."""
+    """Write which statements run in Python and why, and which parts are compiled."""
     fallback = compiled._fallback  # pyright: ignore[reportPrivateUsage]
     if fallback is None or not fallback.calls:
         return
@@ -120,7 +121,8 @@ def _write_fallback(out: Writer, compiled: Compiled) -> None:
 
 
 def _write_pieces(out: Writer, pieces: CallSegments) -> None:
-    """What ran in Python, and what was compiled, of a function and all that it calls."""
+    """Write the statements that ran in Python, and the compiled parts, of a function and its
+    callees."""
     cuts = [*pieces.cuts.values(), *pieces.plain.values()]
     cuts = [cut for cut in cuts if cut.runs]
     runs = sum(cut.runs for cut in cuts)
@@ -141,7 +143,7 @@ def _write_pieces(out: Writer, pieces: CallSegments) -> None:
 
 
 def explain_target(target: str, model: Model, captured: Captured, stages: Stages) -> str:
-    """What becomes of a model on a machine that need not be there."""
+    """Return the text about a model compiled for a machine that need not be present."""
     out = Writer()
     out.write(f"{model.name}: compiled for {target}, not run")
     with out.indent():
@@ -151,7 +153,7 @@ def explain_target(target: str, model: Model, captured: Captured, stages: Stages
 
 
 def explain_loaded(loaded: Loaded) -> str:
-    """What became of each signature of a file."""
+    """Return the text about each signature of a file."""
     out = Writer()
     built = loaded.built_with
     out.write(f"{loaded.__name__}: loaded, {counted(len(loaded.signatures), 'signature')}")
@@ -171,7 +173,7 @@ def explain_loaded(loaded: Loaded) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A signature to write about. names: of the tensors of a call. seconds: of all stages."""
+    """A signature to describe. names: of a call's tensors. seconds: total time of all stages."""
 
     captured: Captured
     stages: Stages
@@ -211,7 +213,7 @@ def _write_stages(out: Writer, subject: Subject) -> None:
 def _section(
     out: Writer, title: str, rows: Iterable[Sequence[object]], headers: Sequence[str]
 ) -> None:
-    """A titled table, cut after `MOST_ROWS`; nothing where there are no rows."""
+    """Write a titled table, cut after `MOST_ROWS`; nothing if it has no rows."""
     everything = [tuple(row) for row in rows]
     if not everything:
         return
@@ -246,7 +248,8 @@ _ORIGINS: dict[type, str] = {
 
 
 def _sizes(out: Writer, subject: Subject) -> None:
-    """Which sizes are symbols, and what they must be like for this program."""
+    """Write the sizes that are symbols, and the conditions on sizes under which this program is
+    valid."""
     sizes = subject.captured.sizes
     if sizes is None:
         return
@@ -287,7 +290,7 @@ def _captured(out: Writer, captured: Captured) -> None:
 
 
 def _passes(out: Writer, stages: Stages) -> None:
-    """What the passes made of the captured Program, in one line."""
+    """Write one line about the number of operators before and after the passes."""
     before, after = (
         sum(isinstance(op, TensorOp) for op in program.walk())
         for program in (stages.captured, stages.program)
@@ -320,7 +323,7 @@ def _library_calls(out: Writer, device: DeviceProgram, where: str) -> None:
 
 
 def library_calls(device: DeviceProgram) -> list[Kernel]:
-    """The kernels that call into ATen."""
+    """Return the kernels that call into ATen."""
     return [kernel for kernel in device.kernels if kernel.call is not None]
 
 
@@ -364,7 +367,7 @@ def _summary(out: Writer, stages: Stages, device: DeviceProgram, found: Descript
 
 
 def _task_text(device: DeviceProgram) -> str:
-    """The number of kernels, and of tasks in one call."""
+    """Return the number of kernels, and of tasks in one call."""
     runs = kernel_runs(device)
     total = NEVER
     for kernel in device.kernels:
@@ -391,8 +394,8 @@ def _report_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def remark_rows(stages: Stages) -> list[tuple[str, ...]]:
-    """What each stage declined, the reason, and the user's line. What came several times, as in
-    several rounds of a pass, is one row."""
+    """Return what each stage declined, the reason, and the user's line. Equal remarks, as from
+    several rounds of a pass, are one row."""
     rows: list[tuple[str, ...]] = []
     for remark, _ in stages.remarks:
         file, _, line = remark.place.rpartition(":")
@@ -405,7 +408,7 @@ REMARK_HEADERS = ("stage", "declined", "because", "line", "source")
 
 
 def remarks_text(stages: Stages) -> str:
-    """All remarks as a table."""
+    """Return all remarks as a table."""
     return table(remark_rows(stages), REMARK_HEADERS)
 
 

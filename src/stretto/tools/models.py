@@ -1,4 +1,4 @@
-"""Finds what the command line names: a model of the zoo, or the user's own in a file or module."""
+"""Loading of models named on the command line: of the zoo, or of the user's file or module."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from stretto.errors import BuildError
 from stretto.machines.machine import HOST, Machine
 from stretto.tools.names import UsageError, suggestion
 
-# ---- What the user names on the command line, and what to answer where there is no such thing.
+# ---- Models of the zoo, and models of the user.
 
 
 PACKAGES = ("stretto._zoo", "benchmarks")
-"""Where the zoo is: in an installed wheel, and in a checkout."""
+"""Packages that contain the zoo: in an installed wheel, and in a checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Something to compile and its positional arguments."""
+    """A function or module to compile, and its positional arguments."""
 
     name: str
     function: Callable[..., Any]
@@ -35,7 +35,8 @@ class Model:
 
 
 def zoo_module(name: str) -> ModuleType:
-    """A module of the zoo's package, such as `models` or `harness`."""
+    """Return a module of the zoo's package, such as `models` or `harness`. Raise UsageError if
+    there is no zoo."""
     for package in PACKAGES:
         if _exists(package):
             return importlib.import_module(f"{package}.{name}")
@@ -53,9 +54,10 @@ def _exists(package: str) -> bool:
 
 
 def find_model(target: str, *, small: bool = False) -> Model:
-    """A model of the zoo by name, else `path.py:function` or `module:attribute`.
+    """Return a model of the zoo by name, else `path.py:function` or `module:attribute`.
 
-    The latter's inputs come from a function `example_inputs()` beside it. Raises UsageError.
+    Inputs of the latter come from a function `example_inputs()` in the same module. Raises
+    UsageError if there is none, or no such model.
     """
     if ":" in target:
         return _own_model(target)
@@ -70,8 +72,8 @@ def find_model(target: str, *, small: bool = False) -> Model:
 
 
 def on_device(model: Model, machine: Machine) -> Model:
-    """The model with its inputs, and its parameters if it is a module, where the machine wants
-    them. Raises BuildError where its device is missing."""
+    """Return the model with its inputs, and its parameters if it is a module, on the machine's
+    device. Raise BuildError if the device is missing."""
     device = require_device(machine)
     if device == HOST:
         return model
@@ -86,7 +88,7 @@ def on_device(model: Model, machine: Machine) -> Model:
 
 
 def require_device(machine: Machine) -> torch.device:
-    """The device of a machine. Raises BuildError where it is missing; says what can be done
+    """Return the device of a machine. Raise BuildError if it is missing, with what can be done
     without it."""
     try:
         return machine.device()
@@ -136,7 +138,7 @@ def _load(source: str) -> ModuleType:
     path = Path(source)
     if not path.is_file():
         raise UsageError(f"there is no file {source}")
-    # A name of its own, so that `random.py` does not take the place of the standard module.
+    # A prefixed name, so that a user's `random.py` does not replace the standard module.
     name = f"_stretto_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -151,7 +153,7 @@ def _load(source: str) -> ModuleType:
 
 
 def _attribute(module: ModuleType, attribute: str, source: str) -> Any:
-    """A name in the module, dots for attributes of attributes."""
+    """Return the value of a dotted name in the module."""
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):

@@ -1,4 +1,4 @@
-"""Names on the command line, and the answer where there is no such thing."""
+"""Checks of names on the command line, with suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 class UsageError(Exception):
-    """What the user named cannot be found or used; the message says why and what to do."""
+    """A name that the user gave cannot be found or used; the message says why and what to do."""
 
 
 def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises UsageError for the first unknown name, with the closest one and the list."""
+    """Raise UsageError for the first unknown name, with the closest known one and a list of all."""
     known = list(known)
     for name in names:
         if name not in known:
@@ -19,7 +19,7 @@ def require_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """The end of a message about an unknown name."""
+    """Return the end of a message about an unknown name."""
     close = difflib.get_close_matches(name.lower(), known, n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{meant} known are {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""`stretto opt`: reads a dump of a program, in any form, and goes on from there."""
+"""`stretto opt`: continues the build of a program from a dump in any form."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from stretto.tools.names import UsageError, require_known, suggestion
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The tensors that no text has: given ones by name, others drawn, each by its name and a seed,
-    so that the same come in every form of a program."""
+    """The tensors that no text contains: given ones by name, others drawn from the name and a
+    seed, so that they are equal in every form of a program."""
 
     given: Mapping[str, torch.Tensor]
     seed: int
@@ -45,7 +45,7 @@ class Tensors:
         return found.to(self.place)
 
     def drawn(self, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Normal numbers; of integers and flags, zeros and ones."""
+        """Return normally distributed numbers; for integers and flags, zeros and ones."""
         generator = torch.Generator().manual_seed(self.seed + crc32(name.encode()))
         if dtype.is_floating_point:
             drawn = torch.randn(tuple(shape), generator=generator)
@@ -55,7 +55,7 @@ class Tensors:
 
 
 class Optimiser:
-    """A program that was read, and the steps that are left of its machine's."""
+    """A program that was read from a file, and the remaining build stages of its machine."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class Optimiser:
         passes: Sequence[str] = (),
         constants: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        """Reads a file in the form `source`; by its first word where that is None.
+        """Read a file in the form `source`; None recognises it by its first word.
 
-        passes: the only ones to run on a Program. Raises UsageError for names that are not known,
-        and the error of the form, with the line of the file, for a text that is wrong.
+        passes: the only ones to run on a Program. Raises UsageError for unknown names, and the
+        error of the form, with the line of the file, for wrong text.
         """
         self.file = file
         self.forms = forms_of(machine)
@@ -94,8 +94,8 @@ class Optimiser:
             raise
 
     def to(self, target: str | None) -> str:
-        """The text of the form `target`, after all stages up to it; None: that which was read,
-        or with passes what they make of it."""
+        """Return the text of the form `target`, after all stages up to it; None: the form that was
+        read, or with passes the optimised Program."""
         wanted = self._named(target) if target is not None else self.target
         steps = self.steps()
         if wanted is not self.source:
@@ -106,7 +106,7 @@ class Optimiser:
         return "\n".join(wanted.texts(self.stages))
 
     def run(self, inputs: Sequence[torch.Tensor] | None = None) -> list[object]:
-        """The results of one call, with inputs that are drawn where none are given."""
+        """Return the results of one call, with drawn inputs if none are given."""
         run_stages(self.stages, self.steps())
         executable = self.stages.executable
         assert executable is not None
@@ -122,13 +122,13 @@ class Optimiser:
         return results
 
     def steps(self) -> Sequence[BuildStage]:
-        """The stages after the form that was read."""
+        """Return the stages after the form that was read."""
         steps = self.stages.machine.stages
         made = [step.form for step in steps]
         return steps[made.index(self.source) + 1 :] if self.source in made else steps
 
     def _inputs(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of each input. What is symbolic has some size of its range."""
+        """Return shape and dtype of each input. Symbolic dims get some size in their range."""
         if self.stages.scheduled is not None:
             _, interface = self.stages.runnable()
             return [(_some_shape(known_dims(b)), b.dtype.torch) for b in interface.inputs]
@@ -152,7 +152,7 @@ class Optimiser:
 
 
 def forms_of(machine: Machine) -> dict[str, Form]:
-    """The forms that a program has on its way to a machine, by name, in order."""
+    """Return the forms that a program has on its way to a machine, by name, in order."""
     made = [step.form for step in machine.stages if step.form is not None]
     return {form.name: form for form in (CAPTURED, *made)}
 
@@ -173,7 +173,7 @@ def _text_of(file: Path) -> str:
 
 
 def load_inputs(file: Path) -> list[torch.Tensor]:
-    """The tensors of a list that `torch.save` wrote."""
+    """Return the tensors of a list written by `torch.save`."""
     found = _loaded(file)
     if not isinstance(found, list | tuple) or not all(map(torch.is_tensor, found)):
         raise UsageError(f"{file} is no list of tensors")
@@ -181,7 +181,7 @@ def load_inputs(file: Path) -> list[torch.Tensor]:
 
 
 def load_constants(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors by name that `torch.save` wrote, as of a state dict."""
+    """Return the tensors of a dict by name, as of a state dict, written by `torch.save`."""
     found = _loaded(file)
     if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
         raise UsageError(f"{file} is no dict of tensors by name")
@@ -196,7 +196,7 @@ def _loaded(file: Path) -> Any:
 
 
 def _at_line(file: Path, message: str) -> str:
-    """A message of a parser, which begins with `line 3`, with the file's name."""
+    """Add the file's name to a message of a parser that begins with `line 3`."""
     if message.startswith("line "):
         return f"{file}:{message.removeprefix('line ')}"
     return f"{file}: {message}"

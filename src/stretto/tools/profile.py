@@ -1,4 +1,4 @@
-"""One profiled run of a compiled signature: which task ran on which unit, from when to when."""
+"""One profiled run of a compiled signature: unit, start and end of each task."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from stretto.call.entry import Entry
 
 
-# ---- One kernel in words: what was fused into it, how it is computed, how it is cut into tasks.
+# ---- Description of a kernel: its fused operators, templates and tiles.
 
 
 MOST_FUNCTIONS = 6
-"""Scalar functions named for a kernel; a long chain shows the first ones."""
+"""Maximum number of scalar functions listed for a kernel; the first ones are shown."""
 
 _FOLDERS = re.compile(r"[^\s:]*/(?=[^/\s:]+:\d)")
 
 
 def short_file(text: str) -> str:
-    """The text with `folder/file.py:12` cut to `file.py:12`."""
+    """Return the text with `folder/file.py:12` cut to `file.py:12`."""
     return _FOLDERS.sub("", text)
 
 
 def kernel_row(kernel: Kernel, runs: Runs) -> tuple[str, ...]:
-    """A line of the table of kernels."""
+    """Return a row of the table of kernels."""
     return (
         kernel.name,
         operators_text(kernel),
@@ -56,8 +56,8 @@ def kernel_row(kernel: Kernel, runs: Runs) -> tuple[str, ...]:
 
 
 def operators_text(kernel: Kernel) -> str:
-    """The reductions and contractions of a kernel, then the scalar functions applied beside them,
-    each in order: `contraction x4, sigmoid, tanh`."""
+    """Return the reductions and contractions of a kernel, then the scalar functions applied with
+    them, each in order: `contraction x4, sigmoid, tanh`."""
     if kernel.call is not None:
         return operator_name(kernel.call.target)
     operators = [stage.operator for stage in kernel.stages]
@@ -71,7 +71,7 @@ def operators_text(kernel: Kernel) -> str:
 
 
 def _functions(expr: Expr) -> Iterator[str]:
-    """The scalar functions of an expression, inner ones first, without casts and checks."""
+    """Yield the scalar functions of an expression, inner ones first, without casts and checks."""
     if isinstance(expr, Apply):
         for arg in expr.args:
             yield from _functions(arg)
@@ -80,18 +80,19 @@ def _functions(expr: Expr) -> Iterator[str]:
 
 
 def templates_text(kernel: Kernel) -> str:
-    """How the stages of a kernel are computed, each way once."""
+    """Return the templates of a kernel's stages, each once."""
     return " + ".join(dict.fromkeys(template_text(stage.template) for stage in kernel.stages))
 
 
 def template_text(template: Template) -> str:
-    """A template with the sizes of its tile, as `packed 6x64`."""
+    """Return a template with its choices, as `packed 6x64`."""
     sizes = "x".join(str(size) for _, size in template.choices)
     return f"{template.name} {sizes}".rstrip()
 
 
 def tile_text(kernel: Kernel) -> str:
-    """The tile of a task and the grid that it divides, as `1x64 of 64x1024`; `n/4` is a fourth."""
+    """Return the tile of a task and the grid that it divides, as `1x64 of 64x1024`; `n/4` is a
+    fourth of n."""
     if not kernel.grid:
         return "whole"
     tile = "x".join(
@@ -106,7 +107,7 @@ def _extent(extent: Extent) -> str:
 
 
 def kernel_lines(kernel: Kernel) -> str:
-    """The user's source lines that a kernel came from, as `lstm.py:38,40`, without folders."""
+    """Return the user's source lines of a kernel, without folders, as `lstm.py:38,40`."""
     if kernel.call is not None:
         sources = [kernel.call.source]
     else:
@@ -119,13 +120,13 @@ def kernel_lines(kernel: Kernel) -> str:
 
 
 SECONDS = 0.3
-"""A program is profiled for about this long, twice at least; the fastest run is shown, so that a
-busy machine spoils few pictures."""
+"""Approximate seconds for which a program is profiled, at least twice; the fastest run is shown,
+so that a busy machine disturbs few pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledKernel:
-    """What a picture says of a kernel. `busy` is the time of all its tasks, in nanoseconds."""
+    """A kernel in a timeline. `busy` is the time of all its tasks, in nanoseconds."""
 
     name: str
     operators: str
@@ -138,9 +139,10 @@ class ProfiledKernel:
 
 @dataclass(frozen=True)
 class Profile:
-    """`events` in order of their start; times in nanoseconds from the first task's start.
+    """A profiled run. `events` are in order of their start; times in nanoseconds from the
+    first task's start.
 
-    `kernels` are numbered as the events name them.
+    Events refer to `kernels` by position.
     """
 
     title: str
@@ -150,32 +152,33 @@ class Profile:
 
     @property
     def nanoseconds(self) -> int:
-        """From the start of the first task to the end of the last."""
+        """Nanoseconds from the start of the first task to the end of the last."""
         return max((event.end for event in self.events), default=0)
 
     @cached_property
     def _totals(self) -> tuple[Counter[int], Counter[int]]:
-        """Nanoseconds in tasks, and tasks, by unit; there may be many of both."""
+        """Nanoseconds in tasks, and number of tasks, by unit; cached, since there may be many
+        events and units."""
         busy: Counter[int] = Counter()
         for event in self.events:
             busy[event.unit] += event.end - event.start
         return busy, Counter(event.unit for event in self.events)
 
     def busy(self, unit: int) -> int:
-        """Nanoseconds that a unit spent in tasks."""
+        """Return the nanoseconds that a unit spent in tasks."""
         return self._totals[0][unit]
 
     def tasks(self, unit: int) -> int:
         return self._totals[1][unit]
 
     def busy_share(self, unit: int) -> float:
-        """The part of the run that a unit spent in tasks, from 0 to 1."""
+        """Return the fraction of the run that a unit spent in tasks, from 0 to 1."""
         return self.busy(unit) / self.nanoseconds if self.nanoseconds else 0.0
 
 
 def profile_entry(entry: Entry, options: Options) -> Profile:
-    """Builds the signature's program again with a clock around each task, and runs it on the inputs
-    that it was compiled with.
+    """Build the signature's program again with a clock around each task, and run it on the
+    inputs that it was compiled with.
 
     Raises BuildError for a backend that does not measure time.
     """
@@ -195,7 +198,7 @@ def profile_entry(entry: Entry, options: Options) -> Profile:
 def profiled_kernels(
     names: Sequence[str], kernels: Sequence[Kernel], events: Sequence[TaskEvent]
 ) -> tuple[ProfiledKernel, ...]:
-    """The kernels that events number by their place in `names`."""
+    """Return the profiled kernels, in the order of `names`, which events refer to by position."""
     known = {kernel.name: kernel for kernel in kernels}
     counts = Counter(event.kernel for event in events)
     times: Counter[int] = Counter()
@@ -218,14 +221,14 @@ def profiled_kernels(
 def make_profile(
     title: str, units: int, kernels: tuple[ProfiledKernel, ...], events: list[TaskEvent]
 ) -> Profile:
-    """A profile of events with any start of time."""
+    """Return a profile of events whose times have any origin."""
     first = min((event.start for event in events), default=0)
     moved = (replace(e, start=e.start - first, end=e.end - first) for e in events)
     return Profile(title, units, kernels, tuple(sorted(moved, key=lambda e: (e.start, e.unit))))
 
 
 def left_out(profile: Profile, most: int) -> str:
-    """A sentence about the tasks beyond the first `most`; empty where there are none."""
+    """Return a sentence about the tasks beyond the first `most`; empty if there are none."""
     if len(profile.events) <= most:
         return ""
     return (
@@ -235,7 +238,7 @@ def left_out(profile: Profile, most: int) -> str:
 
 
 def _fastest(profiler: Profiler, inputs: list[torch.Tensor]) -> list[TaskEvent]:
-    """The events of the run that took least from its first task to its last."""
+    """Return the events of the run that took least from its first task to its last."""
     end = time.perf_counter() + SECONDS
     runs = [profiler.profile(inputs)[1] for _ in range(2)]
     while time.perf_counter() < end:
@@ -249,8 +252,8 @@ def _span(events: list[TaskEvent]) -> int:
 
 @contextmanager
 def one_torch_thread() -> Generator[None]:
-    """Torch's own threads spin for a while behind an operator, and take time from what is measured
-    then."""
+    """Limit torch to one thread: its own threads spin for a while after an operator, and would
+    take time from what is measured next."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""`stretto simulate`: what a model would take on a device that need not be there."""
+"""`stretto simulate`: predicts the time of a model on a device that need not be present."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from stretto.tools.profile import (
 )
 from stretto.tools.timeline import writer_of
 
-# ---- Compiles models for devices that need not be there.
+# ---- Compilation for devices that need not be present.
 
 
 def target_machine(target: str, units: int | None = None) -> Machine:
-    """The machine that compiles for a target. Raises UsageError for one that none knows, and
-    BuildError where its compiler is missing."""
+    """Return the machine that compiles for a target. Raise UsageError for an unknown target, and
+    BuildError if its compiler is missing."""
     try:
         return compiler.target_machine(target, units)
     except ValueError as error:
@@ -61,7 +61,7 @@ def target_machine(target: str, units: int | None = None) -> Machine:
 
 
 def compile_model(model: Model, machine: Machine, options: Options) -> tuple[Captured, Stages]:
-    """A model captured, and all stages of it; its tensors stay on the CPU."""
+    """Return the captured model, and all its stages; its tensors stay on the CPU."""
     with torch.no_grad():
         captured = capture(model.function, model.inputs, {}, options)
     return captured, build(captured.program, machine, options)
@@ -73,10 +73,10 @@ MOST_GAPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A model, its program for the units of a device, and a simulated run of it. apart: of a GPU,
-    the same with a launch per kernel. faster: by title, stretches that would take less so, with the
-    seconds of both ways. planned: seconds of the plan of launches that the options ask for, where
-    they do."""
+    """A model, its program for the units of a device, and a simulated run of it. apart: for a GPU,
+    the run with a launch per kernel. faster: by title, stretches of the program that take less
+    time so, with the seconds of both alternatives. planned: seconds of the plan of launches
+    that the options request, if they do."""
 
     model: str
     program: DeviceProgram
@@ -99,14 +99,14 @@ def simulate_model(
     followed: bool = False,
     options: Options | None = None,
 ) -> Simulated:
-    """Compiles a model for a device as far as its schedule, and simulates one run.
+    """Compile a model for a device as far as its schedule, and simulate one run.
 
-    units: of the program; None is as many as the device has. trips: of loops that values end; None
-    is what the machine's costs assume. depth: of recursion. measured: tasks take what they take
-    here, for which a program for this CPU is built and run. followed: branches and loops go the way
-    of a run on one unit of this CPU. options: of the compilation, the units apart. Raises
-    UsageError for a device that is not known or whose tasks cannot be measured, and the errors of
-    the stages.
+    units: of the program; None: as many as the device has. trips: iterations of loops that
+    data end; None: as the machine's costs assume. depth: of recursion. measured: use
+    measured times of tasks, for which a program for this CPU is built and run here.
+    followed: branches and loops go as in a run on one unit of this CPU. options: of the
+    compilation, except the units. Raises UsageError for a device that is unknown or whose
+    tasks cannot be measured, and the errors of the stages.
     """
     machine, device, options = device_machine(name, units, options or Options())
     if measured:
@@ -123,7 +123,7 @@ def simulate_model(
             units=None,
             debug=replace(options.debug, launches="auto", control="auto"),
         )
-        if device.target:  # whose recursions are not unrolled: they have other branches
+        if device.target:  # programs for GPUs do not unroll recursion, which changes the branches
             skip = (*here.debug.skip, "unroll_recursion")
             here = replace(here, debug=replace(here.debug, skip=skip))
         choices = followed_way(model, here, machine.costs if device.target else None)
@@ -134,7 +134,7 @@ def simulate_model(
         )
         plan = make_plan(program, cuts=chosen.cuts)
         planned = plan_seconds(plan, device, machine.costs, copy.deepcopy(choices))
-    again = copy.deepcopy(choices)  # a way that is followed can be followed once
+    again = copy.deepcopy(choices)  # recorded choices are consumed by a simulation
     found = simulate(program, device, choices, machine.costs, machine.kept_constants(program))
     if isinstance(choices, Recorded):
         choices.require_end()
@@ -145,8 +145,9 @@ def simulate_model(
 
 
 def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
-    """The seconds of a call of a compiled model on its units of this CPU, by the simulator and the
-    costs that it was planned with. What only values decide goes as in its first call.
+    """Return the seconds of a call of a compiled model on its units of this CPU, by the
+    simulator and the costs that it was planned with. Data-dependent control goes as in its
+    first call.
 
     options: those of the compilation.
     """
@@ -164,7 +165,7 @@ def predicted_seconds(fast: stretto.Compiled, options: Options) -> float:
 def device_machine(
     name: str, units: int | None, options: Options
 ) -> tuple[Machine, Device, Options]:
-    """The machine that compiles for a device, the device, and the options that ask for the
+    """Return the machine that compiles for a device, the device, and options that request the
     units."""
     cpu = default_machine()
     if match := re.fullmatch(r"cpu:(\d+)", name):
@@ -183,7 +184,7 @@ def device_machine(
 
 
 def scheduled_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
-    """The program of a model, verified; nothing is printed or built of it."""
+    """Return the verified program of a model, without printing or building it."""
     with torch.no_grad():
         captured = capture(model.function, model.inputs, {}, options)
     stages = begin(captured.program, machine, options, HOST)
@@ -193,8 +194,9 @@ def scheduled_program(model: Model, machine: Machine, options: Options) -> Devic
 
 
 def followed_way(model: Model, options: Options, costs: CostModel | None) -> Recorded:
-    """The way that a run of the model takes here. costs: of another machine, which say how its
-    recursions are computed, for branches and loops follow from that."""
+    """Return the recorded control decisions of a run of the model on this host. costs: those of
+    another machine, which decide how its recursions are computed, because branches and loops
+    follow from that."""
     machine = default_machine()
     if costs is not None:
         names = ("level_bytes", "level_rows", "rows_before")
@@ -209,14 +211,14 @@ def followed_way(model: Model, options: Options, costs: CostModel | None) -> Rec
 
 
 def _way(entry: Entry, options: Options) -> Recorded:
-    """The way of a run on the inputs that an entry was compiled with."""
+    """Return the control decisions of a run on the inputs that an entry was compiled with."""
     profiler = entry.stages.machine.profiler(entry.stages, options)
     assert profiler is not None
     return Recorded(profiler.decisions(entry_inputs(entry)))
 
 
 def _profiled(model: Model, machine: Machine, options: Options) -> tuple[DeviceProgram, Profile]:
-    """A model's program, built and run here with a clock around each task."""
+    """Build and run a model's program here with a clock around each task."""
     with torch.no_grad():
         fast = stretto.compile(model.function, model.inputs, backend=machine.name, options=options)
         entry = fast.signatures[0]
@@ -236,8 +238,8 @@ def _require_cores(device: Device, options: Options) -> None:
 
 
 def _measured_program(model: Model, machine: Machine, options: Options) -> DeviceProgram:
-    """The program of a model, in which the estimate of each kernel is the mean time of its tasks
-    in a run."""
+    """Return the program of a model with the measured mean time of its tasks as the estimate of
+    each kernel."""
     program, profile = _profiled(model, machine, options)
     seconds = {
         kernel.name: kernel.busy / kernel.tasks / 1e9 for kernel in profile.kernels if kernel.tasks
@@ -246,16 +248,16 @@ def _measured_program(model: Model, machine: Machine, options: Options) -> Devic
     return replace(program, kernels=tuple(kernels))
 
 
-# ---- what is shown -----------------------------------------------------------------------------
+# ---- output ------------------------------------------------------------------------------------
 def report(simulated: Simulated) -> Group:
-    """The prediction as tables."""
+    """Return the prediction as tables."""
     result = simulated.result
     tables = (_summary(simulated), _stretches(result), _kernels(result), _gaps(result))
     return Group(*(table for table in tables if table.row_count))
 
 
 def _table(title: str, *columns: str, texts: tuple[int, ...] = ()) -> Table:
-    """A table whose columns other than `texts` are numbers, aligned to the right."""
+    """Return a table whose columns other than `texts` are numbers, aligned to the right."""
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for position, column in enumerate(columns):
         is_text = position in texts
@@ -284,7 +286,7 @@ def _summary(simulated: Simulated) -> Table:
 
 
 def _launches(simulated: Simulated) -> Iterator[tuple[str, str]]:
-    """What launches of their own would take, and for which stretches that is less."""
+    """Yield lines about separate launches: their time, and the stretches that they make faster."""
     apart = simulated.apart
     if apart is None:
         return
@@ -297,14 +299,14 @@ def _launches(simulated: Simulated) -> Iterator[tuple[str, str]]:
 
 
 def _spent(seconds: Mapping[Bound, float], total: float) -> str:
-    """What time is spent on, the largest part first; the first is what bounds it."""
+    """Return the shares of time by what bounds it, the largest first."""
     found = sorted(seconds.items(), key=lambda item: -item[1])
     shown = [f"{bound} {spent / total:.0%}" for bound, spent in found if spent > 0.005 * total]
     return ", ".join(shown)
 
 
 def _stretches(result: Simulation) -> Table:
-    """Leaves by what they add to the time of the run."""
+    """Return a table of leaves by the time they add to the run."""
     titles = ("stretch", "runs", "adds", "share", "bound by", "idle")
     table = _table("Stretches of the program", *titles, texts=(0, 4))
     found = sorted(result.stretches, key=lambda stretch: -stretch.seconds)
@@ -325,7 +327,7 @@ def _stretches(result: Simulation) -> Table:
 
 
 def _kernels(result: Simulation) -> Table:
-    """Kernels by their seconds on the critical path."""
+    """Return a table of kernels by their seconds on the critical path."""
     table = _table("Kernels on the critical path", "kernel", "adds", "share", texts=(0,))
     seconds: dict[int, float] = defaultdict(float)
     for link in result.critical_path:
@@ -348,7 +350,7 @@ def _gaps(result: Simulation) -> Table:
 
 
 def write_simulated_timeline(simulated: Simulated, path: Path) -> None:
-    """The simulated run, drawn as a measured one. Raises ValueError for an unknown suffix."""
+    """Draw the simulated run like a measured one. Raise ValueError for an unknown suffix."""
     write = writer_of(path)
     events = list(_events(simulated.result))
     kernels = profiled_kernels(simulated.result.names, simulated.program.kernels, events)

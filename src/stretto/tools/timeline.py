@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stretto.call.entry import Entry
 
 
-# ---- Colours of kernels in timelines: the same in every format.
+# ---- Colours of kernels in timelines, equal in every format.
 
 
 FEW = (
@@ -40,7 +40,8 @@ FEW = (
     "#97bbf5",
     "#c2b280",
 )
-"""Told apart well, by people with weak colour vision too (Observable's categorical palette)."""
+"""Colours that are easy to distinguish, also with weak colour vision (Observable's categorical
+palette)."""
 
 MANY = (
     *("#aec7e8", "#1f77b4", "#ffbb78", "#ff7f0e", "#98df8a", "#2ca02c", "#ff9896", "#d62728"),
@@ -48,15 +49,15 @@ MANY = (
     *("#dbdb8d", "#8f9a1b", "#9edae5", "#17a2b8"),
 )
 """Ten hues, each light and dark: neighbours in a program, such as the two kernels of a layer, look
-akin (after Tableau's palette of 20)."""
+similar (after Tableau's palette of 20)."""
 
 REST = "#9aa0a6"
-"""Kernels beyond the palette; they are the ones with the least time."""
+"""The colour of kernels beyond the palette, which are those with the least time."""
 
 
 def kernel_colors(profile: Profile) -> list[str]:
-    """A colour for each kernel: the palette's, in the order of the program, for those that take the
-    most time."""
+    """Return a colour for each kernel: those that take the most time get the palette's, in the
+    order of the program."""
     ran = [number for number, kernel in enumerate(profile.kernels) if kernel.tasks]
     palette = FEW if len(ran) <= len(FEW) else MANY
     by_time = sorted(ran, key=lambda number: -profile.kernels[number].busy)
@@ -66,14 +67,14 @@ def kernel_colors(profile: Profile) -> list[str]:
     return colors
 
 
-# ---- A timeline as one HTML file that needs no network: the data inside, drawn on a canvas.
+# ---- A timeline as one HTML file that needs no network: it contains the data, drawn on a canvas.
 
 
 TEMPLATE = Path(__file__).with_name("timeline_page.html")
 
 
 def page(profile: Profile, most: int) -> str:
-    """The whole file, with at most the first `most` tasks."""
+    """Return the whole file, with at most the first `most` tasks."""
     template = Template(TEMPLATE.read_text(encoding="utf-8"))
     # `<` inside the JSON could end the script element that holds it.
     data = json.dumps(page_data(profile, most), separators=(",", ":")).replace("<", "\\u003c")
@@ -81,7 +82,8 @@ def page(profile: Profile, most: int) -> str:
 
 
 def page_data(profile: Profile, most: int) -> dict[str, Any]:
-    """What the page draws. Each unit's tasks are a flat list: kernel, task, start, duration, ..."""
+    """Return the data that the page draws. Each unit's tasks are a flat list: kernel, task, start,
+    duration, ..."""
     colors = kernel_colors(profile)
     units: list[list[int]] = [[] for _ in range(profile.units)]
     for event in profile.events[:most]:
@@ -113,7 +115,7 @@ def page_data(profile: Profile, most: int) -> dict[str, Any]:
 
 
 def summary(profile: Profile) -> str:
-    """One line: the run's time, tasks, and how busy the units were."""
+    """Return one line: the run's time, tasks, and how busy the units were."""
     units = f"{profile.units} unit{'s' if profile.units > 1 else ''}"
     shares = [profile.busy_share(unit) for unit in range(profile.units)]
     busy = f"{sum(shares) / len(shares):.0%}" if shares else "0%"
@@ -121,20 +123,20 @@ def summary(profile: Profile) -> str:
     return f"{time} · {len(profile.events):,} tasks · {units} · {busy} busy"
 
 
-# ---- A timeline as a still picture: the whole run, and a part of it close enough to see tasks.
+# ---- A timeline as a picture: the whole run, and an enlarged part in which tasks are visible.
 
 
 WIDTH_INCHES = 12.0
 MOST_INCHES = 6.0
-"""Height of the rows of a panel; many units have thin ones."""
+"""Maximum height of the rows of a panel; with many units rows become thinner."""
 MOST_LABELS = 24
-"""Of units, beside their rows and in the headline."""
+"""Maximum number of units that are labelled beside their rows and listed in the headline."""
 CLOSE_TASKS = 48
-"""Tasks of one unit in the close view."""
+"""Tasks of one unit in the enlarged part."""
 MOST_NAMED = 20
 LEGEND_COLUMNS = 4
 MOST_BOXES = 400
-"""Tasks of a unit that are drawn one by one in a panel; more would be thinner than a pixel."""
+"""Tasks per unit up to which a panel draws each task; more would be thinner than a pixel."""
 COLUMNS = 240
 HALF = 0.4
 """Half of the height of a unit's row."""
@@ -143,7 +145,7 @@ _IDLE = "#eceef1"
 
 
 def draw(profile: Profile, path: Path, most: int) -> None:
-    """Writes a PNG that shows at most the first `most` tasks."""
+    """Write a PNG that shows at most the first `most` tasks."""
     colors = kernel_colors(profile)
     window = close_window(profile, CLOSE_TASKS)
     rows = 1 if window is None else 2
@@ -166,8 +168,8 @@ def draw(profile: Profile, path: Path, most: int) -> None:
 
 
 def close_window(profile: Profile, tasks: int) -> tuple[int, int] | None:
-    """A span about the middle of the run with `tasks` tasks of its busiest unit; None where the
-    whole run has hardly more."""
+    """Return the start and end of `tasks` tasks of the busiest unit in the middle of the run; None
+    if the whole run has hardly more."""
     busiest = max(range(profile.units), key=profile.tasks, default=0)
     events = [event for event in profile.events if event.unit == busiest]
     if len(events) <= 3 * tasks:
@@ -195,8 +197,8 @@ def _panel(
     colors: list[str],
     window: tuple[int, int],
 ) -> None:
-    """Units as rows; a box per task, or where those would be too thin, each kernel's share of the
-    time. What is not covered is waiting."""
+    """Draw units as rows, with a box per task, or if those would be too thin, each kernel's share
+    of the time. Uncovered parts are waiting."""
     low, high = window
     inside = [event for event in events if event.end > low and event.start < high]
     for unit in range(profile.units):
@@ -235,12 +237,12 @@ def _boxes(axes: Any, events: list[TaskEvent], colors: list[str]) -> None:
 def _shares(
     axes: Any, unit: int, events: list[TaskEvent], colors: list[str], window: tuple[int, int]
 ) -> None:
-    """Columns of the run's time; in each, kernels one above the other by their share of it."""
+    """Draw columns of the run's time, in each of which kernels are stacked by their share of it."""
     edges = np.linspace(*window, COLUMNS + 1)
     shares = np.zeros((len(colors), COLUMNS))
     for kernel in range(len(colors)):
         mine = [event for event in events if event.kernel == kernel]
-        # Time that the kernel has had before each edge, and so in each column.
+        # The kernel's accumulated time, interpolated at the edges, gives its time per column.
         times = np.array([[e.start, e.end] for e in mine]).reshape(-1)
         spent = np.cumsum([0, *np.diff(times)[::2]])
         known = np.repeat(spent, 2)[1:-1]
@@ -256,7 +258,8 @@ def _shares(
 
 
 def _legend(figure: Figure, profile: Profile, colors: list[str]) -> None:
-    """Kernels in the order of the program with their share of the busy time, small ones as one."""
+    """Draw a legend of kernels in the order of the program with their share of the busy time,
+    small ones joined."""
     total = sum(kernel.busy for kernel in profile.kernels) or 1
     ran = [number for number, kernel in enumerate(profile.kernels) if kernel.tasks]
     by_time = sorted(ran, key=lambda number: -profile.kernels[number].busy)
@@ -288,13 +291,15 @@ def _legend_text(kernel: ProfiledKernel, total: int) -> str:
 MOST_IN_PAGE = 50_000
 MOST_IN_PICTURE = 50_000
 MOST_IN_TRACE = 1_000_000
-"""Tasks shown at most, the first ones; the summary counts all, and a note says what is left out."""
+"""Maximum number of tasks shown, the first ones; the summary counts all, and a note says so."""
 
 
 def write_timeline(entry: Entry, options: Options, path: str | Path) -> None:
-    """Profiles the signature and writes `path`: `.html`, `.json` (Chrome's trace format), `.png`.
+    """Profile the signature and write `path`: `.html`, `.json` (Chrome's trace format) or
+    `.png`.
 
-    Raises ValueError for another suffix, BuildError for a backend without a clock.
+    Raises ValueError for another suffix, BuildError for a backend that does not measure
+    time.
     """
     target = Path(path)
     write = writer_of(target)
@@ -304,7 +309,8 @@ def write_timeline(entry: Entry, options: Options, path: str | Path) -> None:
 
 
 def writer_of(path: Path) -> Callable[[Profile, Path], None]:
-    """The function that writes a profile in the format of the suffix."""
+    """Return the function that writes a profile in the format of the suffix. Raise ValueError for
+    an unknown one."""
     writers = {".html": write_page, ".json": write_trace, ".png": write_picture}
     try:
         return writers[path.suffix.lower()]
@@ -319,6 +325,7 @@ def write_page(profile: Profile, path: Path) -> None:
 
 
 def write_picture(profile: Profile, path: Path) -> None:
+    """Draw one of the ways to enqueue the graph."""
     draw(profile, path, MOST_IN_PICTURE)
 
 
@@ -327,7 +334,8 @@ def write_trace(profile: Profile, path: Path) -> None:
 
 
 def trace(profile: Profile, most: int) -> dict[str, Any]:
-    """The profile in Chrome's trace event format, which Perfetto opens; times in microseconds."""
+    """Return the profile in Chrome's trace event format, which Perfetto opens; times in
+    microseconds."""
     named = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "stretto"}}]
     for unit in range(profile.units):
         label = f"unit {unit}, {profile.busy_share(unit):.0%} busy"

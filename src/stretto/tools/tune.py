@@ -1,9 +1,10 @@
-"""`stretto tune`: times the variants of a program's kernels, and keeps what their tasks take.
+"""`stretto tune`: times the variants of a program's kernels, and stores the times of their
+tasks.
 
-The program is built once per variant: each kernel in its first, then each in its second, and so on.
-Every build runs with a clock around each task, on the inputs that the program was compiled for. So
-a task is timed where it will run: with data as warm or cold as it finds them there, and with the
-other units at work.
+The program is built once per variant number: each kernel in its first, then each in its
+second, and so on. Every build runs with a clock around each task, on the inputs that
+the program was compiled for. So a task is timed where it will run: with its data in the
+caches it will have, and with the other units at work.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ from stretto.tools.simulate import predicted_seconds
 from stretto.tuning.database import Database, KernelTime, this_cpu
 
 SECONDS = 0.4
-"""How long each build is timed, after one run that does not count."""
+"""Seconds for which each build is timed, after one warm-up run."""
 LEAST_RUNS = 3
 COMPARED_SECONDS = 1.0
-"""How long programs are compared, in turns."""
+"""Seconds per program when programs are compared in turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A model: its kernels, those that are cut in another way than without measurements, and the
-    seconds of a call without and with these, and as the simulator predicts it."""
+    """Results of tuning a model: number of kernels, number of kernels with a different grid than
+    without measurements, and seconds of a call before, after, and as predicted by the
+    simulator."""
 
     model: str
     kernels: int
@@ -57,9 +59,9 @@ class Tuned:
 
 
 def measure(entry: Entry, options: Options) -> dict[str, KernelTime]:
-    """Times all variants of an entry's kernels, and keeps them. Runs draw no numbers from torch's
-    own generator, but do from those of the user. Raises BuildError for a machine that has no
-    database."""
+    """Time all variants of an entry's kernels, store the times and return them. Runs do not
+    advance torch's default generator, but do advance generators of the user. Raise BuildError
+    for a machine without a database."""
     machine = entry.stages.machine.tuned(replace(options, tune="cached"), HOST)
     if not isinstance(machine, CpuMachine):
         raise BuildError(f"the machine {machine.name} does not measure kernels")
@@ -79,7 +81,7 @@ def measure(entry: Entry, options: Options) -> dict[str, KernelTime]:
 
 
 def _built(entry: Entry, machine: CpuMachine, options: Options) -> Stages:
-    """The program of an entry with a clock around each task."""
+    """Build the program of an entry with a clock around each task."""
     traced = replace(
         options,
         tune="off",
@@ -92,7 +94,7 @@ def _built(entry: Entry, machine: CpuMachine, options: Options) -> Stages:
 
 
 def _times(stages: Stages, inputs: list[torch.Tensor]) -> dict[str, KernelTime]:
-    """What a task of each kernel takes on average in a run: the median over the runs."""
+    """Return the time of a task of each kernel: the median over runs of its mean in a run."""
     program, selected = stages.executable, stages.selected
     assert isinstance(program, CpuExecutable) and selected is not None
     kernels = {
@@ -125,7 +127,7 @@ def _times(stages: Stages, inputs: list[torch.Tensor]) -> dict[str, KernelTime]:
 
 
 def _together(times: Sequence[KernelTime]) -> KernelTime:
-    """The mean over all tasks: equal kernels stand in several places, and have one time."""
+    """Return the mean over all tasks: equal kernels in several places share one time."""
     samples = sum(one.samples for one in times)
     return KernelTime(sum(one.seconds * one.samples for one in times) / samples, samples)
 
@@ -133,7 +135,7 @@ def _together(times: Sequence[KernelTime]) -> KernelTime:
 def tune_model(
     model: Model, options: Options, tell: Callable[[str], None] = lambda _: None
 ) -> Tuned:
-    """Measures the kernels of a model, and compares it as it was compiled before."""
+    """Measure the kernels of a model, and compare it before and after."""
     plain = replace(options, tune="cached")
     with torch.no_grad(), one_torch_thread():
         tell(f"compiling {model.name}")
@@ -163,7 +165,7 @@ def _kernels(stages: Stages) -> Mapping[str, Kernel]:
 
 
 def compared(calls: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """The median seconds of calls that take turns."""
+    """Return the median seconds of calls that take turns."""
     taken: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds * len(calls)
     while time.perf_counter() < end or len(taken[0]) < LEAST_RUNS:

@@ -1,2 +1,2 @@
-"""What was measured on this device, kept on disk: the parameters of the cost model, and what
-kernels take (`database`); which device and which compiler it holds for (`device`)."""
+"""Measurements on this device, stored on disk (`database`): parameters of the cost model and times
+of kernels, for one device and compiler."""

@@ -1,8 +1,9 @@
 """A database of measurements on disk, which any number of processes may share.
 
-It is SQLite with a write-ahead log, so readers do not wait for writers. Connections live for one
-operation: nothing is held across a fork, and a crash loses at most what was being written. A file
-that SQLite cannot read is set aside, and a new one begun: measurements can be made again.
+It is SQLite with a write-ahead log, so readers do not wait for writers. Connections
+live for one operation: nothing is held across a fork, and a crash loses at most the
+current write. A file that SQLite cannot read is renamed and a new one created:
+measurements can be repeated.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from stretto.options import Options, available_cpus
 from stretto.runtime.cache import content_key
 from stretto.runtime.compiler import build_flags, cpu, find_compiler, instruction_sets
 
-# ---- The device that measurements hold for.
+# ---- The device that measurements are valid for.
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """name: for people. key: equal only where processor, instruction sets, processors that this
-    process may use, compiler and its flags are equal. threads: execution units."""
+    """The device of measurements. name: for display. key: equal only if processor, instruction
+    sets, number of processors that this process may use, compiler and its flags are equal.
+    threads: execution units."""
 
     name: str
     key: str
@@ -49,7 +51,7 @@ def _compiler() -> str:
 
 
 def this_cpu(options: Options) -> MeasuredDevice:
-    """This host, with as many units as the options ask for."""
+    """Return this host as a device, with the number of units that the options request."""
     cores, threads = len(available_cpus()), options.unit_count()
     compiler = _compiler()
     flags = " ".join(build_flags(trace=False))
@@ -64,16 +66,18 @@ def _model() -> str:
 
 
 SCHEMA_VERSION = 1
-"""A part of the file's name: versions of stretto that share a folder leave each other's alone."""
+"""Part of the file's name, so that versions of stretto sharing a folder do not touch each other's
+file."""
 FILE_NAME = f"measurements-{SCHEMA_VERSION}.sqlite"
 BUSY_SECONDS = 10.0
-"""How long an operation waits for other processes."""
+"""Seconds for which an operation waits for other processes."""
 MOST_KERNELS = 200_000
-"""Kernels that are kept; those that were not used for longest go first."""
+"""Maximum number of stored kernels; the least recently used are removed first."""
 KEPT_SECONDS = 180 * 86400.0
-"""Kernels that nobody used for so long are forgotten."""
+"""Seconds after which kernels that were not used are removed."""
 USED_STEP = 86400.0
-"""That a kernel was used is written down once in so many seconds, so that readers seldom write."""
+"""Minimum seconds between two updates of a kernel's time of last use, so that readers seldom
+write."""
 
 _SCHEMA = """
 CREATE TABLE parameters (
@@ -97,7 +101,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What a task of a kernel takes: the median of `samples` tasks, in seconds."""
+    """The time of a task of a kernel: the median of `samples` tasks, in seconds."""
 
     seconds: float
     samples: int
@@ -105,8 +109,9 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a database holds for a device. calibrated: when, in seconds of the epoch; None: never.
-    others: the kernels and parameters of other devices, compilers and numbers of units."""
+    """Contents of a database for a device. calibrated: the time of calibration in seconds of the
+    epoch; None: never. others: number of kernels and parameters of other devices, compilers and
+    numbers of units."""
 
     kernels: int
     parameters: int
@@ -117,9 +122,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """The measurements in a folder. Without a file all of them are missing; the first that is
-    written makes one. Where the folder cannot be written, nothing is kept, and a warning says so.
-    """
+    """The measurements in a folder. Without a file there are none; the first write creates it. If
+    the folder is not writable, nothing is stored, and a warning says so."""
 
     folder: Path
 
@@ -129,8 +133,8 @@ class Database:
 
     # ---- parameters --------------------------------------------------------------------------
     def parameters(self, device: MeasuredDevice) -> dict[str, float]:
-        """The fitted parameters of a device by name, for its number of threads or the nearest that
-        there are; empty where it was not calibrated."""
+        """Return the fitted parameters of a device by name, for its number of threads or the
+        nearest one measured; empty if it was not calibrated."""
         rows = self._read(
             "SELECT name, value FROM parameters WHERE device = ?1 AND threads = (SELECT threads "
             "FROM parameters WHERE device = ?1 ORDER BY abs(threads - ?2), threads LIMIT 1)",
@@ -139,8 +143,8 @@ class Database:
         return {name: value for name, value in rows if _is_positive(value)}
 
     def put_parameters(self, device: MeasuredDevice, values: Mapping[str, float]) -> None:
-        """Keeps these parameters, and none that were fitted before. Raises ValueError for one that
-        is not a positive number."""
+        """Store these parameters in place of all that were fitted earlier. Raise ValueError for
+        one that is not a positive number."""
         _require_positive(values.values())
         now = time.time()
         mine = (device.key, device.threads)
@@ -152,14 +156,14 @@ class Database:
 
     # ---- kernels -----------------------------------------------------------------------------
     def has_kernels(self, device: MeasuredDevice) -> bool:
-        """Whether any kernel was measured."""
+        """Return True if any kernel was measured on the device."""
         mine = (device.key, device.threads)
         return bool(
             self._read("SELECT 1 FROM kernels WHERE device = ? AND threads = ? LIMIT 1", mine)
         )
 
     def kernels(self, device: MeasuredDevice, keys: Iterable[str]) -> dict[str, KernelTime]:
-        """What is known of these kernels."""
+        """Return the known times of these kernels, and record that they were used."""
         wanted = list(dict.fromkeys(keys))
         found: dict[str, KernelTime] = {}
         old: list[str] = []
@@ -183,8 +187,8 @@ class Database:
         return found
 
     def put_kernels(self, device: MeasuredDevice, times: Mapping[str, KernelTime]) -> None:
-        """Keeps what kernels take, instead of what was known of them; forgets kernels that nobody
-        has used for long. Raises ValueError for a time that is not a positive number."""
+        """Store times of kernels in place of earlier ones, and remove kernels that were not used
+        for long. Raise ValueError for a time that is not a positive number."""
         _require_positive(one.seconds for one in times.values())
         now = time.time()
         mine = (device.key, device.threads)
@@ -196,7 +200,7 @@ class Database:
         )
 
     def forget(self) -> None:
-        """Removes all measurements."""
+        """Remove all measurements."""
         if self.path.exists():
             self._write(("DELETE FROM parameters", [()]), ("DELETE FROM kernels", [()]))
 
@@ -214,18 +218,19 @@ class Database:
 
     # ---- the file ----------------------------------------------------------------------------
     def _read(self, query: str, values: tuple[object, ...]) -> list[Row]:
-        """The rows of a query; none where there is no file, or it cannot be read just now."""
+        """Return the rows of a query; none if there is no file, or if it cannot be read at the
+        moment."""
         if not self.path.exists():
             return []
         try:
             return self._done(lambda connection: connection.execute(query, values).fetchall())
         except (OSError, sqlite3.Error) as error:
-            self._warn(f"cannot be read ({error}): nothing that was measured is used")
+            self._warn(f"cannot be read ({error}): they are not used")
             return []
 
     def _write(self, *steps: Step) -> None:
-        """A transaction of statements, each with its rows of values. What cannot be written is not
-        kept."""
+        """Run a transaction of statements, each with its rows of values. If it fails, nothing is
+        stored."""
 
         def transaction(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -237,11 +242,11 @@ class Database:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._done(transaction)
         except (OSError, sqlite3.Error) as error:
-            self._warn(f"cannot be written ({error}): what was measured is not kept")
+            self._warn(f"cannot be written ({error}): new ones are not stored")
 
     def _done(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """An operation on a connection of its own; where the file turns out to be damaged, once
-        more on a new one. What was not committed is rolled back."""
+        """Run an operation on a new connection; if the file turns out to be damaged, once more on
+        a new file. Uncommitted changes are rolled back."""
         try:
             with closing(self._opened()) as connection:
                 return operation(connection)
@@ -269,7 +274,7 @@ class Database:
         return connection
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
-        """The tables of a new file. Of several processes one makes them."""
+        """Create the tables of a new file. If several processes try, one does."""
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
@@ -279,7 +284,7 @@ class Database:
         connection.execute("COMMIT")
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
-        """Renames a damaged file. Of several processes that find it so, one does."""
+        """Rename a damaged file. If several processes find it damaged, one does."""
         with open(self.path.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._is_intact():
@@ -290,7 +295,7 @@ class Database:
             for suffix in ("-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self.path}{suffix}")
-        self._warn(f"are damaged ({error}); they are kept as {aside.name}, and begun anew")
+        self._warn(f"are damaged ({error}); the file is renamed to {aside.name}, a new one begins")
 
     def _is_intact(self) -> bool:
         try:
@@ -301,8 +306,8 @@ class Database:
 
 
 def _is_obstacle(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file may be intact although it cannot be used: it is locked, there is no space,
-    it must not be written."""
+    """Return True if the file may be intact although it cannot be used now: locked, no space, not
+    writable."""
     return isinstance(error, sqlite3.OperationalError)
 
 

@@ -258,7 +258,7 @@ def test_forks_without_reads_run_in_order() -> None:
 def test_a_fork_that_returns_is_refused() -> None:
     n = Variable("n", Scalar.INT)
     program = InstanceProgram([Function("f", (n,), Scalar.INT, (Fork(((Return(n),), ())),))])
-    with pytest.raises(CodegenError, match="does not end at its end"):
+    with pytest.raises(CodegenError, match="is left by a jump"):
         HostProgram(program)
 
 

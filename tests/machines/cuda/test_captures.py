@@ -133,7 +133,7 @@ def test_a_replay_that_fails_is_seen_by_the_next_call(cuda: FakeCuda) -> None:
 def test_what_waits_for_the_gpu_cannot_be_captured(cuda: FakeCuda) -> None:
     for case, why in (
         (count_case(), "because its outputs' sizes are read on the host"),
-        (deep_case(), "because the host must see whether its recursion had memory enough"),
+        (deep_case(), "because the host must check whether its recursion had enough memory"),
     ):
         run, machine = on_gpu(cuda, case)
         cuda.capture(3, 11)

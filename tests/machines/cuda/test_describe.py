@@ -270,7 +270,7 @@ def test_what_a_library_call_makes_the_host_read(
     rows = host_rows(executable.plan)
     assert [row.reads.rstrip(".0123456789") for row in rows] == reads
     assert executable.plan.decides_on_host and executable.waits
-    assert executable.why_not_captured == "the host decides on values in the midst of it"
+    assert executable.why_not_captured == "the host reads values during the run"
     torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)
     assert executable.reads > 0
 

@@ -123,7 +123,7 @@ def test_errors_of_shared_memory() -> None:
     with pytest.raises(RunError, match="is written here, and was read by the same unit"):
         run(LINE + stores, 256, p, q)
     with pytest.raises(
-        RunError, match="byte 256 of the unit's shared memory is read, which nobody"
+        RunError, match="byte 256 of the unit's shared memory is read, but was never written"
     ):
         run(LINE.replace("stretto_keep(end, 256", "stretto_keep(end, 512"), 512, p, q)
     with pytest.raises(RunError, match="192 bytes before the start of the unit's shared memory"):

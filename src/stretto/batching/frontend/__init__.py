@@ -1,13 +1,13 @@
 """The front end of batching: from a Python function for one instance to an InstanceProgram.
 
 `evaluate` evaluates the user's source on types. What is the same for all instances is computed
-meanwhile; the rest becomes statements. `observe` finds the types of instances. The other modules
-are layers, each of which imports only those before it: what is known while a function is evaluated
-(`values` to `dispatch`), control flow (`joins`, `loops`), operators of torch (`purity` to
+at once; the rest becomes statements. `observe` finds the types of instances. The other modules
+are layers, each of which imports only earlier ones: the state of the evaluation (`values` to
+`dispatch`), control flow (`joins`, `loops`), operators of torch (`purity` to
 `tensor_operators`), data (`truth` to `walks`), functions of Python (`functions` to `methods`),
-syntax (`expressions` to `statements`), and calls (`sources` to `application`). What a lower layer
-needs of a higher one (to evaluate an expression, to call a value) it finds in the tables of
-`dispatch`.
+syntax (`expressions` to `statements`), and calls (`sources` to `application`). A lower layer
+reaches functions of a higher one (to evaluate an expression, to call a value) through the
+tables of `dispatch`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from stretto.errors import CaptureError, SourceLocation
 __all__ = ["Evaluation", "Observer", "evaluate", "holds"]
 
 _REGISTERED = (application, displays, expressions, functions, patterns, sequences, statements)
-"""Modules that register what they evaluate in the tables of `dispatch` and of `functions`."""
+"""Modules that register their handlers in the tables of `dispatch` and of `functions` when
+imported."""
 
 
 def evaluate(
@@ -59,11 +60,12 @@ def evaluate(
     keywords: Sequence[tuple[str, Type]] = (),
     static: dict[str, Any] | None = None,
 ) -> InstanceProgram:
-    """The program of a function for one instance.
+    """Return the program of a function for one instance.
 
     parameters: names and types of its positional arguments. keywords: those of its keyword
-    arguments that are numbers or tensors; `static` are the others. They follow the positional ones
-    as parameters of function 0. Raises CaptureError with the user's line.
+    arguments that are numbers or tensors; `static` has the other keyword arguments. The
+    keywords follow the positional ones as parameters of function 0. Raises CaptureError with
+    the user's line.
     """
 
     def body() -> None:
@@ -101,13 +103,13 @@ def evaluate(
         ) from error
     _check_result(evaluation, function)
     if not any(True for _ in program.functions):
-        raise CaptureError("the function has no way that ends")
+        raise CaptureError("the function never returns")
     return program
 
 
 def _check_result(evaluation: Evaluation, function: Callable[..., Any]) -> None:
-    """Refuses results that have something of Python's library in them, of which a program has
-    objects of a class of its own."""
+    """Raise CaptureError if a result contains an object of Python's library, such as a deque or a
+    set, which the program represents by another class (`LIBRARY_MODULE`)."""
     pending, seen = [evaluation.results.get("main", NEVER)], set[Type]()
     while pending:
         for kind in alternatives(pending.pop()):
@@ -137,7 +139,7 @@ def _argument(variable: Variable) -> Dynamic:
 
 
 def _location(function: Callable[..., Any]) -> SourceLocation | None:
-    """The first line of a function, or of a module's `forward`."""
+    """Return the first line of a function, or of a module's `forward`; None without source."""
     found = inspect.unwrap(getattr(function, "forward", function))
     code = getattr(found, "__code__", None)
     if code is None:

@@ -1,4 +1,4 @@
-"""What a call does, by what is called."""
+"""Calls of values: dispatch on the kind of the callee."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from stretto.batching.frontend.values import (
 from stretto.batching.types import ListType
 from stretto.errors import CaptureError
 
-# ---- Functions that are not the user's: those of torch, and of Python.
+# ---- Functions of torch and of Python.
 
 
 def is_of_torch(item: Any) -> bool:
@@ -87,7 +87,7 @@ def handler_of(item: Any) -> Callable[..., Value] | None:
 
 
 def is_of_user(item: Any) -> bool:
-    """Whether a call evaluates the user's source."""
+    """Return True if a call evaluates the user's source."""
     if isinstance(item, MethodType):
         return is_of_user(item.__func__)
     if handler_of(item) is not None:
@@ -127,7 +127,7 @@ def _apply(frame: Frame, function: Value, args: list[Value], kwargs: dict[str, V
 def _apply_object(
     frame: Frame, value: Dynamic, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A call of an object of the instance."""
+    """Return the value of a call of an object of the instance."""
     python = python_class(frame, value.type)
     if not any("__call__" in vars(owner) for owner in python.__mro__):
         frame.stop(TypeError, f"'{python.__name__}' object is not callable")
@@ -187,7 +187,7 @@ def _apply_other(frame: Frame, item: Any, args: list[Value], kwargs: dict[str, V
     name = getattr(item, "__qualname__", type(item).__name__)
     if isinstance(item, BuiltinFunctionType):
         frame.refuse(f"{name} of a value of the instance", "it is not understood by stretto.batch")
-    return frame.refuse(f"a call of {name}, whose source is not Python")
+    return frame.refuse(f"{name} is called, whose source is not Python")
 
 
 def _apply_module(
@@ -215,7 +215,7 @@ def _apply_module(
     try:
         return call_torch(frame, module, args, kwargs)
     except CaptureError:
-        # A container of the user's modules, as Sequential, may decide on the content of tensors.
+        # User modules in a container, such as Sequential, may decide on the content of tensors.
         if not any(not type(part).__module__.startswith("torch.") for part in module.modules()):
             raise
     assert isinstance(forward, FunctionType)
@@ -224,7 +224,7 @@ def _apply_module(
 
 def _apply_class(frame: Frame, python: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if issubclass(python, BaseException):
-        frame.refuse("an exception is made without being raised")
+        frame.refuse("an exception is created but not raised, which is not supported")
     if python.__module__.startswith("torch."):
         return apply_torch(frame, python, args, kwargs)
     source = getattr(python, "__module__", "")

@@ -1,4 +1,5 @@
-"""Attributes of values: of what belongs to the instances, and of what is static."""
+"""Attributes of values, of instances and static ones; new objects; and special methods of user
+classes."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ from stretto.batching.types import (
     union,
 )
 
-# ---- New objects: of classes of the user, named tuples, dicts with fixed keys.
+# ---- New objects: of user classes, named tuples, dicts with fixed keys.
 
 
 def construct(frame: Frame, python: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A new object of a class of the user."""
+    """Return a new object of a class of the user."""
     if hasattr(python, "_fields") and issubclass(python, tuple):
         return _new_namedtuple(frame, python, args, kwargs)
     if is_dataclass(python) and "__init__" not in _own_init(python):
@@ -62,7 +63,7 @@ def construct(frame: Frame, python: type, args: list[Value], kwargs: dict[str, V
 
 
 def _own_init(python: type) -> frozenset[str]:
-    """`__init__` where a dataclass has one of its own, and none was generated."""
+    """Return {"__init__"} if a dataclass defines its own `__init__`, else the empty set."""
     generated = python.__dataclass_params__.init  # type: ignore[attr-defined]
     return frozenset() if generated else frozenset(("__init__",))
 
@@ -83,7 +84,7 @@ def new_record(
 
 
 def new_dict(frame: Frame, names: tuple[str, ...], values: Sequence[Value]) -> Dynamic:
-    """A dict with fixed keys."""
+    """Return a dict with fixed keys."""
     return new_record(frame, dict, "dict", names, values)
 
 
@@ -147,7 +148,7 @@ def _bound(
     return values
 
 
-# ---- Members of enumerations that belong to the instances: they are told apart by their names.
+# ---- Members of enumerations in instances: records that are distinguished by their names.
 
 
 NAME, VALUE = "_name_", "_value_"
@@ -155,7 +156,7 @@ FIELDS = {"name": NAME, "value": VALUE}
 
 
 def enumeration(frame: Frame, type_: Type) -> type[enum.Enum] | None:
-    """The enumeration that a value is a member of; None for any other value."""
+    """Return the enumeration that a value of this type is a member of; None for any other type."""
     if not isinstance(type_, RecordType):
         return None
     python = frame.evaluation.info(type_).python
@@ -167,12 +168,12 @@ def may_be_member(frame: Frame, value: Dynamic) -> bool:
 
 
 def name_of(frame: Frame, member: Dynamic) -> Dynamic:
-    """The name of a member, as data."""
+    """Return the name of a member, as data."""
     return frame.assign("get", Scalar.STR, member.operand, detail=NAME, name="name")
 
 
 def is_member(frame: Frame, value: Dynamic, member: Any) -> Dynamic:
-    """Whether a value of an enumeration is one member of it."""
+    """Return a bool value: true if a value of an enumeration is this member of it."""
     name = name_of(frame, value).operand
     return frame.assign("eq", Scalar.BOOL, name, Literal(member.name))
 
@@ -198,7 +199,8 @@ def attribute(frame: Frame, value: Value, name: str) -> Value:
 
 
 def _of_base(frame: Frame, owner: type, value: Dynamic, name: str) -> Value:
-    """An attribute of an object as the classes behind `owner` have it."""
+    """Return an attribute of an object as found in the classes after `owner` in its method
+    resolution order."""
     python = python_class(frame, value.type)
     order = python.__mro__
     for base in order[order.index(owner) + 1 :]:
@@ -213,7 +215,7 @@ def _of_base(frame: Frame, owner: type, value: Dynamic, name: str) -> Value:
             case _ if base is object and name in ("__init__", "__init_subclass__"):
                 return Native(name, lambda *_: NONE)
             case _:
-                frame.refuse(f"super().{name}, which is not written in Python")
+                frame.refuse(f"super().{name} is not written in Python")
     frame.stop(AttributeError, f"'super' object has no attribute '{name}'")
 
 
@@ -303,7 +305,7 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
 
 
 def _asked(frame: Frame, value: Dynamic, python: type, name: str) -> Value:
-    """An attribute that neither an object nor its class has, as `__getattr__` gives it."""
+    """Return an attribute that neither an object nor its class has, by calling `__getattr__`."""
     given = note_class(frame.evaluation, python, "__getattr__")
     if given is ABSENT:
         frame.stop(AttributeError, f"'{python.__name__}' object has no attribute '{name}'")
@@ -311,7 +313,7 @@ def _asked(frame: Frame, value: Dynamic, python: type, name: str) -> Value:
 
 
 def _replaced(frame: Frame, value: Dynamic, kind: RecordType, changes: dict[str, Value]) -> Value:
-    """The named tuple with some fields changed."""
+    """Return the named tuple with some fields changed."""
     python = frame.evaluation.info(kind).python
     names: tuple[str, ...] = python._fields  # type: ignore[attr-defined]
     unknown = [name for name in changes if name not in names]
@@ -347,7 +349,7 @@ def _rows_attribute(frame: Frame, value: Dynamic, row: TensorType, name: str) ->
     if name == "shape":
         length = frame.assign("len", Scalar.INT, value.operand)
         return TupleValue((length, *map(Static, row.shape)))
-    # No other attribute than the shape depends on how many rows there are.
+    # Only the shape depends on the number of rows.
     return _tensor_attribute(frame, value, TensorType(row.dtype, (1, *row.shape)), name)
 
 
@@ -392,15 +394,15 @@ def _is_frozen(python: type) -> bool:
     return is_dataclass(python) and python.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-# ---- Special methods of the user's classes: what `+`, `<`, `==` and `in` do with their objects.
+# ---- Special methods of user classes: `+`, `<`, `==` and `in` of their objects.
 
 
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
 def method_of(frame: Frame, type_: Type, name: str) -> Any:
-    """A special method of the class of an object of the instance; None where it has none that is
-    written in Python."""
+    """Return a special method of the class of an object of the instance; None if it has none that
+    is written in Python by the user."""
     if not isinstance(type_, RecordType) or frame.evaluation.info(type_).kind == "dict":
         return None
     python = frame.evaluation.info(type_).python
@@ -411,12 +413,13 @@ def method_of(frame: Frame, type_: Type, name: str) -> Any:
 
 
 def _is_generated(python: type, found: FunctionType) -> bool:
-    """Whether a method was made by `dataclass`, and does what a dataclass does."""
+    """Return True if a method was generated by `dataclass`."""
     return dataclasses.is_dataclass(python) and found.__code__.co_filename == "<string>"
 
 
 def by_method(frame: Frame, owner: Dynamic, name: str, *args: Value) -> Value | None:
-    """What a special method of an object gives; None where there is none, or it declines."""
+    """Return the result of a special method of an object; None if there is none, or it returns
+    NotImplemented."""
     found = method_of(frame, owner.type, name)
     if found is None:
         return None
@@ -434,13 +437,14 @@ def by_method(frame: Frame, owner: Dynamic, name: str, *args: Value) -> Value | 
 
 
 def operated(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value | None:
-    """An operator on two values of one type each, by a special method of one of them."""
+    """Return the result of an operator on two values of one type each by a special method of one
+    of them; None if there is none."""
     mirrored = _MIRRORED.get(name)
     own = f"__{name}__"
     other = f"__{mirrored}__" if mirrored else f"__r{name}__"
     tries = [(left, own, right), (right, other, left)]
     if not mirrored and left.type == right.type:
-        tries.pop()  # Python does not ask the same class twice
+        tries.pop()  # Python does not try the reflected method of the same class
     elif _is_derived(frame, right, left):
         tries.reverse()
     for owner, method, argument in tries:
@@ -456,8 +460,8 @@ def _is_derived(frame: Frame, one: Dynamic, other: Dynamic) -> bool:
 
 
 def compared_fields(frame: Frame, type_: RecordType) -> tuple[str, ...] | None:
-    """The fields that == of a dataclass compares, where these are not all that its objects have;
-    None where the class is none, or == compares identity or all fields."""
+    """Return the fields that == of a dataclass compares, if these are not all fields; None for
+    other classes, and if == compares identity or all fields."""
     info = frame.evaluation.info(type_)
     params = getattr(info.python, "__dataclass_params__", None)
     if info.kind != "object" or params is None or not params.eq:
@@ -468,7 +472,7 @@ def compared_fields(frame: Frame, type_: RecordType) -> tuple[str, ...] | None:
 
 
 def ordered_fields(frame: Frame, type_: Type) -> tuple[str, ...] | None:
-    """The fields by which objects of a dataclass are ordered; None where it has no order."""
+    """Return the fields by which objects of a dataclass are ordered; None if it has no order."""
     if not isinstance(type_, RecordType):
         return None
     python = frame.evaluation.info(type_).python
@@ -480,8 +484,8 @@ def ordered_fields(frame: Frame, type_: Type) -> tuple[str, ...] | None:
 
 
 def check_equality(frame: Frame, type_: Type) -> None:
-    """Refuses == where something within the value has an == of its own, which the comparison of the
-    whole does not call."""
+    """Refuse == of a value that contains objects with their own ==, which the primitive on the
+    whole value would not call."""
     pending, seen = [type_], set[Type]()
     while pending:
         for kind in alternatives(pending.pop()):
@@ -508,15 +512,15 @@ def _compared_parts(frame: Frame, kind: RecordType) -> list[Type]:
         )
     if method_of(frame, kind, "__eq__") is not None:
         frame.refuse(
-            f"a value with a {name} in it is compared, which defines == itself",
+            f"a value that contains a {name}, which defines ==, is compared",
             "compare the objects one by one",
         )
     if compared_fields(frame, kind) is not None:
         frame.refuse(
-            f"a value with a {name} in it is compared, which does not compare all its fields",
+            f"a value is compared that contains a {name}, whose == does not compare all fields",
             "compare the objects one by one",
         )
     params = getattr(info.python, "__dataclass_params__", None)
     if info.kind == "object" and (params is None or not params.eq):
-        return []  # by identity
+        return []  # compared by identity
     return [frame.evaluation.cells[cell] for cell in info.cells]

@@ -1,8 +1,8 @@
-"""Statements of one function of an InstanceProgram while it is made.
+"""The statements of one function of an InstanceProgram under construction.
 
-Where several ways meet (behind a branch, at the head of a loop, behind a `return` in the middle)
-each way assigns the variables that carry on. Which these are is known only when all ways have been
-evaluated, so each way leaves a `Gap` in its body, which is filled then.
+Where several paths join (after a branch, at the head of a loop, after a `return` in the
+middle), each path assigns the variables that are live afterwards. These are known only when all
+paths have been evaluated, so each path leaves a `Gap` in its body, which is filled later.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from stretto.batching.types import Type
 
 
 class PathEnds(Exception):
-    """The way that is being evaluated ends here: return, raise, break, continue."""
+    """The path that is being evaluated ends here: return, raise, break, continue."""
 
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """Statements that are made of drafts when these are complete."""
+    """Statements that are built from drafts when these are complete."""
 
     make: Callable[..., Body]
     parts: tuple[Draft, ...]
@@ -57,7 +57,7 @@ Draft = list["Statement | Gap | Pending"]
 
 
 class Builder:
-    """Emits statements into the current body."""
+    """Emitter of statements into the current body."""
 
     def __init__(self) -> None:
         self.current: Draft = []
@@ -68,18 +68,18 @@ class Builder:
         self.current.append(statement)
 
     def gap(self) -> Gap:
-        """A new gap at the current place."""
+        """Add a new gap at the current place."""
         made = Gap()
         self.current.append(made)
         return made
 
     def pend(self, make: Callable[..., Body], *parts: Draft) -> None:
-        """Emits what `make` makes of the finished parts."""
+        """Emit the statements that `make` will build from the finished parts."""
         self.current.append(Pending(make, parts))
 
     @contextmanager
     def into(self, draft: Draft) -> Generator[Draft]:
-        """What is emitted within goes into `draft`."""
+        """Redirect the statements emitted inside to `draft`."""
         outer, self.current = self.current, draft
         try:
             yield draft
@@ -91,14 +91,14 @@ class Builder:
         return self._labels
 
     def variable(self, name: str, type_: Type) -> Variable:
-        """A new variable; names are unique in a function."""
+        """Create a variable; names are unique in a function."""
         number = self._names.get(name, 0)
         self._names[name] = number + 1
         return Variable(f"{name}_{number}" if number else name, type_)
 
 
 def finished(draft: Draft) -> Body:
-    """A body whose gaps have been filled."""
+    """Return the body of a draft whose gaps have been filled."""
     found: list[Statement] = []
     for item in draft:
         if isinstance(item, Gap):
@@ -111,7 +111,8 @@ def finished(draft: Draft) -> Body:
 
 
 def copies(pairs: list[tuple[Variable, Operand]], builder: Builder) -> list[Statement]:
-    """Assignments that happen at once: each reads what was there before any of them."""
+    """Return assignments that are equivalent to simultaneous ones: each reads the value from
+    before any of them."""
     pairs = [(target, source) for target, source in pairs if target is not source]
     targets = {id(target) for target, _ in pairs}
     before: list[Statement] = []
@@ -128,7 +129,8 @@ def copies(pairs: list[tuple[Variable, Operand]], builder: Builder) -> list[Stat
 
 
 def scoped(label: int, body: Body) -> Body:
-    """The body as a scope with that label; without one where every `Leave` of it comes last."""
+    """Return the body as a scope with that label; without the scope if each `Leave` of it is last
+    in its path."""
     body = _without_tail(body, label)
     return (Scope(label, body),) if _leaves(body, label) else body
 
@@ -166,10 +168,10 @@ def _leaves(body: Body, label: int) -> bool:
     return False
 
 
-# ---- Removes statements whose results nothing uses, and which cannot fail.
+# ---- Removal of statements whose results are unused, and which cannot fail.
 #
-#     %t_choice = copy(1)          (removed: nothing reads it)
-#     %h_1 = tanh(%x)              (removed with what it alone is made of)
+#     %t_choice = copy(1)          (removed: never read)
+#     %h_1 = tanh(%x)              (removed, with statements that only compute its operands)
 #
 # Loops and branches carry each local variable that they may assign; most are not read afterwards.
 
@@ -184,7 +186,7 @@ _CANNOT_FAIL = frozenset(
 
 
 def pruned(body: Body) -> Body:
-    """The body of a function without what is not used."""
+    """Return the body of a function without unused statements."""
     reads: dict[Variable, list[Variable]] = {}
     pending: list[Variable] = []
     for statement in walk(body):

@@ -109,7 +109,8 @@ def compare(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def _same_member(frame: Frame, value: Dynamic, other: Value) -> Value:
-    """Whether a value, which may be a member of an enumeration, is identical to another one."""
+    """Return a bool value: true if a value of one type, perhaps a member of an enumeration, is
+    identical to another value."""
     python = enumeration(frame, value.type)
     if python is None:
         return Static(False) if _is_all_members(frame, other) else identical(frame, value, other)
@@ -136,7 +137,7 @@ def _is_all_members(frame: Frame, value: Value) -> bool:
 
 
 def _unequal(frame: Frame, left: Value, right: Value) -> Value:
-    """left != right: by `__ne__` where the left object has one, else what == is not."""
+    """Return left != right: by `__ne__` if the left object has one, else the negation of ==."""
     for value in (left, right):
         kinds = list(alternatives(value.type)) if isinstance(value, Dynamic) else []
         if not any(method_of(frame, kind, "__ne__") is not None for kind in kinds):
@@ -174,7 +175,7 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
             parts = unpacked(frame, a, a.type), unpacked(frame, b, b.type)
             return _ordered_items(frame, op, *parts)
         if isinstance(a.type, ListType | TupleType) and isinstance(b.type, ListType | TupleType):
-            frame.refuse("lists are compared by their order", "compare their items")
+            frame.refuse("< or > of lists is not supported", "compare their items")
         numbers = a.type in NUMBERS and b.type in NUMBERS
         if not numbers and not (a.type is Scalar.STR and b.type is Scalar.STR):
             names = [python_class(frame, one.type).__name__ for one in (a, b)]
@@ -190,7 +191,7 @@ def _ordered(frame: Frame, op: ast.cmpop, left: Value, right: Value) -> Value:
 def _ordered_items(
     frame: Frame, op: ast.cmpop, left: Sequence[Value], right: Sequence[Value]
 ) -> Value:
-    """Tuples are in the order of the first items that differ, or of their lengths."""
+    """Compare tuples by the first items that differ, or by their lengths."""
     if not left or not right:
         _, function = _ORDER[type(op)]
         return Static(function(len(left), len(right)))
@@ -205,7 +206,7 @@ def _ordered_items(
 
 
 def identical(frame: Frame, left: Value, right: Value) -> Value:
-    """left is right"""
+    """Return left is right."""
     if same(left, right) and not isinstance(left, TupleValue):
         return Static(True)
     if isinstance(left, Static) and isinstance(right, Static):
@@ -238,7 +239,7 @@ def identical(frame: Frame, left: Value, right: Value) -> Value:
 
 
 def equal(frame: Frame, left: Value, right: Value) -> Value:
-    """left == right"""
+    """Return left == right."""
     if is_static(left) and is_static(right):
         return call_static(frame, operator.eq, [python_of(left), python_of(right)], {})
     if _is_tensor(left) or _is_tensor(right) or holds_tensor(left, right):
@@ -251,7 +252,7 @@ def equal(frame: Frame, left: Value, right: Value) -> Value:
     a, b = frame.dynamic(left), frame.dynamic(right)
     kinds = (*alternatives(a.type), *alternatives(b.type))
     if any(isinstance(kind, TensorType | RowsType) for kind in kinds):
-        frame.refuse("== of a value that may be a tensor and may be something else")
+        frame.refuse("== of a value that may or may not be a tensor is not supported")
     if any(_has_equality(frame, kind) for kind in kinds):
         return each_type(
             frame, a, lambda x: each_type(frame, b, lambda y: _equal_objects(frame, x, y))
@@ -260,7 +261,8 @@ def equal(frame: Frame, left: Value, right: Value) -> Value:
 
 
 def _equal_static(frame: Frame, value: Value, shared: Static) -> Value:
-    """Whether a value is equal to an object that all instances share, and that is no data."""
+    """Return a bool value: true if a value equals an object that all instances share and that is
+    no data."""
     kinds = tuple(alternatives(frame.type_of(value)))
     for kind in kinds:
         if method_of(frame, kind, "__eq__") is not None:
@@ -278,7 +280,7 @@ def _equal_static(frame: Frame, value: Value, shared: Static) -> Value:
 
 
 def _has_equality(frame: Frame, kind: Type) -> bool:
-    """Whether == of objects of a class is not that of all their fields, nor identity."""
+    """Return True if == of objects of a class is neither that of all fields nor identity."""
     if not isinstance(kind, RecordType):
         return False
     own = method_of(frame, kind, "__eq__") is not None or enumeration(frame, kind) is not None
@@ -286,14 +288,14 @@ def _has_equality(frame: Frame, kind: Type) -> bool:
 
 
 def _equal_objects(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
-    """== of two values of one type each, of which one may have an == of its own."""
+    """Return == of two values of one type each, either of which may have its own ==."""
     found = operated(frame, "eq", left, right)
     if found is not None:
         return found
     if any(enumeration(frame, one.type) is not None for one in (left, right)):
         return identical(frame, left, right)
     if left.type == right.type and isinstance(left.type, RecordType):
-        if method_of(frame, left.type, "__eq__") is not None:  # which declined
+        if method_of(frame, left.type, "__eq__") is not None:  # it returned NotImplemented
             return identical(frame, left, right)
         names = compared_fields(frame, left.type)
         if names is not None:
@@ -338,17 +340,18 @@ def _equal_tuples(frame: Frame, left: TupleValue, right: TupleValue) -> Value:
 
 
 def all_of(frame: Frame, conditions: Sequence[Callable[[], Value]]) -> Value:
-    """Whether all conditions hold, evaluated in order until one does not."""
+    """Return a bool value: true if all conditions hold, evaluated in order until one does not."""
     return _in_order(frame, conditions, False)
 
 
 def any_of(frame: Frame, conditions: Sequence[Callable[[], Value]]) -> Value:
-    """Whether one of some conditions holds, evaluated in order until one does."""
+    """Return a bool value: true if any condition holds, evaluated in order until one does."""
     return _in_order(frame, conditions, True)
 
 
 def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive: bool) -> Value:
-    """Whether conditions are all the other value, or one of them is the decisive one."""
+    """Evaluate conditions until one equals `decisive`; return `decisive` if one does, else its
+    negation."""
     if not conditions:
         return Static(not decisive)
     first, *rest = conditions
@@ -364,7 +367,7 @@ def _in_order(frame: Frame, conditions: Sequence[Callable[[], Value]], decisive:
 
 
 def contains(frame: Frame, container: Value, item: Value) -> Value:
-    """item in container"""
+    """Return item in container."""
     match container:
         case Static(found) if is_static(item):
             note_items(frame.evaluation, found)
@@ -401,7 +404,7 @@ def _contains(frame: Frame, container: Dynamic, item: Value) -> Value:
         isinstance(kind, ListType)
         and any(isinstance(x, TensorType) for x in alternatives(frame.evaluation.item_type(kind)))
     ):
-        frame.refuse("`in` compares tensors")
+        frame.refuse("`in` would compare tensors, which is not supported")
     check_equality(frame, given.type)
     check_equality(frame, kind)
     return frame.assign("contains", Scalar.BOOL, container.operand, given.operand)

@@ -1,4 +1,4 @@
-"""Who evaluates what: the tables in which the modules of the front end register themselves."""
+"""Tables in which the modules of the front end register their handlers of syntax and calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def evaluates(*kinds: type[ast.expr]) -> Callable[[Handler], Handler]:
-    """Registers a function as the evaluation of expressions of some kinds."""
+    """Register a function as the handler of expressions of some kinds."""
 
     def register(handler: Handler) -> Handler:
         EXPRESSIONS.update(dict.fromkeys(kinds, handler))
@@ -49,7 +49,7 @@ def evaluates(*kinds: type[ast.expr]) -> Callable[[Handler], Handler]:
 
 
 def executes(*kinds: type[ast.stmt]) -> Callable[[Handler], Handler]:
-    """Registers a function as the evaluation of statements of some kinds."""
+    """Register a function as the handler of statements of some kinds."""
 
     def register(handler: Handler) -> Handler:
         STATEMENTS.update(dict.fromkeys(kinds, handler))
@@ -59,14 +59,14 @@ def executes(*kinds: type[ast.stmt]) -> Callable[[Handler], Handler]:
 
 
 def applies(handler: Apply) -> Apply:
-    """Registers the function that evaluates calls of values."""
+    """Register the function that evaluates calls of values."""
     _APPLY[:] = [handler]
     return handler
 
 
 @contextmanager
 def at(frame: Frame, node: ast.AST) -> Generator[None]:
-    """What is evaluated within is at a place of the source."""
+    """Set the place in the source of what is evaluated inside."""
     outer, frame.place = frame.place, node
     try:
         yield
@@ -83,7 +83,7 @@ def evaluate(frame: Frame, node: ast.expr) -> Value:
 
 
 def execute(frame: Frame, statements: Sequence[ast.stmt]) -> None:
-    """Evaluates statements in order. Raises PathEnds where the way ends."""
+    """Evaluate statements in order. Raises PathEnds where the path ends."""
     for node in statements:
         handler = STATEMENTS.get(type(node))
         with at(frame, node):
@@ -95,23 +95,24 @@ def execute(frame: Frame, statements: Sequence[ast.stmt]) -> None:
 def apply(
     frame: Frame, function: Value, args: Sequence[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
-    """The value of a call."""
+    """Return the value of a call."""
     return _APPLY[0](frame, function, list(args), dict(kwargs or {}))
 
 
 def assign_to(frame: Frame, target: ast.expr, value: Value) -> None:
-    """Binds the target of an assignment."""
+    """Bind the target of an assignment."""
     _ASSIGN[0](frame, target, value)
 
 
 def assigns(handler: Assign) -> Assign:
-    """Registers the function that binds targets."""
+    """Register the function that binds targets."""
     _ASSIGN[:] = [handler]
     return handler
 
 
 def impossible(frame: Frame, type_: Type) -> None:
-    """Ends the way where a value can have no type: nothing is known yet that comes here."""
+    """End the path if a value has no possible type: in this round nothing is known to reach this
+    place."""
     if type_ == NEVER:
         frame.stop(RuntimeError, "a value was read that nothing had assigned")
 

@@ -43,7 +43,7 @@ _Comprehension = _Listing | ast.DictComp
 
 
 def parts_of(frame: Frame, nodes: list[ast.expr]) -> list[Value | Plan]:
-    """The items of a display, each evaluated once; a plan for each starred one."""
+    """Return the items of a display, each evaluated once; a plan for each starred one."""
     return [
         plan_of(frame, evaluate(frame, node.value))
         if isinstance(node, ast.Starred)
@@ -78,7 +78,7 @@ def _list(frame: Frame, node: ast.List) -> Value:
 @evaluates(ast.Dict)
 def _dict(frame: Frame, node: ast.Dict) -> Value:
     if any(key is None for key in node.keys):
-        frame.refuse("** in a dict display")
+        frame.refuse("** in a dict display is not supported")
     keys = [evaluate(frame, key) for key in node.keys if key is not None]
     values = [evaluate(frame, value) for value in node.values]
     if keys and all(map(is_static, keys)) and not any(map(is_data, values)):
@@ -103,7 +103,7 @@ def _dict(frame: Frame, node: ast.Dict) -> Value:
 
 
 def _table(frame: Frame, keys: list[Value], values: list[Value]) -> Value:
-    """A dict of functions or modules, which is only read."""
+    """Return a dict of functions or modules, which is only read."""
     found: dict[Any, Any] = {}
     for key, value in zip(keys, values, strict=True):
         if isinstance(value, Closure):
@@ -130,7 +130,7 @@ def _set_comprehension(frame: Frame, node: ast.SetComp) -> Value:
 
 @evaluates(ast.ListComp, ast.GeneratorExp)
 def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value:
-    """A list; a generator is gone through at once, as in `sum(...)`."""
+    """Return a list; a generator is evaluated completely, as in `sum(...)`."""
     plan = first_plan(frame, node)
     if isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Lambda):
         items = known_comprehension(frame, node, plan)
@@ -141,7 +141,8 @@ def _comprehension(frame: Frame, node: ast.ListComp | ast.GeneratorExp) -> Value
 
 
 def quantified(frame: Frame, node: ast.GeneratorExp, is_all: bool) -> Value:
-    """any(...) or all(...) of a generator, which is asked for no more items than decide it."""
+    """Return any(...) or all(...) of a generator, which is evaluated only up to the item that
+    decides it."""
     name = ".decided"
     outer = frame.locals.get(name)
     frame.locals[name] = Static(False)
@@ -174,7 +175,8 @@ def comprehension(frame: Frame, node: _Listing, plan: Plan) -> Dynamic:
 def known_comprehension(
     frame: Frame, node: ast.ListComp | ast.GeneratorExp, plan: Plan
 ) -> tuple[Value, ...] | None:
-    """The items of a comprehension over something of known length, without conditions."""
+    """Return the items of a comprehension over a plan of known length, without conditions; None
+    for others."""
     if len(node.generators) != 1 or node.generators[0].ifs or plan.known is None:
         return None
     outer = dict(frame.locals)
@@ -212,13 +214,13 @@ def _dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
 
 
 def _read_in(function: ast.Lambda) -> set[str]:
-    """Names that the body of a function reads, but for its parameters."""
+    """Return the names that the body of a function reads, except its parameters."""
     names = {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)}
     return names - {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
 
 
 def _named_in(node: ast.AST | None) -> frozenset[str]:
-    """The variables that `:=` assigns within a comprehension."""
+    """Return the variables that `:=` assigns within a comprehension."""
     found = ast.walk(node) if node is not None else ()
     return frozenset(part.target.id for part in found if isinstance(part, ast.NamedExpr))
 
@@ -230,8 +232,8 @@ def _generators(
     body: Callable[[], None],
     until: str | None = None,
 ) -> None:
-    """Goes through generators, of which the first one's iterable has been evaluated. until: a local
-    variable; nothing more is evaluated once it is true."""
+    """Emit the loops of generators; the first one's iterable, `plan`, is already evaluated. until:
+    a local variable; evaluation stops once it is true."""
     first, *rest = generators
     outer = dict(frame.locals)
 

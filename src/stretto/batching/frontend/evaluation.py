@@ -1,8 +1,8 @@
-"""The evaluation of a whole program: what its functions share, and how often they are evaluated.
+"""The evaluation of a whole program: the state that its functions share, and its rounds.
 
-A function is evaluated on types. What a recursive function returns, what a field of a class holds
-and what is in a list are not known at first: their types begin with nothing and grow. The whole
-program is evaluated again until nothing grows any more; the last round is the program.
+A function is evaluated on types. The result types of recursive functions and the types in
+fields and lists are not known at first: they begin empty and grow. The whole program is
+evaluated in rounds until no type grows any more; the last round yields the program.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ MOST_FUNCTIONS = 400
 
 
 class Again(Exception):
-    """What was assumed does not hold: the program is evaluated once more."""
+    """An assumption of this round does not hold: start another round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A static object that was read from `owner` by `name`, as a setting: a guard of the program.
+    """A static object that was read from `owner` by `name`, such as a setting: a guard of the
+    program.
 
-    kind: "attribute", "class" (what is stored in a class or its bases), "global" (owner is a dict),
+    kind: "attribute", "class" (stored in a class or its bases), "global" (owner is a dict),
     "cell", "item", or "items": all of a container.
     """
 
@@ -58,7 +59,7 @@ class Read:
 
 @dataclass(eq=False, slots=True)
 class Outlined:
-    """A function that is called, not inlined, for one set of static arguments and types."""
+    """A function that is called instead of inlined, for one set of static arguments and types."""
 
     number: int
     key: Hashable
@@ -68,7 +69,7 @@ class Outlined:
 
 @dataclass(slots=True)
 class Classes:
-    """The classes of objects that a program knows, with a cell for each field."""
+    """The classes of objects that a program uses, with a cell for each field."""
 
     infos: list[ClassInfo] = field(default_factory=list[ClassInfo])
     numbers: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
@@ -79,26 +80,26 @@ class Classes:
 
 @dataclass(slots=True)
 class Evaluation:
-    """State of the evaluation that lasts from round to round, and that of a round."""
+    """The state of the evaluation: fields that last over all rounds, and those of one round."""
 
     cells: list[Type] = field(default_factory=list[Type])
     classes: Classes = field(default_factory=Classes)
     reads: dict[Hashable, Read] = field(default_factory=dict[Hashable, Read])
     """Guards of the last round."""
     outlined_code: set[Hashable] = field(default_factory=set[Hashable])
-    """Functions that are recursive: they are never inlined."""
+    """Recursive functions, which are never inlined."""
     dynamic_parameters: set[tuple[Hashable, str]] = field(default_factory=set[tuple[Hashable, str]])
     """Parameters of recursive functions whose static scalar differs from call to call."""
     results: dict[Hashable, Type] = field(default_factory=dict[Hashable, Type])
-    """What outlined functions return, as far as it is known."""
+    """Result types of outlined functions, as far as they are known."""
     operations: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """What torch functions make of arguments of some types."""
+    """Cached results of torch functions for argument types."""
     deep_tuples: set[Hashable] = field(default_factory=set[Hashable])
-    """Places that make tuples of tuples of any depth."""
+    """Places that create tuples nested to any depth."""
     _lengths: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
-    """Rows that are surely as many as others, of this round."""
+    """Representative of the rows with the same length as each variable, in this round."""
     statements: int = 0
-    """How many statements this round has made."""
+    """Number of statements created in this round."""
     changed: bool = False
     rounds: int = 0
     outlined: dict[Hashable, Outlined] = field(default_factory=dict[Hashable, Outlined])
@@ -110,19 +111,19 @@ class Evaluation:
     definitions: dict[Any, Any] = field(default_factory=dict[Any, Any])
     """Syntax trees of functions, by their code or by the node of a lambda."""
     kept: list[Any] = field(default_factory=list[Any])
-    """Objects whose identity is part of a key."""
+    """Objects whose identity is part of a key, so that they must stay alive."""
     tested: set[str] = field(default_factory=set[str])
-    """Fields for which `hasattr` was asked, of this round."""
+    """Fields tested with `hasattr` in this round."""
     foreign: dict[int, CaptureError] = field(default_factory=dict[int, CaptureError])
-    """What is no data that a program could know, by the cell of the field that holds it."""
+    """Reasons why values cannot be data, by the cell of the field that holds them."""
     counts: dict[Variable, Composed] = field(default_factory=dict[Variable, Composed])
-    """Numbers that follow from how many rows a value has, of this round."""
+    """Numbers of this round that are computed from the number of rows of a value."""
     content: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     """Tensors whose content was read, by identity."""
 
     def saved(self) -> Callable[[], None]:
-        """Notes what is known, and returns what makes it so again: what could not be compiled is
-        not to count for the next instances."""
+        """Save the state and return a function that restores it, so that instances that could not
+        be compiled have no effect on later ones."""
         known = {item.name: copy(getattr(self, item.name)) for item in fields(self)}
         known["classes"] = Classes(list(self.classes.infos), dict(self.classes.numbers))
 
@@ -135,7 +136,7 @@ class Evaluation:
     # ---- cells and classes
 
     def cell(self, site: Hashable) -> int:
-        """The cell of a place where lists are made, the same in each round."""
+        """Return the cell of a place that creates lists, the same in each round."""
         if site not in self._sites:
             self._sites[site] = self.new_cell()
         return self.cell_now(self._sites[site])
@@ -145,7 +146,7 @@ class Evaluation:
         return len(self.cells) - 1
 
     def grow(self, cell: int, type_: Type) -> None:
-        """From now on a cell may hold values of a type, too."""
+        """Add a type to those that a cell may hold."""
         grown = union((self.cells[cell], type_))
         if grown != self.cells[cell]:
             self.cells[cell] = grown
@@ -153,7 +154,7 @@ class Evaluation:
             self.settle(grown)
 
     def class_number(self, python: type, kind: str, fields: Sequence[str]) -> int:
-        """The number of a class; fields that it did not have yet are added."""
+        """Return the number of a class; add the class or its fields if they are new."""
         key = (python, tuple(fields) if kind == "dict" else ())
         number = self.classes.numbers.get(key)
         if number is None:
@@ -177,23 +178,23 @@ class Evaluation:
         return info.cells[info.fields.index(name)] if name in info.fields else None
 
     def foreign_in(self, cell: int) -> CaptureError | None:
-        """Why the values of a field cannot be read, if some cannot."""
+        """Return the reason why the values of a field cannot be read; None if all can."""
         found = (x for n, x in self.foreign.items() if self.cell_now(n) == self.cell_now(cell))
         return next(found, None)
 
     def item_type(self, type_: ListType) -> Type:
         return self.cells[type_.cell]
 
-    # ---- lists that meet
+    # ---- merging of the cells of lists and dicts
 
     def cell_now(self, number: int) -> int:
-        """The cell that has taken the place of one."""
+        """Return the cell into which a cell has been merged, or the cell itself."""
         while number in self._merged:
             number = self._merged[number]
         return number
 
     def now(self, type_: Type) -> Type:
-        """A type with the cells that have taken the place of its own."""
+        """Return a type with merged cells replaced."""
         match type_:
             case ListType(cell, is_tuple):
                 return ListType(self.cell_now(cell), is_tuple)
@@ -208,14 +209,14 @@ class Evaluation:
                 return type_
 
     def settle(self, type_: Type) -> None:
-        """Lists that one variable may hold have one cell, since they cannot be told apart when
-        the program runs; so have dicts. Raises Again where cells are merged for it."""
+        """Merge the cells of lists, and those of dicts, that one variable may hold, since they are
+        not distinguishable at run time. Raises Again if cells were merged."""
         if self.merge_cells(type_):
             raise Again
 
     def merge_cells(self, type_: Type) -> bool:
-        """Merges the cells of lists and of dicts that a value of a type may be; whether any were
-        merged."""
+        """Merge the cells of the lists and of the dicts that a value of a type may be; return True
+        if any were merged."""
         if isinstance(type_, TupleType):
             return True in list(map(self.merge_cells, type_.items))
         if not isinstance(type_, UnionType):
@@ -242,7 +243,7 @@ class Evaluation:
         kinds = {self.keys[cell] for cell in cells if cell in self.keys}
         if len(kinds) > 1:
             raise CaptureError(
-                "a dict with string keys and one with int keys are held in one place",
+                "one variable or field holds dicts with keys of different types",
                 remedy="use keys of one type",
             )
         if kinds:
@@ -258,11 +259,11 @@ class Evaluation:
             if number not in self._merged:
                 self.merge_cells(cell)
 
-    # ---- dicts whose keys are not fixed
+    # ---- key types of dicts
 
     def has_keys(self, cell: int, key: Scalar) -> None:
-        """Notes that the dicts of a cell have keys of a type. Raises Again where that was not
-        known, and CaptureError where they have others."""
+        """Record the key type of the dicts of a cell. Raises Again if it was not known, and
+        CaptureError if they have keys of another type."""
         known = self.keys.get(self.cell_now(cell))
         if known is None:
             self.keys[self.cell_now(cell)] = key
@@ -277,23 +278,23 @@ class Evaluation:
             )
 
     def dict_type(self, cell: int) -> DictType:
-        """The type of the dicts of a cell."""
+        """Return the type of the dicts of a cell."""
         return DictType(self.keys.get(self.cell_now(cell), Scalar.INT), self.cell_now(cell))
 
-    # ---- how many rows there are
+    # ---- equal lengths of rows
 
     def has_length_of(self, rows: Variable, other: Variable) -> None:
-        """Notes that a variable has as many rows as another."""
+        """Record that a variable has as many rows as another."""
         self._lengths[rows] = self.length_of(other)
 
     def length_of(self, rows: Variable) -> Variable:
-        """The variable that stands for all those with as many rows as one."""
+        """Return the variable that represents all those with as many rows as `rows`."""
         return self._lengths.get(rows, rows)
 
-    # ---- static data that is read
+    # ---- guards
 
     def read(self, kind: str, owner: Any, name: Any, value: Any) -> None:
-        """Notes that the program holds as long as the same is found there."""
+        """Record a guard: the program is valid only while `name` of `owner` has this `value`."""
         key = (kind, id(owner), name)
         if key not in self.reads:
             self.reads[key] = Read(kind, owner, name, value)
@@ -301,13 +302,13 @@ class Evaluation:
     # ---- rounds
 
     def run(self, body: Callable[[], None]) -> InstanceProgram:
-        """Evaluates `body`, which makes function 0, until nothing changes. Raises CaptureError."""
+        """Evaluate `body`, which builds function 0, until nothing changes. Raises CaptureError."""
         self.rounds = 0
         while True:
             self.rounds += 1
             if self.rounds > MOST_ROUNDS:
                 raise CaptureError(
-                    "the types of this function's values do not settle",
+                    "the types of this function's values keep growing",
                     remedy="annotate its data, or keep values of fewer types in one place",
                 )
             self.changed = False
@@ -325,7 +326,8 @@ class Evaluation:
         return InstanceProgram(self.functions, classes, self.cells, tested=tested)
 
     def _absent(self, info: ClassInfo) -> tuple[str, ...]:
-        """Names that were looked up in a class. Python looks up special names there only."""
+        """Return the names that were looked up in a class and are no fields of it. Special names
+        are excluded, since Python looks them up only in classes."""
         reads = self.reads.values()
         names = (read.name for read in reads if read.kind == "class" and read.owner is info.python)
         return tuple(x for x in names if x not in info.fields and not x.startswith("__"))
@@ -333,7 +335,7 @@ class Evaluation:
     def outline(
         self, key: Hashable, name: str, location: SourceLocation | None
     ) -> tuple[Outlined, bool]:
-        """The function for a key, and whether it is new in this round: then it has no body yet."""
+        """Return the function for a key, and True if it is new in this round, without a body."""
         found = self.outlined.get(key)
         if found is not None:
             return found, False
@@ -350,7 +352,7 @@ class Evaluation:
         return made, True
 
     def returns(self, key: Hashable, type_: Type) -> None:
-        """Notes what an outlined function returns."""
+        """Record the type of a result of an outlined function."""
         known = self.results.get(key, NEVER)
         grown = union((known, type_))
         if grown != known:
@@ -360,7 +362,7 @@ class Evaluation:
 
 
 def show_type(evaluation: Evaluation, type_: Type) -> str:
-    """A type in the words of the user."""
+    """Return a type in the user's terms."""
     names: list[str] = []
     for item in alternatives(type_):
         match item:

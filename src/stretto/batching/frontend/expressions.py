@@ -1,4 +1,4 @@
-"""Names, attributes, items, functions and calls."""
+"""Expressions: names, attributes, items, functions, calls, operators and formatted strings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _name(frame: Frame, node: ast.Name) -> Value:
 
 
 def lookup(frame: Frame, name: str) -> Value:
-    """The value of a name, as Python finds it."""
+    """Return the value of a name by Python's scoping rules."""
     found = _local(frame, name)
     if found is not None:
         return found
@@ -132,7 +132,7 @@ def _slice(frame: Frame, node: ast.Slice) -> Value:
 
 
 def _position(frame: Frame, value: Value) -> Value:
-    """A bound of a slice; the number in a tensor."""
+    """Return a bound of a slice; that of a tensor is the number in it."""
     if isinstance(value, Dynamic) and isinstance(value.type, TensorType):
         return read_number(frame, value, int)
     return value
@@ -144,7 +144,7 @@ def _lambda(frame: Frame, node: ast.Lambda) -> Value:
 
 
 def closure(frame: Frame, node: ast.Lambda | ast.FunctionDef) -> Closure:
-    """The function that a definition inside of a function makes."""
+    """Return the function of a definition inside a function."""
     made = frame.evaluation.definitions.get(node)
     if made is None:
         if isinstance(node, ast.Lambda):
@@ -192,11 +192,11 @@ def _call(frame: Frame, node: ast.Call) -> Value:
 
 
 def _concurrent(frame: Frame, node: ast.Call) -> Value:
-    """`stretto.concurrent(...)`: each argument is a body of a fork."""
+    """Evaluate `stretto.concurrent(...)`: each argument is a body of a fork."""
     if node.keywords:
         frame.refuse("stretto.concurrent takes no keywords", "give it the values alone")
     if any(isinstance(item, ast.Starred) for item in node.args):
-        # As many bodies as the instance has items: a loop, whose iterations the pass looks at.
+        # The instance decides the number of bodies: a loop, which the pass may make concurrent.
         return evaluate(frame, ast.copy_location(ast.Tuple(node.args, ast.Load()), node))
     values: list[Value] = []
     drafts: list[Draft] = []
@@ -213,7 +213,7 @@ def _concurrent(frame: Frame, node: ast.Call) -> Value:
 
 
 def argument(frame: Frame, node: ast.expr) -> Value:
-    """An argument of a call. A list display there is known item by item."""
+    """Return an argument of a call. The items of a list display in it are separate values."""
     with at(frame, node):
         if isinstance(node, ast.List):
             parts = parts_of(frame, node.elts)
@@ -263,7 +263,7 @@ def binary_operator(frame: Frame, op: ast.operator, left: Value, right: Value) -
 
 
 def operator_name(op: ast.operator) -> str:
-    """The name of an operator within that of its special method."""
+    """Return the name of an operator as in its special method."""
     return _BINARY[type(op)][0]
 
 
@@ -348,7 +348,7 @@ def _if_expression(frame: Frame, node: ast.IfExp) -> Value:
 
 
 def text_parts(frame: Frame, value: Value) -> tuple[Any, ...]:
-    """A value as parts of a message."""
+    """Return a value as parts of a message."""
     match value:
         case Text(parts):
             return parts
@@ -374,7 +374,7 @@ def _joined(frame: Frame, node: ast.JoinedStr) -> Value:
         elif item.format_spec is None and item.conversion in (-1, 115):
             parts.extend(text_parts(frame, value))
         else:
-            frame.refuse("a value of an instance is formatted with a specification")
+            frame.refuse("a format specification for a value of an instance is not supported")
     if all(isinstance(part, str) for part in parts):
         return Static("".join(part for part in parts if isinstance(part, str)))
     if all(isinstance(part, str | Literal) or is_plain(part.type) for part in parts):
@@ -383,10 +383,10 @@ def _joined(frame: Frame, node: ast.JoinedStr) -> Value:
 
 
 def _shown(frame: Frame, value: Value) -> Operand:
-    """repr(x)"""
+    """Return repr(x)."""
     given = frame.dynamic(value)
     if not is_plain(given.type):
-        frame.refuse("repr of a value of an instance that is no int and no string")
+        frame.refuse("repr() of a value of an instance is supported for ints and strings only")
     return frame.assign("repr", Scalar.STR, given.operand).operand
 
 

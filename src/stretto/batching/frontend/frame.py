@@ -1,4 +1,4 @@
-"""One activation of a user's function while it is evaluated, and how values become operands."""
+"""An activation of a user's function during evaluation; conversion of values to operands."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from stretto.batching.types import (
 from stretto.errors import CaptureError, SourceLocation
 from stretto.ir.types import DType
 
-# ---- Numbers that follow from how many rows a value has: sizes that may be those of tensors.
+# ---- Numbers computed from the number of rows of a value: they may be sizes of tensors.
 #
-# A number of the instance cannot be a size of a tensor that the program knows. One that follows
-# from the rows of some value can: `torch.zeros(len(x), 4)` is rows, as many as those of `x`.
+# A number that the instance decides cannot be a size of a tensor, unless it is computed from
+# the number of rows of a value: `torch.zeros(len(x), 4)` has as many rows as `x`.
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -78,7 +78,8 @@ _REFUSAL = CaptureError(
 def count_of(
     op: str, args: Sequence[Operand], counts: Mapping[Variable, Composed]
 ) -> Composed | None:
-    """What a primitive makes, as a call on rows that it follows from; None for other numbers."""
+    """Return the result of a primitive as a composition on the rows that it is computed from; None
+    for other numbers."""
     if op == "len" and isinstance(args[0], Variable) and isinstance(args[0].type, RowsType):
         return rows_count(Dynamic(args[0], args[0].type))
     known = [counts.get(item) for item in args if isinstance(item, Variable)]
@@ -93,7 +94,7 @@ def count_of(
 
 
 def rows_count(rows: Dynamic) -> Composed:
-    """How many rows a value has."""
+    """Return the number of rows of a value, as a composition."""
     return _count((Operation(rows_in, (Input(0),), (), ()),), rows)
 
 
@@ -103,7 +104,7 @@ def _count(steps: tuple[Operation, ...], rows: Dynamic) -> Composed:
 
 @dataclass(eq=False, slots=True)
 class Exit:
-    """A way that leaves a piece of the program: what it knows, and the gap for its assignments."""
+    """A path that leaves a part of the program: its locals, and the gap for its assignments."""
 
     gap: Gap
     locals: dict[str, Value]
@@ -112,7 +113,7 @@ class Exit:
 
 @dataclass(eq=False, slots=True)
 class LoopExits:
-    """Where `break` and `continue` of a loop go. A label of None is the loop itself."""
+    """Targets of `break` and `continue` of a loop. A label of None is the loop itself."""
 
     breaks: list[Exit] = field(default_factory=list[Exit])
     continues: list[Exit] = field(default_factory=list[Exit])
@@ -122,12 +123,12 @@ class LoopExits:
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """What one activation of a function knows.
+    """One activation of a function.
 
     outer: the activation in which a nested function was defined. free: free variables of a
-    function that was defined before. code: identity of the function's code. path: the call sites
-    on the way here, which tell activations of one function apart. return_label: that of the scope
-    that a `return` leaves; None where the function is not inlined.
+    function defined outside of evaluated code. code: identity of the function's code. path: the
+    call sites that lead here, which distinguish activations of one function. return_label: of
+    the scope that a `return` leaves; None if the function is not inlined.
     """
 
     evaluation: Evaluation
@@ -149,11 +150,11 @@ class Frame:
     returns: list[Exit] = field(default_factory=list[Exit])
     place: ast.AST | None = None
     owned: frozenset[str] = frozenset()
-    """Local variables that alone hold a tensor (`ownership`)."""
+    """Local variables that are the only reference to a tensor (`sources.owned_names`)."""
     private: frozenset[str] = frozenset()
-    """Local variables with lists that nothing else holds (`ownership`)."""
+    """Local variables with lists that have no other reference (`sources.private_lists`)."""
     once: frozenset[str] = frozenset()
-    """Local variables that are read once for each time that they are bound (`ownership`)."""
+    """Local variables that are read once each time they are bound (`sources.gone_through_once`)."""
     receiver: str | None = None
     """The first parameter, for `super()`."""
     parameters: dict[str, Value] = field(default_factory=dict[str, Value])
@@ -161,7 +162,7 @@ class Frame:
     result_key: Hashable = None
 
     def returned(self, type_: Type) -> None:
-        """Notes the type of a value that a function that is not inlined returns."""
+        """Record the type of a value that a function that is not inlined returns."""
         self.evaluation.returns(self.result_key, type_)
 
     # ---- errors
@@ -184,15 +185,15 @@ class Frame:
         )
 
     def refuse(self, message: str, remedy: str | None = None) -> NoReturn:
-        """Raises CaptureError at the place that is being evaluated."""
+        """Raise CaptureError at the place that is being evaluated."""
         raise CaptureError(message, location=self.location, remedy=remedy)
 
     def check_iterator(self, name: str, value: Value, once: frozenset[str] | None = None) -> None:
-        """Refuses a local variable with an iterator that may be gone through twice: it has nothing
-        left then, but a plan gives its items again."""
+        """Refuse a local variable with an iterator that may be consumed twice: Python would find
+        it exhausted, but a plan would yield its items again."""
         if isinstance(value, Iterator_) and name not in (self.once if once is None else once):
             self.refuse(
-                f"{name} is an iterator, and may be gone through more than once",
+                f"{name} is an iterator that may be consumed more than once",
                 "make a list of it",
             )
 
@@ -200,7 +201,7 @@ class Frame:
         return show_type(self.evaluation, type_)
 
     def site(self, *more: Hashable) -> Hashable:
-        """A key for the place that is being evaluated, on this way of calls."""
+        """Return a key for the place that is being evaluated, including the path of calls."""
         node = self.place
         where = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0), type(node).__name__)
         return (self.code, self.path, where, *more)
@@ -210,7 +211,7 @@ class Frame:
     def assign(
         self, op: str, type_: Type, *args: Operand, detail: Any = None, name: str | None = None
     ) -> Dynamic:
-        """A new variable with what a primitive makes."""
+        """Emit a primitive; return a new variable with its result."""
         self.evaluation.settle(type_)
         self.evaluation.statements += 1
         if self.evaluation.statements > MOST_STATEMENTS:
@@ -226,23 +227,23 @@ class Frame:
         return Dynamic(target, type_)
 
     def do(self, op: str, *args: Operand, detail: Any = None) -> None:
-        """A primitive for its effect."""
+        """Emit a primitive for its effect."""
         self.builder.emit(Assign(None, op, args, detail, self.location))
 
     def fail(self, exception: type[BaseException], *parts: str | Operand) -> None:
-        """Emits the end of the instance with an exception. The way ends: the caller raises
-        PathEnds where it is the only one."""
+        """Emit the end of the instance with an exception. The path ends: the caller raises
+        PathEnds if there is no other."""
         self.builder.emit(Raise(exception, parts, self.location))
 
     def stop(self, exception: type[BaseException], *parts: str | Operand) -> NoReturn:
-        """Ends the instance with an exception, where this way is the only one."""
+        """End the instance with an exception on the current path; raises PathEnds."""
         self.fail(exception, *parts)
         raise PathEnds
 
     # ---- values as operands
 
     def type_of(self, value: Value) -> Type:
-        """The type of a value; NEVER where it cannot be data."""
+        """Return the type of a value; NEVER if it cannot be data."""
         match value:
             case Dynamic(_, type_):
                 return type_
@@ -267,7 +268,7 @@ class Frame:
         return NEVER
 
     def operand(self, value: Value) -> Operand:
-        """The value as an operand: static ones become data of the instance."""
+        """Return the value as an operand; static values become data of the instance."""
         return self.dynamic(value).operand
 
     def dynamic(self, value: Value) -> Dynamic:
@@ -279,21 +280,21 @@ class Frame:
             case Static(item):
                 return self._static(item)
             case Unbound():
-                self.refuse("a local variable is read that is not assigned on every way to here")
+                self.refuse("a local variable is read that is not assigned on every path")
             case Choice():
                 self.refuse(
-                    "what is one of several functions or modules becomes data of an instance",
+                    "one of several functions or modules would become data of an instance",
                     "keep its number, and index a list of functions or modules by it",
                 )
             case Iterator_(plan):
-                self.refuse(f"{plan} is kept in data", "make a list of it")
+                self.refuse(f"{plan} is stored in data", "make a list of it")
             case Composed(refusal=refusal):
                 self.refuse(refusal.message, refusal.remedy)
             case Text():
-                self.refuse("a string that the instance formats is kept", "use it in `raise` only")
+                self.refuse("a string with values of instances is stored", "use it in `raise` only")
             case Closure() | Method() | Native() | SliceValue() | Super():
                 self.refuse(
-                    "a function becomes data of an instance",
+                    "a function would become data of an instance",
                     "call functions by their names, or choose between them by a branch",
                 )
 
@@ -334,8 +335,8 @@ class Frame:
     # ---- types
 
     def cast(self, value: Dynamic, type_: Type) -> Dynamic:
-        """The same value, known to be of a type; in a variable of its own where operators take it
-        or a register holds it."""
+        """Return the value with a type known to hold; in a new variable if operators take it or a
+        register holds it."""
         if value.type == type_:
             return value
         if isinstance(type_, TensorType | RowsType | Scalar):
@@ -346,8 +347,9 @@ class Frame:
         return Dynamic(value.operand, type_)
 
     def expect(self, value: Value, types: tuple[Type, ...] | type, what: str) -> Dynamic:
-        """The value as one of some types (or of a class of types); where the instance decides, the
-        others raise TypeError there."""
+        """Return the value as one of some types (or of a class of types); values of other types
+        raise TypeError at run time. Refuse a value that has none of them. what: the start of
+        the message."""
         given = self.dynamic(value)
         wanted = [
             item
@@ -370,7 +372,8 @@ class Frame:
 
 
 def tensor_type(tensor: torch.Tensor) -> TensorType:
-    """The type of a tensor with known dims. KeyError for a dtype that no Program carries."""
+    """Return the type of a tensor with known dims. Raises KeyError for a dtype that no Program
+    carries."""
     return TensorType(DType.from_torch(tensor.dtype), tuple(int(dim) for dim in tensor.shape))
 
 
@@ -378,11 +381,12 @@ MOST_STATEMENTS = 60_000
 
 
 DEEPEST_TUPLE = 4
-"""Tuples in tuples beyond as many levels have any length: a recursive function makes them."""
+"""Tuples nested deeper than this get the type of tuples of any length, since a recursive function
+may create them."""
 
 
 def tuple_depth(type_: Type) -> int:
-    """How many tuples of known length are within each other."""
+    """Return the depth of nesting of tuples of known length."""
     if isinstance(type_, TupleType):
         return 1 + max(map(tuple_depth, type_.items), default=0)
     if isinstance(type_, UnionType):

@@ -61,7 +61,7 @@ BUILTINS: dict[Any, Builtin] = {}
 
 
 def builtin(*functions: Any) -> Callable[[Builtin], Builtin]:
-    """Registers what is done for functions of Python."""
+    """Register the handler of calls of some functions."""
 
     def register(handler: Builtin) -> Builtin:
         BUILTINS.update(dict.fromkeys(functions, handler))
@@ -86,12 +86,12 @@ def count_arguments(frame: Frame, function: str, args: list[Value], least: int, 
         frame.refuse(f"{function} is called with {len(args)} arguments")
 
 
-# ---- Functions and classes of Python's library that are evaluated from their source in
-# `state.library`.
+# ---- Functions and classes of Python's library that are evaluated from their source in `library`.
 
 
 def as_argument(frame: Frame, value: Value) -> Value:
-    """An argument that the library's source may go through more than once."""
+    """Return an argument that the library's source may iterate over more than once: iterators
+    become lists."""
     if not isinstance(value, Iterator_):
         return value
     plan = plan_of(frame, value)
@@ -101,7 +101,7 @@ def as_argument(frame: Frame, value: Value) -> Value:
 def from_source(
     frame: Frame, source: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
-    """A call of a function or class of `state.library`."""
+    """Evaluate a call of a function or class of `library`."""
     named = {name: as_argument(frame, value) for name, value in (kwargs or {}).items()}
     return apply(frame, Static(source), [as_argument(frame, value) for value in args], named)
 
@@ -175,16 +175,17 @@ def _with_factory(factory: Any) -> type:
 
 
 def function_of(frame: Frame, closure: Closure) -> types.FunctionType:
-    """A function that reads its parameters and global names alone, as one of Python."""
+    """Return a closure that reads only its parameters and global names as a Python function;
+    refuse others."""
     arguments = {arg.arg for arg in ast.walk(closure.node.args) if isinstance(arg, ast.arg)}
     names = {name.id for name in ast.walk(closure.node) if isinstance(name, ast.Name)} - arguments
     if closure.defaults or closure.keyword_defaults:
-        frame.refuse("a function with defaults is kept in a dict", "define it outside")
+        frame.refuse("a function with defaults is stored in a dict", "define it outside")
     scope = closure.scope
     while scope is not None:
         if names & (scope.local_names | set(scope.locals) | set(scope.free)):
             frame.refuse(
-                "a function that reads variables around it is kept in a dict, or in a defaultdict",
+                "a function that reads enclosing variables is stored in a dict or defaultdict",
                 "choose between functions by a branch",
             )
         scope = scope.outer
@@ -253,7 +254,7 @@ def _round(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _rounded(frame: Frame, value: Dynamic, digits: Any) -> Value:
     given = frame.expect(value, NUMBERS, "round needs a number")
     if digits is not None and (type(digits) is not int or digits < 0):
-        frame.refuse("round to tens, or to digits that the instance decides")
+        frame.refuse("round() to tens, or to digits that the instance decides, is not supported")
     if given.type is not Scalar.FLOAT:
         return frame.dynamic(unary(frame, "pos", operator.pos, given))
     if digits is None:
@@ -317,7 +318,7 @@ for _name in _MATH:
     BUILTINS[getattr(math, _name)] = _of_math(_name)
 
 
-# ---- Functions of Python about objects: their classes, attributes and calls.
+# ---- Functions on objects: their classes, attributes and calls.
 
 
 @builtin(isinstance)
@@ -390,7 +391,7 @@ def _has_one(frame: Frame, value: Dynamic, name: str) -> Value:
     if note_class(frame.evaluation, python, name) is not ABSENT:
         return Static(True)
     if note_class(frame.evaluation, python, "__getattr__") is not ABSENT:
-        frame.refuse(f"whether {python.__name__}.__getattr__ has an attribute {name}")
+        frame.refuse(f"hasattr() where {python.__name__}.__getattr__ may return {name}")
     if not isinstance(value.type, RecordType):
         return Static(False)
     info = frame.evaluation.info(value.type)
@@ -420,13 +421,13 @@ def _concurrent(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 @builtin(phase)
 def _phase(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    frame.builder.emit(Phase(1))  # the pass on phases gives them their numbers
+    frame.builder.emit(Phase(1))  # the pass `phases` numbers them
     return NONE
 
 
 @builtin(print)
 def _print(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return frame.refuse("print in a batched function", "return what you want to see")
+    return frame.refuse("print() is not supported in a batched function", "return the values")
 
 
 @builtin(builtins.super)
@@ -436,7 +437,7 @@ def _super(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2 and isinstance(args[0], Static):
         owner, value = args[0].value, args[1]
     elif args:
-        frame.refuse("super() with one argument")
+        frame.refuse("super() with one argument is not supported")
     if owner is None or value is None:
         frame.stop(RuntimeError, "super(): no arguments")
     if isinstance(value, Static):
@@ -453,7 +454,7 @@ def _is_tensor(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 def _combined(frame: Frame, name: str, value: Dynamic, dim: Value) -> Value:
-    """torch.stack or torch.cat of a list whose length the instance decides: rows."""
+    """Return torch.stack or torch.cat of a list whose length the instance decides: rows."""
     if constant(dim) != 0:
         frame.refuse(
             f"torch.{name} of a list whose length the instance decides, along another dim than 0"
@@ -493,11 +494,12 @@ for _cat in (torch.cat, torch.concat, torch.concatenate):
     BUILTINS[_cat] = _of_lists(_cat, "cat")
 
 
-# ---- numbers
+# ---- Tensors of lists of numbers.
 
 
 def _of_numbers(function: Callable[..., Any], dtype: torch.dtype | None) -> Builtin:
-    """A tensor of a list of numbers whose length the instance decides: rows without dims."""
+    """Return the handler of a tensor constructor. A list of numbers whose length the instance
+    decides becomes rows without dims. dtype: the default."""
 
     def call(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
         (value, *more), named = args or [Static(None)], dict(kwargs)

@@ -1,4 +1,5 @@
-"""Guards: what a program was made of that is the same for all instances, and may change later."""
+"""Guards: objects that are the same for all instances, on which a program depends, and which may
+change."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from stretto.runtime.constants import Weights
 from stretto.runtime.probes import ProbeTable, load
 
 ABSENT = object()
-"""What is found under a name that is not there."""
+"""Placeholder for the value of a name that does not exist."""
 
 
 _BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice, range,
@@ -25,8 +26,9 @@ _BY_VALUE = (tuple, torch.Size, torch.dtype, torch.device, complex, bytes, slice
 
 
 def holds(reads: Iterable[Read]) -> bool:
-    """Whether all that a program was made of is there as it was: attributes, globals, closure
-    cells and items by identity, scalars and tuples by value. Cheap: it runs at each call."""
+    """Return True if everything a program was built from is unchanged: attributes, globals,
+    closure cells and items by identity, scalars and tuples by value. Fast, since it runs at
+    each call."""
     return all(_holds(read) for read in reads)
 
 
@@ -66,9 +68,10 @@ def _found(read: Read) -> Any:
 
 
 class TensorGuards:
-    """Tensors that were the same for all instances, and must still lie where they did. `p.data =
-    other`, and with it `module.half()` and `module.to(device)`, change a tensor that stays the same
-    object. Where its content was read, as in `int(self.count)`, that must be the same, too."""
+    """Guards of tensors that are the same for all instances: they must stay at the same address.
+    `p.data = other`, and with it `module.half()` and `module.to(device)`, change a tensor that
+    stays the same object. If its content was read, as in `int(self.count)`, that must be
+    unchanged, too."""
 
     def __init__(
         self, tensors: Iterable[torch.Tensor], content: Sequence[torch.Tensor], *, native: bool
@@ -79,11 +82,11 @@ class TensorGuards:
 
     @property
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Those that are watched."""
+        """The guarded tensors."""
         return (tensor for tensor, _ in self._known)
 
     def hold(self) -> bool:
-        """Whether all are where they were, with the shapes and dtypes that they had, and with the
+        """Return True if all tensors have the same address, shape, strides and dtype, and the
         content that was read."""
         is_there = all(_place(tensor) == place for tensor, place in self._known)
         return is_there and self._content.is_current()
@@ -94,7 +97,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) -> None:
-    """Notes an attribute of a static object, where a later value of it can be compared."""
+    """Record a guard for an attribute of a static object, if a later read of it can be compared."""
     if isinstance(owner, torch.Tensor):
         return
     read = Read("attribute", owner, name, value)
@@ -103,36 +106,38 @@ def note_attribute(evaluation: Evaluation, owner: Any, name: str, value: Any) ->
 
 
 def in_class(python: type, name: str) -> Any:
-    """What a class or its bases have under a name, as it is stored; `ABSENT` where none has it."""
+    """Return the stored entry of a name in a class or its bases; `ABSENT` if none has it."""
     return next((vars(base)[name] for base in python.__mro__ if name in vars(base)), ABSENT)
 
 
 def note_class(evaluation: Evaluation, python: type, name: str) -> Any:
-    """Notes, and returns, what objects of a class find under a name that none of them stores."""
+    """Record a guard for, and return, the class entry of a name that no object of the class
+    stores."""
     found = in_class(python, name)
     evaluation.read("class", python, name, found)
     return found
 
 
 def note_function(evaluation: Evaluation, function: FunctionType) -> None:
-    """Notes the code and the defaults of a function, which can be replaced in it."""
+    """Record guards for the code and the defaults of a function, which can be replaced."""
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
         evaluation.read("attribute", function, name, getattr(function, name))
 
 
 def note_cell(evaluation: Evaluation, cell: CellType, value: Any) -> None:
-    """Notes what a free variable of a function holds."""
+    """Record a guard for the value of a free variable of a function."""
     evaluation.read("cell", cell, None, value)
 
 
 def note_items(evaluation: Evaluation, value: Any) -> None:
-    """Notes what is in a container that may change."""
+    """Record a guard for the items of a mutable container."""
     if isinstance(value, list | dict | set | torch.nn.ModuleList | torch.nn.ModuleDict):
         evaluation.read("items", value, None, tuple(value))
 
 
 def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
-    """Notes what a module holds that is called as a whole: its parts, parameters and settings."""
+    """Record guards for all that a module called as a whole holds: submodules, parameters and
+    settings."""
     for part in module.modules():
         settings = {k: v for k, v in vars(part).items() if not k.startswith("_")}
         note_attribute(evaluation, part, "forward", part.forward)
@@ -146,27 +151,27 @@ def note_module(evaluation: Evaluation, module: torch.nn.Module) -> None:
                 evaluation.read("item", table, name, value)
 
 
-# ---- Guards in native code: what a program read is asked for where Python stores it.
+# ---- Guards in native code: they read objects directly where Python stores them.
 #
-# A call asks for some fifty attributes, globals and items, at a time when little of them is in
-# the caches: one pass over the dicts that hold them takes a tenth of the time that Python's own
-# way does. Attributes are found in the dict of an object as long as its class, and the bases of
-# that, are as they were, which a number in the class tells.
+# A call checks some fifty attributes, globals and items, few of which are in the caches: one pass
+# over the dicts that hold them takes a tenth of the time of Python's own lookups. Attributes can
+# be read from the dict of an object while its class and the bases of that are unchanged, which is
+# checked by a version number in the class.
 
 
 MOST_REMADE = 8
-"""How often the probes are made anew, because what they look at is another object, or lies
-elsewhere, and is still the same to the program."""
+"""Number of times the probes are rebuilt because an object they read was replaced or moved,
+although the program still holds."""
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-"""Where a module has what is not in its dict, in the order in which it looks there."""
+"""Attributes of a module that hold what is not in its dict, in the order of its lookup."""
 
 
 class ReadGuards:
-    """Whether all that a program was made of is there as it was; see `guards.holds`.
+    """Check that everything a program was built from is unchanged; see `holds`.
 
-    native: whether probes are used, by which the answer is the same. Raises BuildError where they
-    cannot be built.
+    native: use native probes, which give the same answer. Raises BuildError if they cannot be
+    built.
     """
 
     def __init__(self, reads: Sequence[Read], options: Options, *, native: bool) -> None:
@@ -178,7 +183,7 @@ class ReadGuards:
             self._make()
 
     def hold(self) -> bool:
-        """Cheap: it runs at each call."""
+        """Return True if all guards hold. Fast, since it runs at each call."""
         if self._quick():
             return True
         if not holds(self._reads):
@@ -198,11 +203,11 @@ class ReadGuards:
         def quick() -> bool:
             try:
                 is_same = all(getattr(owner, name) is value for owner, name, value in direct)
-            except ValueError:  # of an empty cell
+            except ValueError:  # an empty cell
                 return False
             return is_same and probes_hold() and holds(rest)
 
-        # Only now is it known that the probes look for what the program was made of.
+        # The probes were built from current values: use them only if these are the guarded ones.
         self._quick = quick if holds(self._reads) else _never
 
 
@@ -215,17 +220,17 @@ def _never() -> bool:
 
 
 class _Maker:
-    """Makes probes of what can be found without running code of Python."""
+    """Builder of probes for guards that can be read without running Python code."""
 
     def __init__(self) -> None:
         self.probes = Probes()
         self.direct: list[tuple[Any, str, Any]] = []
-        """Attributes that Python has in no dict: owner, name, value."""
+        """Attributes that are not stored in a dict: owner, name, value."""
         self._with_dict = set[int]()
-        """Owners whose dict is among these."""
+        """Owners whose `__dict__` is in `direct`."""
 
     def takes(self, read: Read) -> bool:
-        """Whether probes now tell that a read would find the same."""
+        """Add probes for a guard; return False if they cannot check it completely."""
         owner, name = read.owner, read.name
         match read.kind:
             case "attribute" if isinstance(owner, FunctionType):
@@ -246,7 +251,7 @@ class _Maker:
                 return False
 
     def _class(self, python: type) -> bool:
-        """Whether a change of the class would be seen."""
+        """Add a probe that detects changes of a class; return False if that is not possible."""
         version = class_version(python) if version_at() else 0
         if version:
             self.probes.add_numbers(ProbeKind.VERSION, python, version_at(), version)
@@ -261,7 +266,7 @@ class _Maker:
             return False
         stored = in_class(python, name)
         if any(hasattr(type(stored), method) for method in ("__set__", "__delete__")):
-            return False  # a property, or another descriptor that stands before the dict
+            return False  # a property, or another descriptor that takes precedence over the dict
         if not self._class(python):
             return False
         self.probes.add(ProbeKind.TYPE, owner, None, python)
@@ -277,7 +282,8 @@ class _Maker:
         return self._of_module(owner, table, name)
 
     def _of_module(self, owner: Any, table: dict[str, Any], name: str) -> bool:
-        """A parameter, a buffer or a module in a module."""
+        """Add probes for a parameter, a buffer or a submodule of a module; return False if that is
+        not possible."""
         is_plain = isinstance(owner, torch.nn.Module)
         if not is_plain or type(owner).__getattr__ is not torch.nn.Module.__getattr__:
             return False

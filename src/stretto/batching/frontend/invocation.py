@@ -1,4 +1,4 @@
-"""Calls of functions of the user: activations, parameters, recursion."""
+"""Calls of user functions: activations, parameters, recursion."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def new_frame(
 
 
 def run_body(inner: Frame, node: ast.FunctionDef) -> None:
-    """Evaluates the body of a function, with `return None` at its end."""
+    """Evaluate the body of a function, with `return None` at its end."""
     try:
         execute(inner, node.body)
         leave(inner, NONE)
@@ -84,7 +84,7 @@ def run_body(inner: Frame, node: ast.FunctionDef) -> None:
 def bind(
     frame: Frame, source: Source, args: list[Value], kwargs: dict[str, Value]
 ) -> dict[str, Value]:
-    """The parameters of a call by name, as Python binds them."""
+    """Return the parameters of a call by name, bound by Python's rules."""
     spec = source.node.args
     positional = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
     bound: dict[str, Value] = dict(zip(positional, args, strict=False))
@@ -124,16 +124,16 @@ def bind(
 
 
 def _as_parameter(frame: Frame, value: Value) -> Value:
-    """A list display that is handed to a function of the user becomes a list, which it may
-    change."""
+    """Return an argument as a parameter. A list display becomes a list, since the function may
+    change it."""
     if isinstance(value, TupleValue) and value.is_list:
         return frame.dynamic(value)
     if isinstance(value, Unbound):
-        frame.refuse("an argument is not assigned on every way to here")
+        frame.refuse("an argument is a variable that is not assigned on every path")
     return value
 
 
-# ---- Recursive functions: called, not inlined, with what is static of their arguments known.
+# ---- Recursive functions: called, not inlined; specialised for their static arguments.
 
 
 def call_recursive(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
@@ -168,7 +168,7 @@ def _call_with(frame: Frame, source: Source, bound: dict[str, Value]) -> Value:
 
 
 def _unpacked(frame: Frame, value: Dynamic, type_: TupleType) -> Value:
-    """The items of a tuple that a function returned, in variables of their own."""
+    """Return the items of a tuple that a function returned, each in a variable."""
     items: list[Value] = []
     for number, item in enumerate(type_.items):
         part = frame.assign("item", item, value.operand, detail=number)
@@ -177,8 +177,8 @@ def _unpacked(frame: Frame, value: Dynamic, type_: TupleType) -> Value:
 
 
 def _widen(frame: Frame, source: Source, bound: dict[str, Value]) -> None:
-    """A static scalar that differs between calls within calls of one function, as a depth, becomes
-    data."""
+    """Make a static scalar data if it differs between nested calls of one function, such as a
+    depth. Raises Again when that is found."""
     evaluation = frame.evaluation
     for name, value in bound.items():
         if not is_scalar(value):
@@ -206,7 +206,7 @@ def _differs(frame: Frame, source: Source, name: str, value: Value) -> bool:
 
 
 def _captured(frame: Frame, source: Source) -> dict[str, Value]:
-    """Values of the instance that a nested function reads from around it."""
+    """Return the values that a nested function reads from its enclosing scopes."""
     if source.outer is None:
         return {}
     found: dict[str, Value] = {}
@@ -241,7 +241,7 @@ def _from_outer(outer: Frame, name: str) -> Value | None:
 
 
 def _shape(frame: Frame, value: Value, parts: list[Dynamic]) -> Hashable:
-    """What the key of an outlined function says of an argument; its data is added to `parts`."""
+    """Return an argument's part of an outlined function's key; add its data to `parts`."""
     match value:
         case Static(item):
             if is_scalar(value):
@@ -293,7 +293,8 @@ def _evaluate_outlined(
 
 
 def _around(inner: Frame, source: Source, around: dict[str, Value]) -> Frame:
-    """What an outlined nested function sees around it: captured values are its parameters."""
+    """Return the enclosing scope of an outlined nested function, in which captured values are
+    parameters."""
     assert source.outer is not None
     scope = Frame(
         inner.evaluation,
@@ -317,7 +318,8 @@ def _around(inner: Frame, source: Source, around: dict[str, Value]) -> Frame:
 
 
 def _parameter(frame: Frame, value: Value, name: str, parameters: list[Variable]) -> Value:
-    """An argument inside of the function: its data is in parameters."""
+    """Return an argument as seen inside the function, with a new parameter for each part that is
+    data."""
     match value:
         case Dynamic(_, type_):
             made = frame.builder.variable(name, type_)
@@ -336,17 +338,17 @@ def _parameter(frame: Frame, value: Value, name: str, parameters: list[Variable]
             return Dynamic(made, made.type)
 
 
-# ---- Calls of functions of the user.
+# ---- Calls of user functions.
 
 
 MOST_INLINED = 60
-"""Calls within calls that are inlined."""
+"""Largest depth of nested inlined calls."""
 
 
 def call_function(
     frame: Frame, source: Source, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A call of a function of the user."""
+    """Return the value of a call of a user function: inlined, or called if it is recursive."""
     bound = bind(frame, source, args, kwargs)
     for value in bound.values():
         if isinstance(value, Dynamic):

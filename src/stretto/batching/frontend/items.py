@@ -1,4 +1,4 @@
-"""Items of values: of what belongs to the instances, and of what is static."""
+"""Items of values, of instances and static ones: reading, assignment and deletion."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ from stretto.batching.types import (
     union,
 )
 
-# ---- One of several objects that are no data, by a position or a key that the instance decides.
+# ---- One of several objects, by a position or a key that the instance decides.
 
 
 Options = Sequence[tuple[Any, Value]]
 
 
 def check_one_kind(frame: Frame, key: Dynamic) -> None:
-    """Refuses a key that may be of several types."""
+    """Refuse a key that may be of several types."""
     if isinstance(key.type, UnionType):
         frame.refuse(
             f"a key that may be {frame.show(key.type)}",
@@ -72,8 +72,9 @@ def check_one_kind(frame: Frame, key: Dynamic) -> None:
 
 
 def at_position(frame: Frame, items: Sequence[Value], position: Value, kind: str = "list") -> Value:
-    """One of several objects that are no data, as modules, by a position that the instance
-    decides: each use of it is a branch."""
+    """Return one of several objects by a position that the instance decides: as data if all are
+    data, else a choice, each use of which is a branch. Ends the instance with IndexError if the
+    position is outside. kind: "list", "tuple" or "module", for the message."""
     if is_tensor_like(position):
         position = read_number(frame, position, int)
     given = frame.expect(position, (Scalar.INT, Scalar.BOOL), "a position must be an int")
@@ -99,12 +100,13 @@ def _itself(value: Value) -> Value:
 
 
 def by_key(frame: Frame, options: Options, key: Value) -> Value:
-    """One of several objects by a key that the instance decides: a call of it is a branch."""
+    """Return one of several objects by a key that the instance decides: as data if all are data,
+    else a function whose call is a branch. Ends the instance with KeyError for any other key."""
     given, options = _by_name(frame, frame.dynamic(key), options)
     check_one_kind(frame, given)
     if all(is_data(item) for _, item in options):
         return choose(frame, options, given, KeyError, _itself)
-    # The variable of a loop may hold another key when the object is called.
+    # Copy the key: its variable may hold another one when the object is called.
     given = frame.assign("copy", given.type, given.operand, name="chosen")
 
     def call(inner: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -116,7 +118,8 @@ def by_key(frame: Frame, options: Options, key: Value) -> Value:
 
 
 def _by_name(frame: Frame, key: Dynamic, options: Options) -> tuple[Dynamic, Options]:
-    """A member of an enumeration as its name, and the options with such keys by their names."""
+    """Replace a key that is a member of an enumeration by its name, and the keys of the options
+    likewise."""
     python = enumeration(frame, key.type)
     if python is None:
         return key, options
@@ -125,7 +128,7 @@ def _by_name(frame: Frame, key: Dynamic, options: Options) -> tuple[Dynamic, Opt
 
 
 def selected_or(frame: Frame, options: Options, key: Value, default: Value) -> Value:
-    """dict.get of a static dict by a key that the instance decides."""
+    """Return dict.get of a static dict by a key that the instance decides."""
     given, options = _by_name(frame, frame.dynamic(key), options)
     check_one_kind(frame, given)
     fitting = [pair for pair in options if scalar_type(pair[0]) is given.type]
@@ -150,7 +153,8 @@ def choose(
     use: Callable[[Value], Value],
     missing: Callable[[], Value] | None = None,
 ) -> Value:
-    """What `use` makes of the option whose key the instance gives; `missing` where it has none."""
+    """Return the result of `use` for the option whose key equals `index`. If none does, return
+    `missing()`, or end the instance with `error`."""
     if not options and missing is not None:
         return missing()
     if not options:
@@ -166,7 +170,7 @@ def choose(
 
 
 def subscript(frame: Frame, value: Value, index: Value) -> Value:
-    """value[index]"""
+    """Return value[index]."""
     if isinstance(value, Choice):
         return chosen(frame, value, lambda option: subscript(frame, option, index))
     if (
@@ -231,7 +235,7 @@ def _static_item(frame: Frame, item: Any, index: Value) -> Value:
 
 
 def _static_by_dynamic(frame: Frame, item: Any, index: Value) -> Value:
-    """A static container by a position or key that the instance decides."""
+    """Return an item of a static container by a position or key that the instance decides."""
     note_items(frame.evaluation, item)
     if isinstance(item, torch.nn.ModuleList | torch.nn.ParameterList | list | tuple):
         parts = list(item)
@@ -287,8 +291,8 @@ def _part_of_string(frame: Frame, value: Dynamic, index: Value) -> Value:
 
 
 def _check_positions(frame: Frame, shape: tuple[int, ...], parts: Sequence[Value]) -> None:
-    """Ends the instance with an error where a position that it decides is outside of the tensor.
-    The operator would end with it as one of a batch, whose dims are others."""
+    """End the instance with IndexError if a position that it decides is outside of the tensor.
+    Without the check the operator would report the dims of the batch."""
     for dim, (size, part) in enumerate(zip(shape, parts, strict=False)):
         is_slice = isinstance(part, SliceValue) or isinstance(constant(part), slice)
         if isinstance(part, Dynamic) and part.type is Scalar.INT:
@@ -325,7 +329,7 @@ def _list_item(frame: Frame, value: Dynamic, index: Value) -> Value:
 
 
 def _is_long(value: Value) -> bool:
-    """Whether a value is a tensor of more than one element."""
+    """Return True if a value may be a tensor of more than one element."""
     kinds = alternatives(value.type) if isinstance(value, Dynamic) else ()
     return any(
         isinstance(kind, RowsType) or elements(kind) != 1
@@ -361,7 +365,8 @@ def field_by_key(
     key: Dynamic,
     missing: Callable[[], Value],
 ) -> Value:
-    """An item of a dict with fixed keys by a key that the instance decides."""
+    """Return an item of a dict with fixed keys by a key that the instance decides; `missing()` if
+    no key equals it."""
     check_one_kind(frame, key)
     if key.type is not Scalar.STR:
         return missing()
@@ -376,13 +381,13 @@ def field_by_key(
     return among(list(frame.evaluation.info(kind).fields))
 
 
-# ---- Items that are assigned and deleted.
+# ---- Assignment and deletion of items.
 
 
 def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
-    """owner[index] = value"""
+    """Evaluate owner[index] = value."""
     if not isinstance(owner, Dynamic):
-        frame.refuse("an item of something that all instances share is assigned")
+        frame.refuse("an item of an object that all instances share is assigned")
     kinds = list(alternatives(owner.type))
     if len(kinds) == 1 and by_method(frame, owner, "__setitem__", index, value) is not None:
         return
@@ -423,7 +428,7 @@ def set_item(frame: Frame, owner: Value, index: Value, value: Value) -> None:
 
 
 def delete_item(frame: Frame, owner: Value, index: Value) -> None:
-    """del owner[index]"""
+    """Evaluate del owner[index]."""
     kind = owner.type if isinstance(owner, Dynamic) else None
     if isinstance(owner, Dynamic) and by_method(frame, owner, "__delitem__", index) is not None:
         return
@@ -431,7 +436,7 @@ def delete_item(frame: Frame, owner: Value, index: Value) -> None:
         frame.do("remove", owner.operand, frame.operand(index))
         return
     if not isinstance(owner, Dynamic) or not isinstance(kind, ListType) or kind.is_tuple:
-        frame.refuse("del of an item of something else than a list or a dict of the instance")
+        frame.refuse("del of an item is supported for lists and dicts of the instance only")
     if isinstance(index, SliceValue) or not is_int(index):
         frame.refuse("del of a slice", "make a new list of the items that stay")
     position = frame.operand(index)
@@ -441,7 +446,7 @@ def delete_item(frame: Frame, owner: Value, index: Value) -> None:
 
 
 def _check_key(frame: Frame, kind: DictType, key: Value) -> None:
-    """Notes the type of the keys of a dict."""
+    """Record the type of the keys of a dict; refuse keys that are no ints, strings or bools."""
     type_ = frame.dynamic(key).type
     if type_ not in (Scalar.INT, Scalar.STR, Scalar.BOOL):
         frame.refuse(f"a key of a dict is {frame.show(type_)}", "use an int or a string as key")

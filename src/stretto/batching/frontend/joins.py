@@ -1,4 +1,4 @@
-"""Where several ways through a function meet: branches, and the ends of inlined functions."""
+"""Joins of paths through a function: after branches, and at the ends of inlined functions."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from stretto.batching.types import (
     union,
 )
 
-# ---- Values that are one of several by the way that the instance took, where these are no data.
+# ---- Values that are one of several, depending on the path taken, some of which are no data.
 #
-# A local variable may hold one of two modules, or it is assigned on some ways only. The number of
-# what it holds is data then, and each use of it is a branch.
+# A local variable may hold one of two modules, or be assigned on some paths only. Then the number
+# of its value is data, and each use of the variable is a branch.
 
 
 DATA = -1
@@ -55,8 +55,8 @@ _DEFAULTS: dict[Type, bool | int | float] = {
 def numbered(
     frame: Frame, value: Value, options: list[Value]
 ) -> tuple[Operand, Dynamic | None, Type]:
-    """The number of a value among some options, its data if it has any, and the type of the data
-    where that is chosen. Options that are new are added."""
+    """Return the number of a value among some options, its data or None, and the type of the data
+    where that is chosen. New options are added to `options`."""
     if not isinstance(value, Choice):
         if not is_data(value):
             return Literal(_position(options, value)), None, NEVER
@@ -89,14 +89,15 @@ def _position(options: list[Value], value: Value) -> int:
 
 
 def without_data(held: Type) -> tuple[Literal, Type]:
-    """What the variable of the data has where another option is chosen, and its type with that."""
+    """Return the value of the data's variable where another option is chosen, and its type
+    including that."""
     if held in _DEFAULTS:
         return Literal(_DEFAULTS[held]), held
     return Literal(None), union((held, Scalar.NONE))
 
 
 def choice_of(index: Variable, options: list[Value], data: Variable | None, known: Type) -> Choice:
-    """A choice whose number and data are in variables."""
+    """Return a choice whose number and data are in variables."""
     found = list(enumerate(options))
     if data is not None:
         found.append((DATA, Dynamic(data, data.type)))
@@ -104,7 +105,7 @@ def choice_of(index: Variable, options: list[Value], data: Variable | None, know
 
 
 def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Choice:
-    """What is one of several values, of which some are no data."""
+    """Return the join of several values, some of which are no data."""
     index = frame.builder.variable(f"{name}_choice", Scalar.INT)
     data = frame.builder.variable(name, NEVER)
     options: list[Value] = []
@@ -131,8 +132,8 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
 
 
 def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
-    """Goes on where the ways meet: sets the frame's locals, and returns the joined value of the
-    exits, if they have one. Raises PathEnds where no way comes here."""
+    """Continue where the paths join: set the frame's locals, and return the joined value of the
+    exits, or None if they have none. Raises PathEnds if no path arrives."""
     if not exits:
         raise PathEnds
     names = dict.fromkeys(name for item in exits for name in item.locals)
@@ -146,7 +147,8 @@ def merge(frame: Frame, exits: Sequence[Exit]) -> Value | None:
 
 
 def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) -> Value:
-    """What is one of several values, by the way that was taken; each gap assigns its own."""
+    """Return one value for several, depending on the path; the assignment of each is added to its
+    gap."""
     first = values[0]
     if all(same(first, value) for value in values[1:]):
         return first
@@ -173,7 +175,8 @@ def join(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], name: str) 
 
 
 def _unpacked(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value]) -> list[Value] | None:
-    """Where tuples that are known item by item meet such of data: the latter item by item."""
+    """Unpack tuples in variables that join tuples of separate items of the same length; None for
+    other values."""
     lengths = {
         len(value.items)
         if isinstance(value, TupleValue) and not value.is_list
@@ -204,8 +207,8 @@ def _unpacked(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value]) -> lis
 def branch(
     frame: Frame, condition: Operand, arms: Sequence[Callable[[], Value | None]]
 ) -> Value | None:
-    """Evaluates both arms, and goes on where they meet. An arm returns the value that the branch
-    has in it; statements have none."""
+    """Evaluate both arms, and continue where they join. Return the joined value of the arms; None
+    if they are statements."""
     before = frame.locals
     exits: list[Exit] = []
     drafts: list[Draft] = []
@@ -225,13 +228,13 @@ def branch(
 
 
 def leave(frame: Frame, value: Value) -> None:
-    """Ends a function with a value."""
+    """End a function with a value."""
     if frame.return_label is None:
         made = frame.dynamic(value)
         frame.builder.emit(Return(made.operand))
         frame.returned(made.type)
     else:
-        # A function that is returned goes on reading the variables around it.
+        # A function that is returned still reads the variables of this frame.
         kept = {} if is_data(value) else frame.locals
         frame.returns.append(Exit(frame.builder.gap(), kept, value))
         frame.builder.emit(Leave(frame.return_label))
@@ -241,7 +244,7 @@ def leave(frame: Frame, value: Value) -> None:
 def either(
     frame: Frame, condition: Operand, then: Callable[[], Value], orelse: Callable[[], Value]
 ) -> Value:
-    """The value of a branch with two arms that both have one."""
+    """Return the value of a branch both of whose arms have a value."""
     found = branch(frame, condition, (then, orelse))
     assert found is not None
     return found
@@ -250,7 +253,7 @@ def either(
 def stop_where(
     frame: Frame, condition: Operand, exception: type[BaseException], *parts: str | Operand
 ) -> None:
-    """Ends the instance with an exception where the condition holds."""
+    """End the instance with an exception if the condition holds."""
     branch(frame, condition, (lambda: frame.stop(exception, *parts), lambda: None))
 
 
@@ -261,7 +264,7 @@ def stop_outside(
     exception: type[BaseException],
     *parts: str | Operand,
 ) -> None:
-    """Ends the instance with an exception where there is no item at a position, which may count
+    """End the instance with an exception if there is no item at a position; negative ones count
     from the end."""
     least = frame.assign("neg", Scalar.INT, length)
     above = frame.assign("ge", Scalar.BOOL, position, least.operand)
@@ -271,7 +274,7 @@ def stop_outside(
     stop_where(frame, outside.operand, exception, *parts)
 
 
-# ---- Values that may have one of several types: their classes, and what is done for each type.
+# ---- Values that may have one of several types: their classes, and branches on the type.
 
 
 def switch(
@@ -280,7 +283,7 @@ def switch(
     groups: Sequence[Sequence[Type]],
     handler: Callable[[Dynamic], Value],
 ) -> Value:
-    """What `handler` makes of a value, evaluated for each group of types that it may have."""
+    """Return the result of `handler`, evaluated for each group of types that a value may have."""
     first, *rest = groups
     if not rest:
         return handler(frame.cast(value, union(first)))
@@ -294,7 +297,8 @@ def switch(
 
 
 def each_type(frame: Frame, value: Value, handler: Callable[[Dynamic], Value]) -> Value:
-    """What `handler` makes of a value of one type; evaluated for each that the value may have."""
+    """Return the result of `handler` for a value of one type; evaluated for each type that the
+    value may have."""
     given = frame.dynamic(value)
     impossible(frame, given.type)
     kinds = sorted(alternatives(given.type), key=str)
@@ -302,7 +306,7 @@ def each_type(frame: Frame, value: Value, handler: Callable[[Dynamic], Value]) -
 
 
 def unpacked(frame: Frame, value: Dynamic, type_: TupleType) -> tuple[Dynamic, ...]:
-    """The items of a tuple of known length, in variables of their own."""
+    """Return the items of a tuple of known length, each in a variable."""
     return tuple(
         frame.assign("item", item, value.operand, detail=position)
         for position, item in enumerate(type_.items)
@@ -319,7 +323,7 @@ _PYTHON: dict[Scalar, type] = {
 
 
 def python_class(frame: Frame, kind: Type) -> type:
-    """The class of the values of a type that is no union."""
+    """Return the Python class of the values of a type that is no union."""
 
     match kind:
         case Scalar():
@@ -339,14 +343,14 @@ def python_class(frame: Frame, kind: Type) -> type:
 
 
 def is_instance(frame: Frame, kind: Type, classes: Any) -> bool:
-    """isinstance of a value of a type that is no union."""
+    """Return isinstance of a value of a type that is no union."""
     if classes is float and kind is Scalar.INT:
         return False
     return issubclass(python_class(frame, kind), classes)
 
 
 def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
-    """Whether a value is of one of some types."""
+    """Return a bool value that is true if a value is of one of some types."""
     if not isinstance(value, Dynamic):
         type_ = frame.type_of(value)
         return Static(type_ in types)
@@ -361,11 +365,11 @@ def has_type(frame: Frame, value: Value, types: tuple[Type, ...]) -> Value:
     )
 
 
-# ---- Uses of a value that is one of several by the way that the instance took: each is a branch.
+# ---- Uses of a choice: each is a branch.
 
 
 def chosen(frame: Frame, value: Value, use: Callable[[Value], Value]) -> Value:
-    """What `use` makes of a value; evaluated for each option of a choice."""
+    """Return the result of `use` for a value; evaluated for each option of a choice."""
     if not isinstance(value, Choice):
         return use(value)
     return _chosen(frame, value, value.options, use)
@@ -389,12 +393,13 @@ def _chosen(
 
 
 def option_of(frame: Frame, value: Choice, option: Value) -> Value:
-    """An option where it is chosen."""
+    """Return an option, with its known type, where it is chosen."""
     return frame.cast(option, value.known) if isinstance(option, Dynamic) else option
 
 
 def bound(frame: Frame, value: Choice, fails: Callable[[], None]) -> Value:
-    """A choice where it is surely not `Unbound`; `fails` ends the other way."""
+    """Return a choice without its `Unbound` option; `fails` ends the paths on which that is
+    chosen."""
     missing = [number for number, option in value.options if isinstance(option, Unbound)]
     if not missing:
         return value
@@ -412,7 +417,8 @@ def over_choices(
     kwargs: dict[str, Value],
     use: Callable[[list[Value], dict[str, Value]], Value],
 ) -> Value:
-    """What `use` makes of arguments none of which is a choice."""
+    """Return the result of `use` for arguments none of which is a choice, evaluated for all
+    options."""
     several = next((v for v in (*args, *kwargs.values()) if isinstance(v, Choice)), None)
     if several is None:
         return use(args, kwargs)
@@ -425,11 +431,11 @@ def over_choices(
     return chosen(frame, several, once)
 
 
-# ---- Tuples whose length differs from way to way: they become tuples of any length.
+# ---- Tuples whose length depends on the path: they become tuples of any length.
 
 
 def as_list(frame: Frame, value: Value, site: Hashable) -> Value:
-    """A tuple of known length as one of any length; other values as they are."""
+    """Return a tuple of known length as one of any length; other values unchanged."""
     known = known_items(frame, value)
     if known is None:
         return value
@@ -442,7 +448,7 @@ def as_list(frame: Frame, value: Value, site: Hashable) -> Value:
 
 
 def known_items(frame: Frame, value: Value) -> tuple[Value, ...] | None:
-    """The items of a tuple of known length; None for any other value."""
+    """Return the items of a tuple of known length; None for any other value."""
     match value:
         case Static(item) if type(item) is tuple:
             return tuple(map(Static, item))
@@ -455,7 +461,7 @@ def known_items(frame: Frame, value: Value) -> tuple[Value, ...] | None:
 
 
 def is_tuple(value: Value) -> bool:
-    """Whether a value is surely a tuple."""
+    """Return True if a value is certainly a tuple."""
     match value:
         case TupleValue(_, is_list):
             return not is_list

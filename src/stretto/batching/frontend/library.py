@@ -1,8 +1,8 @@
-"""Parts of Python's library, written in the Python that the front end understands.
+"""Parts of Python's library, written in the Python that the front end can evaluate.
 
-A call of one of these in a user's function is evaluated as a call of what stands here, so they need
-no evaluation of their own. Functions that return iterators in Python return lists here: a program
-goes through an iterator once (`Frame.check_iterator`).
+A call of one of these in a user's function is evaluated as a call of its version here, so that
+they need no handlers. Functions that return iterators in Python return lists here: a program
+consumes an iterator only once (`Frame.check_iterator`).
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class Deque(collections.deque):
 
 
 class DefaultDict(collections.defaultdict):
-    """collections.defaultdict; there is a class for each factory."""
+    """collections.defaultdict; each factory gets a subclass."""
 
     factory = int
 
@@ -299,7 +299,7 @@ class Counter(DefaultDict):
 
 
 class Set(set):
-    """set, of ints or strings. What depends on the order of its members is left out."""
+    """A set of ints or strings, without operations that depend on the order of its members."""
 
     def __init__(self, items=()):
         self.held = {}
@@ -387,7 +387,7 @@ class Set(set):
 
 
 def members(items):
-    """What a set is made of; the members of a set are in no order."""
+    """Return the members of a set in any order; any other value unchanged."""
     if isinstance(items, Set):
         return items.held.keys()
     return items

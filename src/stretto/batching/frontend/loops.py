@@ -1,7 +1,7 @@
 """Loops of the InstanceProgram.
 
 A local variable that the body assigns becomes a variable of the program, with a type for all
-iterations. That is found by evaluating the body until the types no longer grow.
+iterations. The type is found by evaluating the body until the types no longer grow.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from stretto.batching.frontend.values import (
 from stretto.batching.program import Assign, Break, If, Leave, Loop, Operand, Variable
 from stretto.batching.types import NEVER, Scalar, TupleType, Type, alternatives, union
 
-# ---- The variables that a loop carries, with a type for all its iterations.
+# ---- Loop-carried variables, with a type for all iterations.
 
 
 _Key = tuple[str, tuple[int, ...]]
-"""A local variable, or an item of the tuple that it holds."""
+"""A local variable, or the path to an item of the tuple that it holds."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """What is known of the variables that a loop carries, from one attempt to the next."""
+    """Facts about the variables that a loop carries, collected over its attempts."""
 
     types: dict[_Key, Type] = field(default_factory=dict[_Key, Type])
     joined: set[_Key] = field(default_factory=set[_Key])
-    """Tuples that are one variable, since other data takes their place."""
+    """Tuples stored in one variable, since other data may replace them."""
     lists: set[_Key] = field(default_factory=set[_Key])
-    """Tuples that are not always of one length."""
+    """Tuples whose length is not the same in all iterations."""
     options: dict[_Key, list[Value]] = field(default_factory=dict[_Key, list[Value]])
-    """What a variable may hold that is no data."""
+    """The values that a variable may hold and that are no data."""
 
 
 def _lengths(type_: Type) -> set[int]:
-    """The lengths of the tuples of known length that a value may be."""
+    """Return the lengths of the tuples of known length that a value may be."""
     return {len(kind.items) for kind in alternatives(type_) if isinstance(kind, TupleType)}
 
 
@@ -69,7 +69,7 @@ class Attempt:
         self._known = known
 
     def head(self, value: Value, name: str, path: tuple[int, ...]) -> Value:
-        """The value of a variable at the head of the loop."""
+        """Return the value of a variable at the head of the loop, and assign it before the loop."""
         key = (name, path)
         if key in self._known.options:
             return self._choice(value, name, key)
@@ -115,7 +115,7 @@ class Attempt:
         return choice_of(index, options, data, known)
 
     def closes(self, heads: dict[str, Value], ends: list[Exit], names: frozenset[str]) -> bool:
-        """Assigns the variables at the ends of iterations; False where types have grown."""
+        """Assign the variables at the ends of iterations; return False if types have grown."""
         settled = True
         for end in ends:
             pairs: list[tuple[Variable, Operand]] = []
@@ -169,14 +169,16 @@ class Attempt:
         return True
 
     def _grown(self, key: _Key, known: Type, type_: Type) -> bool:
-        """Whether a variable has the type already; it will have it in the next attempt."""
+        """Return True if a variable has the type already; otherwise it gets the type in the next
+        attempt."""
         grown = union((known, type_))
         if grown != known:
             self._known.types[key] = union((self._type(key), grown))
         return grown == known
 
     def _becomes_choice(self, head: Value, value: Value, key: _Key, gap: Gap) -> bool:
-        """Some of what the variable holds is no data."""
+        """Make a variable a choice in the next attempt, since it may hold values that are no data.
+        Return False."""
         options = self._known.options.setdefault(key, [])
         with self._frame.builder.into(gap.statements):
             for item in (head, value):
@@ -212,7 +214,7 @@ class Attempt:
         return True
 
     def _parts(self, value: Value, length: int, gap: Gap) -> tuple[Value, ...] | None:
-        """The items of a tuple of that length; None for any other value."""
+        """Return the items of a tuple of that length; None for any other value."""
         if isinstance(value, TupleValue):
             return value.items if len(value.items) == length else None
         if isinstance(value, Static) and type(value.value) is tuple:
@@ -228,7 +230,7 @@ class Attempt:
         return None
 
 
-# ---- Loops whose items are known: the body once for each.
+# ---- Loops over known items: the body is evaluated once for each.
 
 
 class Unrollable(Protocol):
@@ -244,7 +246,7 @@ def unrolled(
     step: Callable[[Value], None],
     orelse: Callable[[], None],
 ) -> None:
-    """The body once for each item."""
+    """Evaluate the body once for each item."""
     exits = LoopExits(break_label=frame.builder.label())
     finished_exits: list[Exit] = []
     outer: Draft = []
@@ -278,7 +280,7 @@ def _iterations(
     exits: LoopExits,
     ends: list[Exit],
 ) -> None:
-    """All iterations. `ends`: the ways on which the items are exhausted."""
+    """Evaluate all iterations. `ends`: the paths on which the items are exhausted."""
     done = frame.builder.label()
     outer: Draft = []
 
@@ -335,7 +337,8 @@ def dynamic_loop(
     body: Callable[[], None],
     orelse: Callable[[], None],
 ) -> None:
-    """A loop. head: evaluates the condition at the head of each iteration."""
+    """Evaluate a loop until the types of its variables settle. head: evaluates the condition at
+    the head of each iteration. stored: the variables that the loop may assign."""
     outer = frame.locals
     known = Settled()
     carried = _carried(frame, stored)
@@ -355,7 +358,7 @@ def dynamic_loop(
         if attempt.closes(heads, exits.continues, carried):
             break
     else:
-        frame.refuse("the types of the variables of this loop do not settle")
+        frame.refuse("the types of the variables of this loop keep growing")
     if orelse is nothing or not normal:
         frame.builder.pend(lambda inner: (Loop(inner),), draft)
         merge(frame, [*normal, *exits.breaks])
@@ -364,13 +367,13 @@ def dynamic_loop(
 
 
 def _carried(frame: Frame, stored: frozenset[str]) -> frozenset[str]:
-    """The variables that a loop carries: those that it may assign."""
+    """Return the variables that a loop carries: those that it may assign."""
     del frame
     return stored
 
 
 def nothing() -> None:
-    """The `else` of a loop that has none."""
+    """Placeholder for the `else` of a loop that has none."""
 
 
 def _with_orelse(
@@ -380,7 +383,7 @@ def _with_orelse(
     exits: LoopExits,
     orelse: Callable[[], None],
 ) -> None:
-    """What follows `else` runs where the condition has ended the loop."""
+    """Emit a loop with an `else` part, which runs if the condition has ended the loop."""
     label = exits.break_label
     assert label is not None
     outer: Draft = []

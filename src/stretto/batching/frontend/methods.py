@@ -1,4 +1,4 @@
-"""Methods of values of Python's own classes, and of tensors."""
+"""Methods of values of Python's built-in classes, and of tensors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def dict_method(frame: Frame, name: str, owner: Dynamic, args: list[Value]) -> V
             frame.do("clear", owner.operand)
             return NONE
         case _:
-            return frame.refuse(f"the method {name} of a dict")
+            return frame.refuse(f"the method {name} of a dict is not supported")
 
 
 def _set_default(frame: Frame, owner: Dynamic, key: Value, default: Value) -> Value:
@@ -103,7 +103,7 @@ def fixed_dict_method(
 ) -> Value:
     info = frame.evaluation.info(kind)
     if info.kind != "dict":
-        return frame.refuse(f"the method {name} of a {info.python.__name__}")
+        return frame.refuse(f"the method {name} of a {info.python.__name__} is not supported")
 
     def value(field: str) -> Value:
         return subscript(frame, owner, Static(field))
@@ -126,7 +126,7 @@ def fixed_dict_method(
             pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
             return Iterator_(Known(pairs))
         case _:
-            return frame.refuse(f"the method {name} of a dict with fixed keys")
+            return frame.refuse(f"the method {name} of a dict with fixed keys is not supported")
 
 
 # ---- Methods of lists and tuples.
@@ -173,7 +173,7 @@ def list_method(
             check_equality(frame, item)
             return frame.assign("index", Scalar.INT, owner.operand, frame.operand(args[0]))
         case _:
-            frame.refuse(f"the method {name} of a list")
+            frame.refuse(f"the method {name} of a list is not supported")
     return NONE
 
 
@@ -213,7 +213,7 @@ def _ints(frame: Frame, args: list[Value]) -> list[Any]:
 
 def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[Value]) -> Value:
     if name == "count":
-        return frame.refuse("tuple.count")
+        return frame.refuse("tuple.count() is not supported")
     if name != "index":
         frame.stop(AttributeError, f"'tuple' object has no attribute '{name}'")
 
@@ -233,8 +233,8 @@ def tuple_method(frame: Frame, name: str, items: tuple[Value, ...], args: list[V
 
 
 def _is_harmless(name: str) -> bool:
-    """Returns True if a method of this name gives the tensor itself. Raises Trained for one that
-    makes it require grad."""
+    """Return True if a method of this name returns the tensor itself. Raises Trained for the one
+    that makes it require grad."""
     if name == "requires_grad_":
         raise Trained(None)
     return name in ("contiguous", "detach", "cpu")
@@ -274,7 +274,7 @@ def tensor_method(
 def composed_method(
     frame: Frame, name: str, owner: Composed, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A method of a tensor that is no data of the program."""
+    """Return the result of a method of a tensor that is no data of the program."""
     if _is_harmless(name):
         return owner
     if name in ("dim", "ndimension"):
@@ -286,12 +286,12 @@ def composed_method(
 
 
 def _tolist(frame: Frame, owner: Dynamic, kind: TensorType) -> Value:
-    """The numbers of a small tensor, each read for itself."""
+    """Return the numbers of a small vector, each read separately."""
     shape = list(kind.shape)
     if not shape:
         return read_number(frame, owner, object)
     if len(shape) > 1 or shape[0] > 64:
-        frame.refuse("tolist of a tensor that is no short vector")
+        frame.refuse("tolist() is supported for vectors of at most 64 elements only")
 
     parts = [getitem(frame, owner, Static(i)) for i in range(shape[0])]
     numbers = tuple(read_number(frame, part, object) for part in parts)
@@ -328,14 +328,14 @@ def rows_method(
 def _item_of(frame: Frame, value: Value) -> Value:
     given = frame.dynamic(value)
     if isinstance(given.type, TensorType) and given.type.shape:
-        frame.refuse("tolist of a tensor of more than one dim")
+        frame.refuse("tolist() is supported for tensors of one dim only")
     return read_number(frame, given, object)
 
 
 def call_method(
     frame: Frame, name: str, owner: Value, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A method of a value of Python's own classes, or of a tensor."""
+    """Return the result of a method of a value of a built-in class, or of a tensor."""
     match owner:
         case Dynamic(_, ListType()):
             return list_method(frame, name, owner, args, kwargs)

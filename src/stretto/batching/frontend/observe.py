@@ -1,8 +1,8 @@
-"""Types of instances: what kinds of Python data a program is called with.
+"""Types of instances: the kinds of Python data that a program is called with.
 
 Each class gets a cell per field, each field that holds lists a cell for their items, and so on:
-what is found in one place in any instance is one type. What classes say by annotations is added,
-so that a kind of data which is annotated need not be in the first instances.
+the values found in one place in any instance share one type. The annotations of classes are
+added, so that an annotated kind of data need not be in the first instances.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from stretto.batching.types import (
 from stretto.errors import CaptureError
 
 _LONGEST = 8
-"""A tuple of more items is one of any length."""
+"""Tuples with more items get the type of tuples of any length."""
 _DEEPEST = 3
-"""Tuples within as many tuples are of any length, as the nodes of a tree may be tuples; a list
-within as many lists is one of them."""
+"""Tuples nested this deep get the type of tuples of any length, since the nodes of a tree may be
+tuples; a list nested this deep shares the cell of the list around it."""
 
 
 _PLAIN = (list, tuple, dict, str, int, float)
-"""Classes of Python whose objects are data; those of classes derived from them are not."""
+"""Built-in classes whose objects are data; objects of classes derived from them are not."""
 
 
 class Observer:
@@ -53,12 +53,11 @@ class Observer:
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
         self._seen: dict[tuple[int, Hashable], Any] = {}
-        """Objects by identity and place, kept while they are walked so that identities stay
-        theirs."""
+        """Objects by identity and place, kept alive so that identities stay unique."""
         self._pending: list[tuple[Any, Hashable, int, str]] = []
 
     def observe(self, column: Sequence[Any], place: Hashable, title: str) -> Type:
-        """The type of a parameter, from its values in several instances."""
+        """Return the type of a parameter, from its values in several instances."""
         cell = self._evaluation.cell(("parameter", place))
         for number, value in enumerate(column):
             self._pending.append((value, place, cell, f"{title}[{number}]"))
@@ -87,7 +86,8 @@ class Observer:
             self._evaluation.merge_cells(grown)
 
     def _leave(self, place: Hashable, error: CaptureError) -> None:
-        """What is no data may be in a field, as long as the program does not read that."""
+        """Record the field that holds a value that is no data: it is an error only if the program
+        reads the field. Raise the error if the value is not in a field."""
         match place:
             case ("field", int() as number, str() as name):
                 cell = self._evaluation.field_cell(RecordType(number), name)
@@ -99,7 +99,8 @@ class Observer:
                 raise error
 
     def _joined(self, known: Type, new: Type) -> Type:
-        """Tensors of one place that differ in their first dim alone are rows."""
+        """Return the union of types, where tensors that differ only in their first dim become
+        rows."""
         kinds = set(alternatives(known)) | set(alternatives(new))
         tensors = [kind for kind in kinds if isinstance(kind, TensorType | RowsType)]
         if len(tensors) > 1:
@@ -124,7 +125,7 @@ class Observer:
             assert plain is not None
             raise CaptureError(
                 f"{path} is an object of class {type(value).__name__}, a kind of {plain.__name__} "
-                "that a batch does not understand",
+                "that a batch does not support",
                 remedy=f"pass a plain {plain.__name__}: {plain.__name__}(x)",
             )
         if type(value) is list:
@@ -145,8 +146,8 @@ class Observer:
         return ListType(cell, is_tuple)
 
     def _tuple(self, value: tuple[Any, ...], place: Hashable, path: str) -> Type:
-        """A short tuple has a type for each item. Long ones and tuples deep in tuples have any
-        length, and one type for all items."""
+        """Return the type of a tuple: an item type each if it is short; any length and one item
+        type if it is long or nested deep."""
         depth = 0
         around = place
         while isinstance(around, tuple) and len(around) == 3 and around[1] == "item":
@@ -184,8 +185,8 @@ class Observer:
         values = _member_fields(value) if is_member else _fields_of(value, self._known(python))
         if values is None:
             raise CaptureError(
-                f"{path} is an object of class {python.__name__}, which is no data that a batch "
-                "understands",
+                f"{path} is an object of class {python.__name__}, which is not data that a batch "
+                "supports",
                 remedy="use a plain enum.Enum, or a string, as the tag"
                 if is_member
                 else "instances may hold numbers, strings, None, tensors, and tuples, lists, "
@@ -197,12 +198,12 @@ class Observer:
         if new:
             self._annotations(number, python)
         for name in self._evaluation.classes.infos[number].fields:
-            if name not in values and hasattr(value, name):  # others store it, this has its class's
+            if name not in values and hasattr(value, name):  # a class attribute, stored by others
                 values[name] = getattr(value, name)
         return self._fields(number, values, path, lambda name: f"{path}.{name}")
 
     def _known(self, python: type) -> tuple[str, ...]:
-        """The fields of other objects of a class."""
+        """Return the fields of other objects of a class."""
         number = self._evaluation.classes.find(python)
         return () if number is None else self._evaluation.classes.infos[number].fields
 
@@ -217,10 +218,10 @@ class Observer:
     # ---- annotations
 
     def _annotations(self, number: int, python: type) -> None:
-        """Adds what the annotations of a class say of its fields, where they say it plainly."""
+        """Add the types in a class's annotations to its fields if they are simple."""
         try:
             hints = typing.get_type_hints(python)
-        except (NameError, AttributeError, TypeError, SyntaxError):  # names that are not known here
+        except (NameError, AttributeError, TypeError, SyntaxError):  # unresolvable names
             return
         type_ = RecordType(number)
         for name, hint in hints.items():
@@ -232,7 +233,8 @@ class Observer:
             self._evaluation.cells[cell] = union((known, said))
 
     def _annotated(self, hint: Any, place: Hashable) -> Type:
-        """The types that an annotation allows; NEVER where that is not known from it alone."""
+        """Return the types that an annotation allows, and add them to the cells of its lists and
+        classes; NEVER if they cannot be derived from it alone."""
         origin = typing.get_origin(hint)
         if origin in (typing.Union, types.UnionType):
             return union(self._annotated(part, place) for part in typing.get_args(hint))
@@ -263,7 +265,7 @@ class Observer:
 
 
 def _depth(place: Hashable) -> int:
-    """In how many lists a place is."""
+    """Return the number of consecutive lists that a place is nested in."""
     depth = 0
     while isinstance(place, tuple) and len(place) == 2 and place[1] == "items":
         place, depth = place[0], depth + 1
@@ -277,8 +279,8 @@ def _row(kind: TensorType | RowsType) -> TensorType | None:
 
 
 def _member_fields(member: enum.Enum) -> dict[str, Any] | None:
-    """What is read of a member of an enumeration: its name, and its value where that is a scalar.
-    None where members are numbers or strings themselves, or combinations of others."""
+    """Return the fields of a member of an enumeration: its name, and its value if the values are
+    scalars. None if members are numbers or strings themselves, or flags."""
     if isinstance(member, int | float | str | tuple | enum.Flag):
         return None
     found: dict[str, Any] = {"_name_": member.name}
@@ -288,8 +290,8 @@ def _member_fields(member: enum.Enum) -> dict[str, Any] | None:
 
 
 def _fields_of(value: Any, known: Sequence[str]) -> dict[str, Any] | None:
-    """The fields of an object that is data; None for any other object. known: those that other
-    objects of its class have."""
+    """Return the fields of an object that is data; None for any other object. known: the fields of
+    other objects of its class."""
     if isinstance(value, tuple):
         return value._asdict()  # type: ignore[attr-defined]
     if isinstance(value, torch.nn.Module | type | types.ModuleType) or callable(value):
@@ -309,14 +311,14 @@ def _fields_of(value: Any, known: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _likely_fields(value: Any, known: Sequence[str]) -> dict[str, Any]:
-    """Those of the known fields that an object stores, as far as its class has no such name."""
+    """Return those of the known fields that an object has and its class does not."""
     names = [name for name in known if in_class(type(value), name) is ABSENT]
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _holds_only(value: Any, fields: dict[str, Any]) -> bool:
-    """Whether an object stores these fields and nothing else. Who asks an object of CPython for its
-    `__dict__` makes it one, which takes memory and makes each access slower from then on."""
+    """Return True if an object stores these fields and nothing else. Avoids `__dict__`: reading it
+    makes CPython create the dict, which takes memory and slows down each later access."""
     python = type(value)
     is_plain = python.__getattribute__ is object.__getattribute__
     if not is_plain or in_class(python, "__getattr__") is not ABSENT:
@@ -326,7 +328,7 @@ def _holds_only(value: Any, fields: dict[str, Any]) -> bool:
 
 
 def _slots(python: type) -> list[str] | None:
-    """The fields in `__slots__` of a class and its bases; None where no class has any."""
+    """Return the fields in `__slots__` of a class and its bases; None if no class has any."""
     bases = [base for base in reversed(python.__mro__) if "__slots__" in vars(base)]
     slots = [n for base in bases for n, x in vars(base).items() if _is_slot(x)]
     return slots if bases else None

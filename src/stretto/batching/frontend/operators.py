@@ -47,7 +47,8 @@ _INT_ONLY = frozenset(("and", "or", "xor", "lshift", "rshift"))
 def binary(
     frame: Frame, name: str, function: Callable[[Any, Any], Any], left: Value, right: Value
 ) -> Value:
-    """left <op> right; `name` ends with "=" for an augmented assignment."""
+    """Return left <op> right. name: of the primitive and of the special method; function: the
+    operator for static values and tensors."""
     if isinstance(left, Choice):
         return chosen(frame, left, lambda one: binary(frame, name, function, one, right))
     if isinstance(right, Choice):
@@ -94,7 +95,7 @@ def _both_static(
 
 
 def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
-    """The operator on two values of one type each."""
+    """Return the result of the operator on two values of one type each."""
     kinds = left.type, right.type
     own = operated(frame, name, left, right)
     if own is not None:
@@ -134,7 +135,7 @@ def _single(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Value:
 
 
 def _integer_power(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
-    """left ** right of ints: an int, or a float where the exponent is negative."""
+    """Return left ** right of ints: an int, or a float if the exponent is negative."""
 
     def whole() -> Value:
         return frame.assign("pow", Scalar.INT, left.operand, right.operand)
@@ -151,7 +152,7 @@ def _integer_power(frame: Frame, left: Dynamic, right: Dynamic) -> Value:
 
 
 def _understood(name: str, *classes: type) -> bool:
-    """Whether Python has an operator for two of its own classes, whatever it gives."""
+    """Return True if Python's own classes support an operator, although a batch does not."""
     if not all(python in _SAMPLES for python in classes):
         return any(issubclass(python, _CONTAINERS) and python not in _SAMPLES for python in classes)
     if name == "mod" and classes[0] is str:
@@ -185,7 +186,7 @@ def _repeated(frame: Frame, items: Dynamic, count: Dynamic) -> Dynamic:
 
 
 def number_result(frame: Frame, name: str, left: Dynamic, right: Dynamic) -> Type | None:
-    """The type of an arithmetic operator on numbers; None where Python refuses it."""
+    """Return the result type of an arithmetic operator on numbers; None if Python refuses it."""
     kinds = {left.type, right.type}
     if name in _INT_ONLY:
         if Scalar.FLOAT in kinds:
@@ -223,7 +224,7 @@ def unary(frame: Frame, name: str, function: Callable[[Any], Any], value: Value)
 
 
 def smallest(frame: Frame, name: str, values: list[Value]) -> Value:
-    """min or max of numbers."""
+    """Return min or max of numbers; `name` is "min" or "max"."""
     found = values[0]
     for value in values[1:]:
         found = _smaller(frame, name, found, value)

@@ -1,4 +1,5 @@
-"""`match` statements: each case is a scope that is left where its pattern does not fit."""
+"""`match` statements, each case a scope that is left if its pattern does not match; and type
+narrowing."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ from stretto.batching.types import (
 def _match(frame: Frame, node: ast.Match) -> None:
     subject = evaluate(frame, node.subject)
     if isinstance(subject, Choice):
-        frame.refuse("match of one of several objects that are no data", "compare them with `is`")
+        frame.refuse("match of one of several functions or modules", "compare them with `is`")
     name = node.subject.id if isinstance(node.subject, ast.Name) else None
     end = frame.builder.label()
     ends: list[Exit] = []
@@ -61,7 +62,8 @@ def _match(frame: Frame, node: ast.Match) -> None:
 
 
 class _Case:
-    """One case. `misses` are the ways on which its pattern or its guard does not hold."""
+    """One case. `misses` are the paths on which its pattern does not match or its guard does not
+    hold."""
 
     def __init__(
         self, frame: Frame, case: ast.match_case, end: int, ends: list[Exit], name: str | None
@@ -75,8 +77,8 @@ class _Case:
         self.misses: list[Exit] = []
 
     def evaluate(self, subject: Value) -> Value:
-        """Evaluates the case; goes on where it does not fit, and returns what the subject may be
-        there. Raises PathEnds where it always fits."""
+        """Evaluate the case; continue on the paths where it does not match, and return the subject
+        with the types left there. Raises PathEnds if it always matches."""
         frame = self.frame
         before = dict(frame.locals)
         draft: Draft = []
@@ -101,7 +103,7 @@ class _Case:
         frame.builder.emit(Leave(self.end))
 
     def _rest(self, subject: Value) -> Value:
-        """What is left of the subject's types behind a case that tests for classes alone."""
+        """Return the subject with the types that remain after a case that only tests a class."""
         pattern = self.case.pattern
         plain = isinstance(pattern, ast.MatchClass) and not pattern.patterns
         if not plain or self.case.guard is not None or not isinstance(subject, Dynamic):
@@ -116,7 +118,7 @@ class _Case:
     # ---- conditions
 
     def require(self, condition: bool | Operand) -> None:
-        """Leaves the case where the condition does not hold."""
+        """Leave the case if the condition does not hold."""
         frame = self.frame
         if condition is True:
             return
@@ -133,7 +135,7 @@ class _Case:
         self.require(truth(self.frame, value))
 
     def only(self, subject: Value, wanted: Callable[[Type], bool]) -> Value:
-        """The subject as one of the types that are wanted; leaves the case for others."""
+        """Return the subject as one of the wanted types; leave the case for other types."""
         if not isinstance(subject, Dynamic):
             self.require(wanted(self.frame.type_of(subject)))
             return subject
@@ -144,8 +146,8 @@ class _Case:
     # ---- patterns
 
     def fit(self, pattern: ast.pattern, subject: Value) -> Value:
-        """Leaves the case where the pattern does not fit; binds its names. Returns the subject with
-        what is known of it then."""
+        """Leave the case if the pattern does not match; bind its names. Return the subject with
+        its narrowed type."""
         frame = self.frame
         with at(frame, pattern):
             match pattern:
@@ -167,13 +169,13 @@ class _Case:
                 case ast.MatchOr(patterns):
                     self._fit_one_of(patterns, subject)
                 case _:
-                    frame.refuse("this pattern")
+                    frame.refuse("this kind of pattern is not supported")
         return subject
 
     def _class(self, pattern: ast.MatchClass) -> type:
         found = evaluate(self.frame, pattern.cls)
         if not isinstance(found, Static) or not isinstance(found.value, type):
-            self.frame.refuse("the class of a pattern must be known before the instance")
+            self.frame.refuse("the class of a pattern must be the same for all instances")
         return found.value
 
     def _fit_class(self, pattern: ast.MatchClass, subject: Value) -> Value:
@@ -232,10 +234,10 @@ class _Case:
     def _fit_mapping(self, pattern: ast.MatchMapping, subject: Value) -> None:
         frame = self.frame
         if pattern.rest is not None:
-            frame.refuse("** in a pattern")
+            frame.refuse("** in a pattern is not supported")
         keys = [evaluate(frame, key) for key in pattern.keys]
         if not all(map(is_static, keys)):
-            frame.refuse("the keys of a pattern must be known before the instance")
+            frame.refuse("the keys of a pattern must be the same for all instances")
         names = [python_of(key) for key in keys]
 
         def fits(kind: Type) -> bool:
@@ -249,7 +251,7 @@ class _Case:
             self.fit(part, subscript(frame, subject, key))
 
     def _fit_one_of(self, patterns: list[ast.pattern], subject: Value) -> None:
-        """Alternatives. They may bind names, which then hold one of several values."""
+        """Match one of several alternatives. Names that they bind are joined."""
         frame = self.frame
         found = frame.builder.label()
         ways: list[Exit] = []
@@ -297,11 +299,11 @@ def _is_sequence(frame: Frame, kind: Type) -> bool:
     return isinstance(kind, ListType | TupleType)
 
 
-# ---- What the arms of a branch know of variables that its condition tests.
+# ---- Narrowing of the types of variables that the condition of a branch tests.
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Narrows the types of local variables where `test` is known to hold, or not to hold."""
+    """Narrow the types of local variables, given that `test` holds or does not hold."""
     match test:
         case ast.UnaryOp(ast.Not(), operand):
             narrow(frame, operand, not holds)
@@ -334,7 +336,8 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
 
 
 def _static_classes(frame: Frame, node: ast.expr) -> Any:
-    """The classes that `isinstance` is called with, where names and attributes say them."""
+    """Return the classes in a call of `isinstance`, if they are given by names and attributes;
+    else None."""
     match node:
         case ast.Name(name):
             value = frame.globals.get(name, frame.free.get(name))

@@ -1,4 +1,4 @@
-"""Calls that are made while a function is evaluated: they may only return a value."""
+"""Calls that run while a function is evaluated: their only effect may be their result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from stretto.ops.properties import draws
 
 
 class Purity(TorchDispatchMode):
-    """Finds operators that draw random numbers, or write tensors that were there before."""
+    """Raise CaptureError for operators that draw random numbers, or write tensors not created
+    inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes, by its schema."""
+    """Return the tensors that an operator writes, according to its schema."""
     found: list[torch.Tensor] = []
     for number, spec in enumerate(func._schema.arguments):
         if spec.alias_info is None or not spec.alias_info.is_write:
@@ -88,7 +89,8 @@ _IMPURE = frozenset(("open", "input", "print", "next", "setattr", "delattr", "ex
 
 
 def _check_pure(frame: Frame, function: Callable[..., Any]) -> None:
-    """Refuses what gives something else at each call, or changes what all instances share."""
+    """Refuse a function whose result differs from call to call, or that changes an object that all
+    instances share."""
     name = getattr(function, "__name__", "")
     owner = getattr(function, "__self__", None)
     module = getattr(function, "__module__", None) or type(owner).__module__
@@ -104,11 +106,11 @@ def _check_pure(frame: Frame, function: Callable[..., Any]) -> None:
             "pass the value as an argument of the instance",
         )
     if module == "builtins" and not owned and name in _IMPURE:
-        frame.refuse(f"{name} is called, which does more than to return a value")
+        frame.refuse(f"{name} is called, which has side effects")
 
 
 def call_static(frame: Frame, function: Callable[..., Any], args: Any, kwargs: Any) -> Value:
-    """A call with static arguments alone, done while the function is evaluated."""
+    """Run a call with static arguments only, at evaluation time."""
     _check_pure(frame, function)
     for value in (*args, *kwargs.values()):
         note_items(frame.evaluation, value)
@@ -117,17 +119,17 @@ def call_static(frame: Frame, function: Callable[..., Any], args: Any, kwargs: A
             found = function(*args, **kwargs)
     except CaptureError as error:
         frame.refuse(error.message, error.remedy)
-    except Exception as error:  # the function may be anyone's, and raise anything
+    except Exception as error:  # a function of the user may raise anything
         name = getattr(function, "__qualname__", type(function).__name__)
         frame.refuse(f"{name} raises {type(error).__name__}: {error}")
     return Static(found)
 
 
-# ---- Which tensors have content that a program was made of.
+# ---- Tensors whose content a program depends on.
 #
 # While a function is evaluated, what does not depend on the instance is computed:
-# `int(self.count)`, `self.weight.softmax(0)`. The program holds as long as the tensors that were
-# read for it keep their content.
+# `int(self.count)`, `self.weight.softmax(0)`. The program is valid while the tensors that were
+# read for it have the same content.
 
 
 _PYTHON_READS = frozenset((torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__))
@@ -136,7 +138,7 @@ _PYTHON_READS = frozenset((torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor
 
 @contextmanager
 def noting_content(found: dict[int, torch.Tensor]) -> Generator[None]:
-    """Adds the tensors whose content is read within the block, by identity."""
+    """Add the tensors whose content is read inside the block to `found`, by identity."""
     with _Functions(found), _Operators(found):
         yield
 
@@ -155,7 +157,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(TorchDispatchMode):
-    """An operator reads its operands, unless what it returns is parts of them."""
+    """Records the operands of operators as read, unless the results are only views of them."""
 
     def __init__(self, found: dict[int, torch.Tensor]) -> None:
         super().__init__()
@@ -167,7 +169,7 @@ class _Operators(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         given, results = _tensors((args, kwargs)), _tensors(made)
         if not given or not all(map(_is_real, (*given, *results))):
-            return made  # stand-ins have no content
+            return made  # fake and meta tensors have no content
         storages = {_storage(x) for x in given}
         if results and all(_storage(x) in storages for x in results):
             return made

@@ -1,4 +1,4 @@
-"""Functions of Python that make, measure and go through sequences."""
+"""Built-in functions that create, measure, combine and iterate over sequences."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _zip(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
     sources = [plan.source for plan in plans if isinstance(plan, Items)]
     if len(sources) < len(plans):
-        frame.refuse("zip(strict=True) of something else than lists")
+        frame.refuse("zip(strict=True) is supported for lists only")
     lengths = [frame.assign("len", Scalar.INT, item.operand) for item in sources]
     for length in lengths[1:]:
         wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
@@ -157,7 +157,7 @@ def _reversed(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if isinstance(plan, Range):
         plan.begin(frame)
         return Iterator_(Reversed(plan, plan.trips))
-    return frame.refuse("reversed() of this value", "make a list of it")
+    return frame.refuse("reversed() of this value is not supported", "make a list of it")
 
 
 @builtin(map)
@@ -206,7 +206,7 @@ BUILTINS[tuple] = _to_list(True)
 def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
     if args and kwargs:
-        frame.refuse("dict() of a value and of names", "store in the dict afterwards")
+        frame.refuse("dict() of a value and keywords is not supported", "store items afterwards")
     if args:
         return (
             each_type(frame, args[0], lambda one: _dict_of(frame, one))
@@ -220,7 +220,7 @@ def _dict(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _dict_of(frame: Frame, value: Value) -> Value:
-    """dict(x) of a dict, or of pairs."""
+    """Return dict(x) of a dict, or of pairs."""
     kind = value.type if isinstance(value, Dynamic) else None
     if isinstance(kind, RecordType):
         info = frame.evaluation.info(kind)
@@ -238,7 +238,7 @@ def _dict_of(frame: Frame, value: Value) -> Value:
     def store(pair: Value) -> None:
         items = plan_of(frame, pair).known
         if items is None or len(items) != 2:
-            frame.refuse("dict() of something else than pairs")
+            frame.refuse("dict() is supported for pairs only")
         set_item(frame, made, *items)
 
     iterate(frame, plan_of(frame, value), store)
@@ -247,7 +247,7 @@ def _dict_of(frame: Frame, value: Value) -> Value:
 
 @builtin(filter)
 def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The items for which a function holds, found at once."""
+    """Return the items for which a function holds; the result is computed at once."""
     function, source = args
     made = new_list(frame, frame.evaluation.cell(frame.site("filter")), ())
 
@@ -284,7 +284,7 @@ def _str(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return as_text(frame, args[0])
 
 
-# ---- Functions of Python that combine the items of a sequence: min, max, sum, any, all.
+# ---- Built-in functions that combine the items of a sequence: min, max, sum, any, all.
 
 
 def _extreme(name: str, function: Callable[..., Any]) -> Builtin:
@@ -314,7 +314,7 @@ def _empty(frame: Frame, name: str, kwargs: dict[str, Value]) -> Value:
         return kwargs["default"]
     try:
         (min if name == "min" else max)([])
-    except ValueError as error:  # its text depends on the version of Python
+    except ValueError as error:  # the text depends on the version of Python
         frame.stop(ValueError, str(error))
     raise AssertionError("min and max of nothing raise ValueError")
 
@@ -365,7 +365,7 @@ def _extreme_by_key(frame: Frame, name: str, args: list[Value], kwargs: dict[str
 
 
 def _extreme_of_many(frame: Frame, name: str, items: Value, kwargs: dict[str, Value]) -> Value:
-    """min or max with a key, of a list whose length the instance decides."""
+    """Return min or max with a key, of a list whose length the instance decides."""
     listed = frame.dynamic(BUILTINS[list](frame, [items], {}))
     is_some = frame.assign("truth", Scalar.BOOL, listed.operand)
     source = library.smallest if name == "min" else library.largest
@@ -407,7 +407,7 @@ def _sum(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _add(frame: Frame, total: Value, item: Value) -> Value:
-    """total + item, where the total is a number at first and may be a tensor later."""
+    """Return total + item, where the total begins as a number and may become a tensor."""
     if isinstance(total, Dynamic) and is_tensor_like(total) and is_tensor_like(item):
         return each_type(frame, total, lambda one: binary(frame, "add", operator.add, one, item))
     return binary(frame, "add", operator.add, total, item)
@@ -462,7 +462,7 @@ def _sorted(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _inserted(frame: Frame, items: Dynamic, key: Value, reverse: bool) -> Value:
-    """A stable sort by insertion, with the comparisons of Python."""
+    """Return a list sorted stably by insertion, with Python's comparisons."""
     found = new_list(frame, frame.evaluation.cell(frame.site("sorted")), ())
     keys = new_list(frame, frame.evaluation.cell(frame.site("keys")), ())
     position = ".position"

@@ -1,4 +1,4 @@
-"""Where the source of a function of the user is found, and what its names mean."""
+"""Sources of user functions: their definitions, scopes, and facts about their local variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stretto.batching.frontend.values import Closure, Static, Value
 from stretto.frontends.python.source.rewrite import definition_of
 from stretto.frontends.python.source.syntax import child_nodes, every_node, stores
 
-# ---- Variables that a nested function assigns (`nonlocal`): each becomes a list of one item.
+# ---- Variables that a nested function assigns (`nonlocal`): each becomes a one-item list, its box.
 #
 #     def f(items):                       def f(items):
 #         count = 0                           count = [0]
@@ -27,15 +27,16 @@ from stretto.frontends.python.source.syntax import child_nodes, every_node, stor
 #         ...                                 ...
 #         return count                        return count[0]
 #
-# A variable whose first use is not a plain assignment in the body of its function stays as it is,
-# and is refused with its line.
+# A variable whose first use is not a plain assignment in the body of its function is not rewritten,
+# and is refused later, with its line.
 
 
 _INNER = ast.FunctionDef | ast.Lambda
 
 
 def with_boxes(function: ast.FunctionDef) -> ast.FunctionDef:
-    """The definition, changed in place, with boxes for what its nested functions assign."""
+    """Return the definition, changed in place, with boxes for the variables that its nested
+    functions assign."""
     for inner in _nested(function):
         if isinstance(inner, ast.FunctionDef):
             with_boxes(inner)
@@ -43,7 +44,7 @@ def with_boxes(function: ast.FunctionDef) -> ast.FunctionDef:
     assigned = {n for node in inside if isinstance(node, ast.Nonlocal) for n in node.names}
     for node in ast.walk(function):
         if isinstance(node, ast.Nonlocal) and node not in inside:
-            assigned -= set(node.names)  # variables of a function around this one
+            assigned -= set(node.names)  # variables of an enclosing function
     parameters = {arg.arg for arg in ast.walk(function.args) if isinstance(arg, ast.arg)}
     for name in sorted(assigned & (stores(function.body) | parameters)):
         if _can_be_boxed(function, name, name in parameters):
@@ -52,7 +53,7 @@ def with_boxes(function: ast.FunctionDef) -> ast.FunctionDef:
 
 
 def _nested(function: ast.AST) -> list[_INNER]:
-    """The functions that are defined within one, but not within another one of them."""
+    """Return the functions defined directly within a function, not within another nested one."""
     found: list[_INNER] = []
     pending = list(ast.iter_child_nodes(function))
     while pending:
@@ -119,7 +120,7 @@ def _made(place: ast.stmt, name: str, value: ast.expr) -> ast.stmt:
 
 
 class _Boxed(ast.NodeTransformer):
-    """Reads and assignments of a variable as those of the item of its box."""
+    """Rewrites reads and assignments of a variable as those of the item of its box."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -140,14 +141,14 @@ class _Boxed(ast.NodeTransformer):
             isinstance(part, ast.Nonlocal) and self._name in part.names for part in ast.walk(node)
         )
         if not declared and self._name in stores(node.body):
-            return node  # a variable of its own
+            return node  # a local variable of the same name
         self.generic_visit(node)
         return node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A function of the user: its definition, and where its names are found."""
+    """A function of the user: its definition, and the scopes of its names."""
 
     node: ast.FunctionDef
     name: str
@@ -235,11 +236,11 @@ def _check_kind(frame: Frame, node: ast.FunctionDef, name: str) -> None:
             frame.refuse(f"{name} is a generator", "return a list instead")
 
 
-# ---- Which local variables alone hold a tensor, so that `x += y` may be taken for `x = x + y`.
+# ---- Local variables that are the only reference to a tensor: `x += y` then equals `x = x + y`.
 
 
 _KEPT = 4096
-"""Functions whose facts are kept: each of their calls asks for them."""
+"""Size of the caches of facts about functions, which each call of a function looks up."""
 
 _CREATES = frozenset(
     (
@@ -251,8 +252,8 @@ _CREATES = frozenset(
 
 @lru_cache(_KEPT)
 def owned_names(function: ast.FunctionDef) -> frozenset[str]:
-    """Local names that are only bound to new tensors, and read only where nothing keeps them: as
-    operands of operators, of functions of torch, and in `return`."""
+    """Return the local names that are bound only to new tensors, and read only where no reference
+    is kept: as operands of operators, arguments of torch functions, and in `return`."""
     parents: dict[ast.AST, ast.AST] = {}
     for node in every_node(function):
         for child in child_nodes(node):
@@ -314,9 +315,9 @@ _READS = frozenset(
 
 @lru_cache(_KEPT)
 def private_lists(function: ast.FunctionDef) -> frozenset[str]:
-    """Local names of lists that nothing else can hold: they begin as a display, and are only
-    appended to, indexed, measured, combined by `torch.cat` or `torch.stack`, and returned. Such a
-    list may be taken for the tuple of its items."""
+    """Return the local names of lists without any other reference: they begin as a display, and
+    are only appended to, indexed, measured, combined by `torch.cat` or `torch.stack`, and
+    returned. Such a list may be treated as the tuple of its items."""
     parents: dict[ast.AST, ast.AST] = {}
     inner: set[ast.AST] = set()
     for node in every_node(function):
@@ -373,8 +374,8 @@ def _keeps_private(node: ast.Name, parent: ast.AST, parents: dict[ast.AST, ast.A
 
 @lru_cache(_KEPT)
 def gone_through_once(function: ast.FunctionDef) -> frozenset[str]:
-    """Local names that are read once for each time that they are bound: an iterator that one of
-    them holds is not gone through again, when it has nothing left."""
+    """Return the local names that are read once each time they are bound: an iterator in one of
+    them is never used again after it is exhausted."""
     reads: dict[str, list[Hashable]] = {}
     stores: dict[str, list[Hashable]] = {}
     for argument in every_node(function.args):

@@ -1,4 +1,4 @@
-"""Statements that control the user's source."""
+"""Statements of the user's source."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def _if(frame: Frame, node: ast.If) -> None:
 
 
 def _changed(frame: Frame, node: ast.stmt) -> frozenset[str]:
-    """The local variables that a loop may assign; to append to a private list is one way."""
+    """Return the local variables that a loop may assign; appending to a private list counts as
+    assignment."""
     names = (n.value.id for n in ast.walk(node) if _is_append(n))  # type: ignore[attr-defined]
     return stores([node]) | (frozenset(names) & frame.private)
 
@@ -128,7 +129,7 @@ def _continue(frame: Frame, node: ast.Continue) -> None:
 def _go(
     frame: Frame, exits: list[Exit], label: int | None, statement: Break | Continue
 ) -> NoReturn:
-    """Leaves the iteration; `statement` does where no label says what is left."""
+    """Leave the iteration by a jump to `label`, or by `statement` if there is no label."""
     exits.append(Exit(frame.builder.gap(), frame.locals))
     frame.builder.emit(statement if label is None else Leave(label))
     raise PathEnds
@@ -143,25 +144,25 @@ def _return(frame: Frame, node: ast.Return) -> None:
 @executes(ast.Raise)
 def _raise(frame: Frame, node: ast.Raise) -> None:
     if node.exc is None:
-        frame.refuse("raise without an exception")
+        frame.refuse("`raise` without an exception is not supported")
     found = node.exc
     name, args = (found.func, found.args) if isinstance(found, ast.Call) else (found, [])
     kind = evaluate(frame, name)
     if not isinstance(kind, Static):
-        frame.refuse("what is raised is no exception that is known before the instance")
+        frame.refuse("`raise` of an exception that depends on the instance")
     if isinstance(kind.value, BaseException):
         frame.stop(type(kind.value), str(kind.value))
     if not (isinstance(kind.value, type) and issubclass(kind.value, BaseException)):
         frame.stop(TypeError, "exceptions must derive from BaseException")
     if len(args) > 1:
-        frame.refuse("an exception with more than one argument")
+        frame.refuse("an exception with more than one argument is not supported")
     parts = [part for arg in args for part in text_parts(frame, evaluate(frame, arg))]
     frame.stop(kind.value, *parts)
 
 
 @executes(ast.Assert)
 def _assert(frame: Frame, node: ast.Assert) -> None:
-    if not __debug__:  # `python -O` leaves the user's assertions out, too
+    if not __debug__:  # as under `python -O`, which removes assertions
         return
     condition = truth(frame, evaluate(frame, node.test))
 
@@ -179,7 +180,7 @@ def _assert(frame: Frame, node: ast.Assert) -> None:
 @executes(ast.FunctionDef)
 def _definition(frame: Frame, node: ast.FunctionDef) -> None:
     if node.decorator_list:
-        frame.refuse("a decorator of a function inside of a batched function")
+        frame.refuse("a decorator inside of a batched function is not supported")
     frame.locals[node.name] = closure(frame, node)
 
 
@@ -197,27 +198,28 @@ def _with(frame: Frame, node: ast.With) -> None:
         manager = evaluate(frame, item.context_expr)
         if not isinstance(manager, Static) or not _is_harmless(manager.value):
             frame.refuse(
-                "a `with` statement of an instance's program",
-                "torch.no_grad() and torch.inference_mode() are understood",
+                "this `with` statement is not supported in a batched function",
+                "torch.no_grad() and torch.inference_mode() are supported",
             )
         if item.optional_vars is not None:
-            frame.refuse("`with ... as`")
+            frame.refuse("`with ... as` is not supported")
     execute(frame, node.body)
 
 
 def _is_harmless(manager: Any) -> bool:
-    """Context managers that change nothing in a batch, which never records gradients."""
+    """Return True for context managers that have no effect in a batch, which never records
+    gradients."""
     grad = torch.no_grad | torch.enable_grad | torch.set_grad_enabled | torch.inference_mode
     return isinstance(manager, grad)
 
 
-# ---- Assignments and what they bind.
+# ---- Assignments and their targets.
 
 
 @executes(ast.Assign)
 def _assign(frame: Frame, node: ast.Assign) -> None:
     if all(isinstance(target, ast.Tuple | ast.List) for target in node.targets):
-        # Nothing else can hold the list that is unpacked.
+        # The unpacked list has no other reference, so its items may be separate values.
         value = argument(frame, node.value)
     else:
         value = _assigned(frame, node.targets[0], node.value)
@@ -226,7 +228,8 @@ def _assign(frame: Frame, node: ast.Assign) -> None:
 
 
 def _assigned(frame: Frame, target: ast.expr, node: ast.expr) -> Value:
-    """The value that is assigned; a list that nothing else can hold is known item by item."""
+    """Return the assigned value; the items of a list without any other reference are separate
+    values."""
     if isinstance(target, ast.Name) and target.id in frame.private and isinstance(node, ast.List):
         return argument(frame, node)
     return evaluate(frame, node)
@@ -251,9 +254,9 @@ def _bind(frame: Frame, target: ast.expr, value: Value) -> None:
         case ast.Subscript(owner, index):
             set_item(frame, evaluate(frame, owner), evaluate(frame, index), value)
         case ast.Starred():
-            frame.refuse("a starred target here")
+            frame.refuse("a starred target is not supported here")
         case _:
-            frame.refuse(f"{type(target).__name__} as the target of an assignment")
+            frame.refuse(f"{type(target).__name__} is not supported as the target of an assignment")
 
 
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
@@ -280,7 +283,7 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
 
 
 def _known_parts(frame: Frame, value: Value) -> tuple[Value, ...] | None:
-    """What is unpacked, where it is known item by item."""
+    """Return the items to unpack if they are separate values; None for a list or an iterator."""
     if isinstance(value, Dynamic) and not isinstance(value.type, TupleType):
         kinds = list(alternatives(value.type))
         if any(isinstance(kind, ListType) for kind in kinds) and len(kinds) == 1:
@@ -300,7 +303,7 @@ def _wrong_length(frame: Frame, given: int, wanted: int, at_least: bool = False)
 
 
 def _unpack_list(frame: Frame, targets: list[ast.expr], value: Value, starred: bool) -> None:
-    """A list whose length the instance decides."""
+    """Unpack a list whose length the instance decides."""
     given = frame.dynamic(value)
     length = frame.assign("len", Scalar.INT, given.operand)
     wanted = len(targets) - starred
@@ -369,8 +372,8 @@ def _in_place(frame: Frame, op: ast.operator, old: Value, node: ast.expr) -> Val
 
 
 def _check_in_place(frame: Frame, old: Value, node: ast.AugAssign) -> None:
-    """`x += y` changes a tensor that others may hold. It is taken for `x = x + y` only where this
-    variable alone can hold it."""
+    """Refuse `x += y` of a tensor that may have other references, since it changes the tensor. It
+    is evaluated as `x = x + y` only if this variable has the only one."""
     is_static_tensor = isinstance(old, Static) and isinstance(old.value, torch.Tensor)
     if not is_tensor_like(old) and not is_static_tensor:
         return
@@ -400,4 +403,4 @@ def _delete(frame: Frame, node: ast.Delete) -> None:
             case ast.Subscript(owner, index):
                 delete_item(frame, evaluate(frame, owner), evaluate(frame, index))
             case _:
-                frame.refuse("del of an attribute")
+                frame.refuse("del of an attribute is not supported")

@@ -1,4 +1,5 @@
-"""Calls of torch functions: what a function is called with, in the words of an `Operation`."""
+"""Calls of torch functions on values: the conversion of their arguments to those of an
+`Operation`."""
 
 from __future__ import annotations
 
@@ -35,14 +36,15 @@ from stretto.batching.program import Composition, Input, Literal, Operation, Var
 from stretto.batching.types import RowsType, Scalar, TensorType, TupleType, UnionType, alternatives
 
 # ---- Tensors that no variable of an instance program can hold, because a size that the instance
-# decides is not their first one, as in `x @ x.T`. They stay the calls that make them.
+# decides is not their first one, as in `x @ x.T`. They are represented by the calls that compute
+# them (`Composed`).
 #
-# An operator on such a tensor becomes part of one function, from operands that variables hold.
-# Once that returns a tensor of known size, or rows, it is one operation of the program.
+# An operator on such a tensor joins its calls in one composition, whose operands variables hold.
+# Once the composition returns a tensor of known size, or rows, it is one operation of the program.
 
 
 def composed_in(value: Value) -> list[Composed]:
-    """The parts of an argument that are calls."""
+    """Return the `Composed` values in an argument."""
     match value:
         case Composed():
             return [value]
@@ -55,15 +57,15 @@ def composed_in(value: Value) -> list[Composed]:
 
 
 class Joined:
-    """The steps of a composition, as they are put together. Operands are numbered from 0; results
-    follow, and have negative numbers as long as not all operands are known."""
+    """The steps of a composition under construction. Operands are numbered from 0; results of
+    steps get negative numbers until the number of operands is known."""
 
     def __init__(self) -> None:
         self._steps: list[Operation] = []
         self._made: dict[int, Input] = {}
 
     def result(self, value: Composed, operands: Sequence[Input]) -> Input:
-        """The result of the calls that a value stands for; each is made once."""
+        """Return the place of the result of a composed value; its steps are added once."""
         if id(value) not in self._made:
             places: list[Any] = list(operands)
             for step in value.composition.steps:
@@ -79,7 +81,8 @@ class Joined:
         return Input(-len(self._steps))
 
     def composition(self, count: int) -> Composition:
-        """The function of `count` operands that makes all steps and returns what the last does."""
+        """Return the function of `count` operands that runs all steps and returns the result of
+        the last."""
         places = [Input(n) for n in range(count)]
         results = [Input(count + n) for n in range(len(self._steps))]
         order = [*places, *reversed(results)]  # the first step's result is -1, at the end
@@ -92,7 +95,7 @@ class Joined:
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of an operation, and its operands in order."""
+    """The arguments of an operation under construction, and its distinct operands in order."""
 
     operands: list[Dynamic] = field(default_factory=list[Dynamic])
     joined: Joined = field(default_factory=Joined)
@@ -108,8 +111,8 @@ class Arguments:
 def call_torch(
     frame: Frame, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """The value of a call of a torch function (or of a module of torch) on tensors of the
-    instance. Raises NotStatic where its result depends on the content of tensors."""
+    """Return the value of a call of a torch function (or of a torch module) on tensors of the
+    instance. Raises NotStatic if its result depends on the content of tensors."""
     several = next(_unions((*args, *kwargs.values())), None)
     if several is not None:
         _check_combinations(frame, function, (*args, *kwargs.values()))
@@ -142,7 +145,8 @@ def call_torch(
 
 
 MOST_COMBINATIONS = 256
-"""Of the types of the operands of one call: there is a call for each."""
+"""Largest number of combinations of the types of one call's operands, each of which becomes a
+call."""
 
 
 def _check_combinations(frame: Frame, function: Any, values: Iterable[Value]) -> None:
@@ -171,7 +175,8 @@ def _unions(values: Iterable[Value]) -> Iterator[Dynamic]:
 
 
 def _sizes(frame: Frame, value: Value) -> Value:
-    """An argument with numbers that follow from numbers of rows as calls on those."""
+    """Return an argument in which numbers computed from numbers of rows are compositions on those
+    rows."""
     match value:
         case Dynamic(Variable() as number):
             return frame.evaluation.counts.get(number, value)
@@ -184,11 +189,12 @@ def _sizes(frame: Frame, value: Value) -> Value:
 
 
 _ROW = torch.zeros(())
-"""One of as many rows as a number of the instance says."""
+"""Item of the rows that are created to represent a number of the instance."""
 
 
 def _has_number(value: Value) -> bool:
-    """Whether `_as_many` has something to do. Bounds of slices may be negative."""
+    """Return True if `_as_many` would change an argument. It does not change bounds of slices,
+    which may be negative."""
     match value:
         case Dynamic(Variable(), Scalar.INT):
             return True
@@ -199,7 +205,8 @@ def _has_number(value: Value) -> bool:
 
 
 def _as_many(frame: Frame, value: Value) -> Value:
-    """An argument with ints of the instance as numbers of rows that are made for this."""
+    """Return an argument in which each int of the instance is the number of rows of a new value,
+    so that it may be a size."""
     match value:
         case Dynamic(Variable(), Scalar.INT):
             rows = apply(frame, Static(library.rows_as_many), [value, Static(_ROW)])
@@ -249,11 +256,11 @@ def _argument(frame: Frame, value: Value, arguments: Arguments) -> Any:
                 "a tensor operator takes tensors and numbers",
             )
         case _:
-            frame.refuse("a function is handed to a tensor operator")
+            frame.refuse("a function is an argument of a tensor operator")
 
 
 def getitem(frame: Frame, value: Value, index: Value) -> Value:
-    """value[index], where one of them has tensors of the instance."""
+    """Return value[index], where one of them contains tensors of the instance."""
     if isinstance(index, SliceValue) and constant(index.step) in (None, 1):
         size = _size_of(value)
         if size is not None and not (is_static(index.start) and is_static(index.stop)):
@@ -263,7 +270,7 @@ def getitem(frame: Frame, value: Value, index: Value) -> Value:
 
 
 def _size_of(value: Value) -> int | None:
-    """The first dim of a tensor, where the program knows it."""
+    """Return the first dim of a tensor; None if it is not known."""
     match value:
         case Static(torch.Tensor() as tensor) if tensor.ndim:
             return tensor.shape[0]

@@ -1,4 +1,5 @@
-"""What a torch function returns for arguments of some types, found on fake tensors."""
+"""Results of torch functions for arguments of given types, found on fake tensors; and calls on
+rows."""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ from stretto.batching.types import RowsType, Scalar, TensorType, Type, UnionType
 from stretto.errors import CaptureError
 from stretto.ir.types import DType
 
-# ---- Values that tensor operators take.
+# ---- Operands of tensor operators.
 
 
 NUMBERS = (Scalar.INT, Scalar.FLOAT, Scalar.BOOL)
 
 
 def is_tensor_like(value: Value) -> bool:
-    """Whether an instance decides a tensor in the value."""
+    """Return True if a value may be a tensor of the instance, or contains one."""
     match value:
         case Dynamic(_, type_):
             return any(isinstance(x, TensorType | RowsType) for x in alternatives(type_))
@@ -59,7 +60,7 @@ def is_tensor_like(value: Value) -> bool:
 
 
 def is_perhaps_tensor(value: Value) -> bool:
-    """Whether the instance decides if a value is a tensor, or which kind of tensor it is."""
+    """Return True if the instance decides if a value is a tensor, or its tensor type."""
     return (
         isinstance(value, Dynamic) and isinstance(value.type, UnionType) and is_tensor_like(value)
     )
@@ -79,29 +80,31 @@ def elements(kind: TensorType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a function returns: its structure, with types for tensors and objects for the rest."""
+    """The result of a function: its structure, with types for tensors and objects for other
+    leaves. error: raised instead, or in addition for `OtherSize`."""
 
     leaves: tuple[Any, ...]
     structure: Any
     error: BaseException | None = None
     short: tuple[Exception, ...] = ()
-    """What is raised where rows are 0, 1, ... rows, too few for the function."""
+    """The errors raised for 0, 1, ... rows, too few for the function."""
 
 
 TORCH_ERRORS = (TypeError, RuntimeError, IndexError, ValueError)
-"""What torch raises for arguments that do not go together; other errors are of its fake tensors."""
+"""Exceptions that torch raises for arguments that do not fit together; others come from fake
+tensors."""
 
 
 TRIED_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What functions of torch may raise on fake tensors, and code of the user within a module."""
+"""Exceptions that torch functions, and user code within a module, may raise on fake tensors."""
 
 
 class OtherSize(CaptureError):
-    """A size that the instance decides is not the first one of a tensor. made: what the function
-    returns for some length."""
+    """A size that the instance decides is not the first one of a tensor. made: the results for
+    some length."""
 
     made: Results
 
@@ -111,7 +114,7 @@ class SizeOfNumber(CaptureError):
 
 
 class NotStatic(CaptureError):
-    """A torch function needs the value of a tensor to say what it returns."""
+    """The type of a torch function's result depends on the content of a tensor."""
 
 
 def results_of(
@@ -120,8 +123,9 @@ def results_of(
     kwargs: tuple[tuple[str, Any], ...],
     types: tuple[Type, ...],
 ) -> Results:
-    """Calls the function with two values for each number that the instance decides: what it
-    returns may not depend on them."""
+    """Return the results of a function for operand types. It is called with two values for each
+    number that the instance decides, and two lengths of rows: result types may not depend on
+    the numbers. Errors are stored in the results."""
 
     def call(length: int, number: int = 0) -> Results:
         return _called(function, args, kwargs, types, number, length)
@@ -142,7 +146,7 @@ def results_of(
             try:
                 other = call(length, 1)
             except IndexError:
-                pass  # there is but one position in a dim of size 1
+                pass  # a dim of size 1 has only position 0
             else:
                 try:
                     _check_length(other, made, length)
@@ -165,8 +169,8 @@ def _size_of_number() -> SizeOfNumber:
 def _returns_other_sizes(
     call: Callable[[int, int], Results], length: int, types: Sequence[Type]
 ) -> bool:
-    """Whether a function that refuses 0, as a step or a bound, returns tensors whose sizes depend
-    on the numbers that it takes."""
+    """Return True if a function that raises for the number 0, as a step or a bound, returns
+    tensors whose sizes depend on the number."""
     if not any(type_ in NUMBERS for type_ in types):
         return False
     try:
@@ -176,18 +180,19 @@ def _returns_other_sizes(
 
 
 LENGTH, OTHER_LENGTH = 1009, 1013
-"""Lengths of rows that are tried for the messages of errors, where they are no other number."""
+"""Lengths of rows to try for error messages: primes, unlikely to be other numbers in them."""
 _LEAST_LENGTH = 5
-"""Loops over rows are as long as they are when results are looked for."""
+"""Least length of rows for a call on fake tensors, so that loops over rows have several
+iterations."""
 
 
 def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> Results:
-    """The results where the length of rows is not known: those whose first dim follows it are
-    rows. Raises CaptureError where something else depends on it."""
+    """Return the results for an unknown length of rows: those whose first dim follows it are rows.
+    Raises CaptureError if something else depends on it."""
     try:
         made, longer = call(length), call(length + 2)
     except TRIED_ERRORS as error:
-        call(LENGTH)  # raises the same, with numbers that can be told from others
+        call(LENGTH)  # raises the same error, with recognisable numbers in its message
         raise CaptureError(
             "an operator works for some numbers of rows only, which instances decide",
             remedy="go through the rows in a loop",
@@ -210,7 +215,8 @@ def _of_any_length(call: Callable[[int], Results], length: int, least: int) -> R
 
 
 def _other_size(made: Results, other: Results, error: CaptureError) -> CaptureError:
-    """The refusal of tensors whose sizes depend on a length; their number and kinds do not."""
+    """Return the error for results that depend on a length: OtherSize if only their sizes do, else
+    `error`."""
     kinds = [
         [(x.dtype, len(x.shape)) if isinstance(x, TensorType) else x for x in one.leaves]
         for one in (made, other)
@@ -246,8 +252,8 @@ def error_of_lengths(
     types: Sequence[Type],
     other: int,
 ) -> BaseException | None:
-    """What is raised where one operand has another number of rows than the others, found with real
-    tensors: the messages of fake ones are others."""
+    """Return the error raised if operand `other` has another number of rows than the others, None
+    if none is. Real tensors are used, since the messages of fake ones differ."""
     lengths = dict.fromkeys(range(len(types)), LENGTH) | {other: OTHER_LENGTH}
     given = [_stand_in(type_, torch.zeros, 0, lengths[n]) for n, type_ in enumerate(types)]
     try:
@@ -277,7 +283,7 @@ def _called(
 
 
 def _stand_in(type_: Type, make: Callable[..., torch.Tensor], number: int, length: int) -> Any:
-    """An operand of a type; `make` makes a tensor of a shape."""
+    """Return an example operand of a type; `make` creates a tensor of a shape."""
     match type_:
         case TensorType(dtype, shape):
             return make(shape, dtype=dtype.torch)
@@ -301,7 +307,7 @@ def _leaf(leaf: Any) -> Any:
     return leaf
 
 
-# ---- One call of a torch function on operands of the instance, and its `Operate` statement.
+# ---- A call of a torch function on operands of the instance, and its `Operate` statement.
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +326,7 @@ class Called:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def rows(self) -> list[int]:
-        """The numbers of the operands that are rows."""
+        """Return the numbers of the operands that are rows."""
         return [n for n, item in enumerate(self.operands) if isinstance(item.type, RowsType)]
 
     def with_operand(self, number: int, value: Dynamic) -> Called:
@@ -329,18 +335,18 @@ class Called:
 
 
 def length(frame: Frame, rows: Dynamic) -> Operand:
-    """How many rows a value has."""
+    """Return the number of rows of a value."""
     return frame.assign("len", Scalar.INT, rows.operand).operand
 
 
 def stands_for(frame: Frame, rows: Dynamic) -> Variable:
-    """The variable that stands for all those with surely as many rows."""
+    """Return the variable that represents all values with certainly as many rows as this one."""
     assert isinstance(rows.operand, Variable)
     return frame.evaluation.length_of(rows.operand)
 
 
 def results(frame: Frame, call: Called) -> Value:
-    """The value of a call, all of whose operands that are rows are equally many."""
+    """Return the value of a call, all of whose operands that are rows have the same length."""
     made = _results_for(frame, call)
     rows = [call.operands[number] for number in call.rows()]
     if made.error is not None and not isinstance(made.error, OtherSize):
@@ -370,18 +376,18 @@ def results(frame: Frame, call: Called) -> Value:
 
 
 def needs_sizes(frame: Frame, call: Called) -> bool:
-    """Whether what a call returns has a size that is a number of the instance, or may have."""
+    """Return True if a size of a call's result is, or may be, a number of the instance."""
     error = _results_for(frame, call).error
     return isinstance(error, SizeOfNumber | RuntimeError | ValueError)
 
 
 def depends_on_numbers(frame: Frame, call: Called) -> bool:
-    """Whether a size of what a call returns is a number of the instance, for sure."""
+    """Return True if a size of a call's result is certainly a number of the instance."""
     return isinstance(_results_for(frame, call).error, SizeOfNumber)
 
 
 def _composed(frame: Frame, call: Called, made: Results, refusal: CaptureError) -> Value:
-    """What the call returns, as calls that are made later."""
+    """Return the results of a call as compositions, which are run by later operations."""
     first = Operation(call.function, call.args, call.kwargs, ())
     steps = call.function.steps if isinstance(call.function, Composition) else (first,)
     count = len(call.operands)
@@ -415,16 +421,17 @@ def _results_for(frame: Frame, call: Called) -> Results:
 
 
 _OF_CONTENT = ("DataDependent", "DynamicOutputShape", "GuardOnData")
-"""In the names of what torch raises where fake tensors are asked for their elements."""
+"""Parts of the names of exceptions raised when fake tensors are asked for their elements."""
 _NO_DATA = "its data is not allocated yet"
-"""In the message where a kernel asks them."""
+"""Part of the message when a kernel reads the elements of a fake tensor."""
 
 
 def fail(
     frame: Frame, call: Called, error: BaseException, lengths: Sequence[tuple[str, Dynamic]]
 ) -> NoReturn:
-    """Ends the way with what torch raised: an exception of the instance, or a refusal. lengths:
-    the numbers of rows that were tried, as text, which stand for those of some rows."""
+    """End the path with an error of torch: an exception of the instance, or a refusal. lengths:
+    the tried numbers of rows, as text, each with the rows whose length replaces it in the
+    message."""
     name = getattr(call.function, "__qualname__", type(call.function).__name__)
     kind = type(error).__name__
     if isinstance(error, CaptureError):
@@ -445,7 +452,7 @@ def fail(
 
 
 def _pieces(part: str | Operand, tried: str, shown: Operand) -> list[str | Operand]:
-    """A part of a message with an operand where it has a number."""
+    """Split a part of a message at the number `tried`, with the operand `shown` in its place."""
     if not isinstance(part, str):
         return [part]
     first, *rest = part.split(tried)
@@ -453,7 +460,7 @@ def _pieces(part: str | Operand, tried: str, shown: Operand) -> list[str | Opera
 
 
 def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
-    """The leaves in the tuples and lists that the function returned them in."""
+    """Return the leaves in the tuples and lists of the function's result."""
     if structure.is_leaf():
         return leaves.pop(0)
     children: Any = (
@@ -469,7 +476,8 @@ def _structured(frame: Frame, leaves: list[Value], structure: Any) -> Value:
 
 
 def _identity(item: Any, frame: Frame) -> Hashable:
-    """An object by its identity; it is kept, so that no other one gets the same."""
+    """Return the identity of an object, which is kept alive so that the identity stays unique;
+    scalars by value."""
     if isinstance(item, Composition):
         return tuple(
             (_identity(x.function, frame), _key(x.args, frame), _key(x.kwargs, frame))
@@ -495,15 +503,16 @@ def _key(item: Any, frame: Frame) -> Hashable:
             return _identity(item, frame)
 
 
-# ---- Operators on rows of several values, which may differ in how many rows they have.
+# ---- Operators on several operands that are rows, which may have different numbers of rows.
 #
-# Rows are a tensor whose first size the instance decides. Where two that an operator takes are
-# equally many, it goes on with them. Where one has a single row, it is a tensor of that size, as
-# torch broadcasts it.
+# Rows are a tensor whose first size the instance decides. If two operands have equally many rows,
+# the operator takes them as they are. If one has a single row, it becomes a tensor of that size,
+# which torch broadcasts. Otherwise torch's error is raised.
 
 
 def combined(frame: Frame, call: Called, equal: frozenset[int] = frozenset()) -> Value:
-    """The value of a call. equal: the numbers of operands that are as many rows as the first."""
+    """Return the value of a call, with branches on the numbers of rows. equal: the numbers of
+    operands that have as many rows as the first."""
     rows = call.rows()
     known = stands_for(frame, call.operands[rows[0]]) if rows else None
     others = [
@@ -540,7 +549,7 @@ def _if_one(
 
 
 def _with_one_row(frame: Frame, call: Called, number: int) -> Called:
-    """The call with rows that are one, as a tensor of known size."""
+    """Return the call with an operand of one row as a tensor of known size."""
     rows = call.operands[number]
     assert isinstance(rows.type, RowsType)
     row = frame.assign("at", rows.type.row, rows.operand, Literal(0))
@@ -550,7 +559,8 @@ def _with_one_row(frame: Frame, call: Called, number: int) -> Called:
 
 
 def _unequal(frame: Frame, call: Called, first: int, other: int) -> Value:
-    """The end of the way where there are no other numbers of rows that go together."""
+    """End the path with torch's error for numbers of rows that do not fit together; refuse
+    functions that accept them."""
     types = [operand.type for operand in call.operands]
     error = error_of_lengths(call.function, call.args, call.kwargs, types, other)
     if error is None:

@@ -1,4 +1,4 @@
-"""The truth of a value, as a condition."""
+"""Truth values, numbers in tensors, strings, and new lists."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from stretto.batching.types import (
     alternatives,
 )
 
-# ---- New lists, and what is in them.
+# ---- New lists and their items.
 
 
 def item_type(frame: Frame, type_: Type) -> Type:
-    """The type of the items of a list or of rows."""
+    """Return the type of the items of a list or of rows; refuse other types."""
     match type_:
         case RowsType(row):
             return row
@@ -57,7 +57,7 @@ def slice_parts(index: SliceValue) -> tuple[Value, Value, Value]:
 
 
 def sliced(frame: Frame, value: Dynamic, index: SliceValue) -> Dynamic:
-    """A slice of a list is a list of its own: it may come to hold other types."""
+    """Return a slice. That of a list gets its own cell, since it may come to hold other types."""
     parts = [frame.operand(part) for part in slice_parts(index)]
     type_ = value.type
     if isinstance(type_, ListType) and not type_.is_tuple:
@@ -86,8 +86,9 @@ def append(frame: Frame, target: Dynamic, item: Value) -> None:
 
 
 def read_number(frame: Frame, value: Value, wanted: type) -> Value:
-    """The number in a tensor of one element, as bool(), int() or float() gives it; or as `.item()`
-    does where `wanted` is None's type."""
+    """Read the number in a tensor of one element, converted by `wanted`: bool, int or float, or
+    unconverted, as `.item()` does, if it is NoneType. Ends the instance with RuntimeError if
+    the tensor has several elements."""
     given = frame.expect(frame.dynamic(value), TensorType, "a tensor is needed here")
     kind = given.type
     if not isinstance(kind, TensorType):
@@ -107,7 +108,7 @@ def read_number(frame: Frame, value: Value, wanted: type) -> Value:
 
 
 def converted(frame: Frame, value: Dynamic, wanted: type) -> Value:
-    """A number as bool, int or float."""
+    """Return a number as bool, int or float."""
     if wanted is bool and value.type is not Scalar.BOOL:
         return frame.assign("truth", Scalar.BOOL, value.operand)
     if wanted is int and value.type is not Scalar.INT:
@@ -117,19 +118,19 @@ def converted(frame: Frame, value: Dynamic, wanted: type) -> Value:
     return value
 
 
-# ---- Strings that the instance decides: what they are made of, and their characters.
+# ---- Strings that the instance decides: their parts and characters.
 
 
 _PLAIN = frozenset((Scalar.STR, Scalar.INT, Scalar.BOOL, Scalar.NONE))
 
 
 def is_plain(type_: Type) -> bool:
-    """Whether str(x) of such a value is made within the instance."""
+    """Return True if str(x) of such a value can be computed by the primitive `text`."""
     return all(kind in _PLAIN for kind in alternatives(type_))
 
 
 def as_text(frame: Frame, value: Value) -> Value:
-    """str(x)"""
+    """Return str(x)."""
     given = frame.dynamic(value)
     if given.type is Scalar.STR:
         return given
@@ -153,7 +154,7 @@ def _text_of_one(frame: Frame, value: Dynamic) -> Value:
 
 
 def joined(frame: Frame, parts: Sequence[str | Operand]) -> Dynamic:
-    """The string of some parts that are strings and values whose text is made."""
+    """Return the concatenation of strings and of the texts of operands."""
     found: Dynamic | None = None
     for part in parts:
         given = part if isinstance(part, Variable) else Literal(str(getattr(part, "value", part)))
@@ -168,14 +169,14 @@ def joined(frame: Frame, parts: Sequence[str | Operand]) -> Dynamic:
 
 
 def characters(frame: Frame, value: Dynamic) -> Dynamic:
-    """A list of the characters of a string."""
+    """Return a list of the characters of a string."""
     cell = frame.evaluation.cell(frame.site("characters"))
     frame.evaluation.grow(cell, Scalar.STR)
     return frame.assign("characters", ListType(cell), value.operand)
 
 
 def _known_truth(frame: Frame, value: Value) -> bool | None:
-    """The truth of a value where it is known."""
+    """Return the truth of a value; None if the instance decides it."""
     match value:
         case Static(item) if scalar_type(item) is not None:
             return bool(item)
@@ -192,7 +193,7 @@ def _known_truth(frame: Frame, value: Value) -> bool | None:
 
 
 def truth(frame: Frame, value: Value) -> bool | Operand:
-    """The truth of a value as a condition: known, or a bool that the instance decides."""
+    """Return the truth of a value: a bool if it is known, else a bool operand."""
     known = _known_truth(frame, value)
     if known is not None:
         return known

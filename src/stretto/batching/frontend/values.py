@@ -1,7 +1,7 @@
-"""What the evaluation of a user's function knows of a Python value.
+"""Values during the evaluation of a user's function.
 
-A value is *static* when it is the same for all instances (a module, a parameter, a function, a
-setting): it is the Python object itself, and what is done with it is done while the function is
+A value is *static* if it is the same for all instances (a module, a parameter, a function, a
+setting): it is the Python object itself, and operations on it run while the function is
 evaluated. Otherwise it is *dynamic*: a variable of the InstanceProgram with its type.
 """
 
@@ -38,11 +38,11 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class TupleValue:
-    """A tuple whose items are known one by one."""
+    """A tuple whose items are separate values."""
 
     items: tuple[Value, ...]
     is_list: bool = False
-    """A list display that is only read: the argument of a call, say."""
+    """True for a list display that is only read, such as the argument of a call."""
     names: tuple[str, ...] = ()
     """The names of the items of a named tuple that a torch function returned."""
 
@@ -52,7 +52,7 @@ class Closure:
     """A function defined in an evaluated function. `scope` has its free variables, by reference."""
 
     node: ast.FunctionDef
-    scope: Any  # the Frame it was defined in
+    scope: Any  # the Frame in which it was defined
     defaults: tuple[Value, ...]
     keyword_defaults: dict[str, Value]
     name: str
@@ -60,7 +60,8 @@ class Closure:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a value that is not static: `function` is called with `owner` before the rest."""
+    """A method of a value that is not static: `function` is called with `owner` as its first
+    argument."""
 
     function: FunctionType | str
     owner: Value
@@ -68,15 +69,15 @@ class Method:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composed:
-    """A tensor that is no data of the program, as the calls that make it from some operands: a size
-    that the instance decides is not its first one."""
+    """A tensor that cannot be data of the program, since the instance decides a size other than
+    its first one. It is represented by the calls that compute it from some operands."""
 
     composition: Composition
     operands: tuple[Dynamic, ...]
     dims: int
     dtype: DType
     refusal: CaptureError
-    """Why it is no data."""
+    """The error to raise where it would have to be data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ class SliceValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Iterator_:
-    """What a `for` loop goes through, where it is no plain value: `range`, `zip`, a generator."""
+    """The iterable of a `for` loop, if it is no plain value: `range`, `zip`, a generator."""
 
     plan: Any
-    """An `iteration.Plan`."""
+    """A `walks.Plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,10 @@ class Unbound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """One of several values, by the way that the instance took: `index` has the number of one.
+    """One of several values, depending on the path that the instance took; `index` has its number.
 
-    The options are values that cannot be data (functions, modules, a variable that is not
-    assigned), and at most one that is: its variable has the type `known` where it is chosen.
+    The options are values that cannot be data (functions, modules, an unassigned variable), and
+    at most one that can: its variable has the type `known` where it is chosen.
     """
 
     options: tuple[tuple[int, Value], ...]
@@ -114,14 +115,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string with parts that the instance decides: the message of an exception."""
+    """A string with parts that the instance decides, such as the message of an exception."""
 
     parts: tuple[str | Operand, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Super:
-    """super() in a method of `owner`, of an object of the instance."""
+    """The value of super() in a method of class `owner`, for an object of the instance."""
 
     owner: type
     value: Dynamic
@@ -129,7 +130,7 @@ class Super:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Native:
-    """A function of Python or torch that the evaluation itself performs on values."""
+    """A function of Python or torch that the evaluation implements on values."""
 
     name: str
     call: Callable[..., Value] = field(repr=False)
@@ -165,27 +166,27 @@ _SCALARS: dict[type, Scalar] = {
 
 
 def scalar_type(value: object) -> Scalar | None:
-    """The type of a scalar Python object; None for any other object."""
+    """Return the type of a scalar Python object; None for any other object."""
     return _SCALARS.get(type(value))
 
 
 def is_scalar(value: Value) -> bool:
-    """Whether a value is a static scalar."""
+    """Return True for a static scalar."""
     return isinstance(value, Static) and type(value.value) in _SCALARS
 
 
 def literal(value: object) -> Dynamic:
-    """A static scalar as an operand."""
+    """Return a static scalar as an operand."""
     kind = scalar_type(value)
     assert kind is not None
     return Dynamic(Literal(value), kind)  # type: ignore[arg-type]
 
 
-# ---- What of a value is known before any instance is.
+# ---- Properties of values that do not depend on the instance.
 
 
 def constant(value: Value) -> Any:
-    """The Python object of a static value or of a literal; `...` otherwise."""
+    """Return the Python object of a static value or of a literal; `...` otherwise."""
     match value:
         case Static(item):
             return item
@@ -196,7 +197,7 @@ def constant(value: Value) -> Any:
 
 
 def is_data(value: Value) -> bool:
-    """Whether a value can be kept in a variable of the program."""
+    """Return True if a value can be stored in a variable of the program."""
     match value:
         case Dynamic():
             return True
@@ -215,7 +216,7 @@ def _is_static_data(item: Any) -> bool:
 
 
 def is_static(value: Value) -> bool:
-    """Whether a value is the same for all instances, with all that it is made of."""
+    """Return True if a value and all its parts are the same for all instances."""
     match value:
         case Static():
             return True
@@ -230,7 +231,7 @@ def is_static(value: Value) -> bool:
 
 
 def python_of(value: Value) -> Any:
-    """The Python object of a static value."""
+    """Return the Python object of a static value. Raises TypeError for other values."""
     match value:
         case Static(item) | Dynamic(Literal(item), _):
             return item
@@ -244,7 +245,7 @@ def python_of(value: Value) -> Any:
 
 
 def is_int(value: Value) -> bool:
-    """Whether a value is an int."""
+    """Return True for an int, static or dynamic."""
     match value:
         case Static(item):
             return type(item) is int
@@ -254,11 +255,11 @@ def is_int(value: Value) -> bool:
             return False
 
 
-# ---- Whether two values of the evaluation are surely the same value of Python.
+# ---- Equality of values of the evaluation.
 
 
 def same(first: Value, second: Value) -> bool:
-    """Whether two values are surely the same."""
+    """Return True if two values are certainly the same Python value."""
     match first, second:
         case Static(a), Static(b):
             return a is b or (is_scalar(first) and type(a) is type(b) and a == b)
@@ -268,7 +269,7 @@ def same(first: Value, second: Value) -> bool:
             return x == y and len(a) == len(b) and all(map(same, a, b))
         case Method(f, a), Method(g, b):
             return f is g and same(a, b)
-        case Closure(a, x), Closure(b, y):  # it reads what is around it by reference
+        case Closure(a, x), Closure(b, y):  # same scope, since it reads free variables by reference
             return a is b and x is y and _same_defaults(first, second)
         case Unbound(), Unbound():
             return True

@@ -1,4 +1,4 @@
-"""Loops through plans."""
+"""Plans, which describe how a loop iterates over a value, and loops over them."""
 
 from __future__ import annotations
 
@@ -51,23 +51,24 @@ from stretto.batching.types import (
     union,
 )
 
-# ---- Plans: they say for each index whether there is an item, and which.
+# ---- Plans: for each index a test if there is an item, and the item.
 
 
 class Plan(ABC):
-    """How a loop goes through something."""
+    """A description of how a loop iterates over a value."""
 
     known: tuple[Value, ...] | None = None
-    """The items, where they are known one by one."""
+    """The items, if they are separate values known during evaluation."""
     bound: int | None = None
-    """At most as many items, where that is known."""
+    """Upper bound of the number of items, if known."""
 
     def begin(self, frame: Frame) -> None:  # noqa: B027
-        """Emits what is computed before the first iteration, if anything is."""
+        """Emit the code before the first iteration, if any."""
 
     @abstractmethod
     def test(self, frame: Frame, index: Value) -> bool | Operand:
-        """Whether there is an item for an index, the indices before which had one."""
+        """Return True or a condition if there is an item for an index. All smaller indices have
+        one."""
 
     @abstractmethod
     def item(self, frame: Frame, index: Value) -> Value: ...
@@ -136,7 +137,7 @@ def _less(frame: Frame, index: Value, limit: Value) -> bool | Operand:
 
 
 class Items(Plan):
-    """The items of a list, which may change while the loop goes through it; or of rows."""
+    """The items of a list, which the loop may change, or of rows."""
 
     def __init__(self, source: Dynamic) -> None:
         self.source = source
@@ -227,7 +228,7 @@ class Zipped(Plan):
 
 
 class Mapped(Plan):
-    """What a function makes of the items."""
+    """The results of a function for the items of another plan."""
 
     def __init__(self, inner: Plan, function: Callable[[Frame, Value], Value]) -> None:
         self.inner = inner
@@ -245,7 +246,7 @@ class Mapped(Plan):
 
 
 MOST_UNROLLED = 256
-"""A `range` of more iterations stays a loop, where its bounds are known."""
+"""Plans with more iterations become loops, even if the number is known."""
 
 
 def iterate(
@@ -254,7 +255,7 @@ def iterate(
     step: Callable[[Value], None],
     stored: frozenset[str] = frozenset(),
 ) -> None:
-    """A loop without break and continue. stored: local variables that `step` may assign."""
+    """Emit a loop without break and continue. stored: local variables that `step` may assign."""
     loop_over(frame, plan, stored, step, nothing)
 
 
@@ -265,8 +266,8 @@ def loop_over(
     step: Callable[[Value], None],
     orelse: Callable[[], None],
 ) -> None:
-    """Goes through a plan. stored: names of local variables that `step` may assign. orelse: what
-    runs when the items are exhausted."""
+    """Emit a loop over a plan, unrolled if it is short. stored: names of local variables that
+    `step` may assign. orelse: runs when the items are exhausted."""
     plan.begin(frame)
     if plan.bound is not None and plan.bound <= MOST_UNROLLED:
         unrolled(frame, plan, step, orelse)
@@ -292,7 +293,8 @@ def folded(
     start: Value | None,
     combine: Callable[[Value, Value], Value],
 ) -> Value:
-    """Combines the items from left to right; None of an empty list where there is no start."""
+    """Combine the items from left to right, beginning with `start`, or with the first item if it
+    is None; a static None for no items and no start."""
 
     name = ".folded"
     outer = frame.locals.get(name)
@@ -321,11 +323,11 @@ def folded(
     return result
 
 
-# ---- The plan of a value that a loop goes through.
+# ---- The plan of a value.
 
 
 def plan_of(frame: Frame, value: Value) -> Plan:
-    """How a loop goes through a value."""
+    """Return the plan of a value; refuse a value that cannot be iterated over."""
     match value:
         case Iterator_(plan):
             assert isinstance(plan, Plan)
@@ -343,7 +345,8 @@ def plan_of(frame: Frame, value: Value) -> Plan:
 
 
 def _gathered(frame: Frame, value: Value) -> Value:
-    """A list of what one of several iterators gives, by the way that the instance took."""
+    """Return a list of the items of an iterator that is one of several, depending on the path
+    taken."""
     plan = plan_of(frame, value)
     made = new_list(frame, frame.evaluation.cell(frame.site("gathered")), ())
     iterate(frame, plan, lambda item: append(frame, made, item))
@@ -355,7 +358,7 @@ def _static_plan(frame: Frame, item: Any) -> Plan:
         return Range(Static(item.start), Static(item.stop), Static(item.step))
     if isinstance(item, Iterator):
         frame.refuse(
-            "an iterator that all instances share is gone through", "make a list of it outside"
+            "an iterator that all instances share is consumed", "make a list of it outside"
         )
     try:
         items = list(item)
@@ -393,7 +396,8 @@ def _dynamic_plan(frame: Frame, value: Dynamic, type_: Type) -> Plan:
 
 
 def members(frame: Frame, value: Value) -> Value:
-    """The members of a set as a list, for what does not depend on their order; else the value."""
+    """Return the members of a set in the order of insertion, for uses that do not depend on the
+    order; any other value unchanged."""
     kind = value.type if isinstance(value, Dynamic) else None
     if isinstance(kind, RecordType) and issubclass(frame.evaluation.info(kind).python, set):
         held = frame.dynamic(attribute(frame, value, "held"))
@@ -403,7 +407,7 @@ def members(frame: Frame, value: Value) -> Value:
 
 
 def _as_items(frame: Frame, value: Dynamic) -> Dynamic:
-    """What is gone through where a value is of this type: a list or rows."""
+    """Return a list or rows with the items of a value of one type."""
     plan = _dynamic_plan(frame, value, value.type)
     if isinstance(plan, Items):
         return plan.source
@@ -421,7 +425,7 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
         return Known([subscript(frame, value, Static(i)) for i in names])
     name = info.python.__name__
     if issubclass(info.python, set):
-        frame.refuse("a loop goes through a set, which is in no order", "go through sorted(...)")
+        frame.refuse("a loop iterates over a set, which has no order", "iterate over sorted(...)")
     own = method_of(frame, kind, "__iter__")
     if own is not None:
         found = apply(frame, Static(own), [value])
@@ -430,15 +434,15 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
         frame.stop(TypeError, f"'{name}' object is not iterable")
     return frame.refuse(
-        f"a loop goes through an object of class {name}", "give it a method that returns a list"
+        f"a loop iterates over an object of class {name}", "add a method that returns a list"
     )
 
 
-# ---- Lists that are made of parts, each a value or a plan.
+# ---- Lists built from parts, each a value or a plan.
 
 
 def known_parts(parts: list[Value | Plan]) -> tuple[Value, ...] | None:
-    """The items; None where the instance decides how many there are."""
+    """Return the items; None if the instance decides their number."""
     found: list[Value] = []
     for part in parts:
         if not isinstance(part, Plan):
@@ -451,7 +455,7 @@ def known_parts(parts: list[Value | Plan]) -> tuple[Value, ...] | None:
 
 
 def listed(frame: Frame, parts: list[Value | Plan]) -> Dynamic:
-    """A new list."""
+    """Return a new list of the parts."""
     cell = frame.evaluation.cell(frame.site("list"))
     items = known_parts(parts)
     if items is not None:
@@ -471,7 +475,7 @@ def cell_of(value: Dynamic) -> int:
 
 
 def extend(frame: Frame, target: Dynamic, items: Value) -> None:
-    """Adds all items to a list, which may be the list itself."""
+    """Add all items to a list; `items` may be the list itself."""
     kinds = list(alternatives(items.type)) if isinstance(items, Dynamic) else []
     if not kinds or not all(isinstance(kind, ListType) for kind in kinds):
         iterate(frame, plan_of(frame, items), lambda item: append(frame, target, item))

@@ -1,4 +1,4 @@
-// Lists, tuples, rows, dicts and strs of a program, with the semantics of Python.
+// Lists, tuples, rows, dicts and strs of a program, with Python's semantics.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -27,7 +27,7 @@ Value* items_or_fail(Run& run, int32_t site, Value v) {
 
 // -- equality ----------------------------------------------------------------------------------------
 
-// As ==, by value. Tensors and rows are equal to themselves alone: == of tensors is an operator.
+// Python's ==, by value. Tensors and rows equal only themselves, since == of tensors is an operator.
 bool equal(Run& run, int32_t site, Value a, Value b) {
   check_stack(run);
   if (is_number(a) && is_number(b)) return order(run, site, a, b) == 0;
@@ -148,7 +148,7 @@ void extend(Run& run, int32_t site, Value v, Value other) {
   if (!is_sequence(other)) fail(run, site, kPython, v, other);
   const uint32_t count = other.object->length;
   if (list->capacity - list->length < count) grow_list(run, list, count);
-  const Value* items = items_of(other);  // behind the growth: the two may be one list
+  const Value* items = items_of(other);  // read after the growth: the two may be one list
   std::copy(items, items + count, list->items + list->length);
   list->length += count;
 }
@@ -354,7 +354,7 @@ Value join_all(Run& run, int32_t site, Value v) {
   return box(new_str(run, joined, bytes));
 }
 
-// How many bytes the character has that begins with a byte, in UTF-8.
+// Returns the number of bytes in UTF-8 of the character that begins with this byte.
 static size_t character_bytes(unsigned char first) {
   return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
 }
@@ -373,7 +373,7 @@ Value characters(Run& run, int32_t site, Value v) {
   return box(made);
 }
 
-// The character that some bytes, more than one, encode.
+// Decodes a character of two or more bytes.
 static uint32_t decoded(const unsigned char* text, size_t bytes) {
   uint32_t found = text[0] & (0xff >> (bytes + 1));
   for (size_t i = 1; i < bytes; ++i) found = found << 6 | (text[i] & 0x3f);
@@ -439,8 +439,8 @@ Value repr(Run& run, int32_t site, Value v) {
   return box(new_str(run, shown, static_cast<size_t>(next - shown)));
 }
 
-// Python rounds the decimal number that a float is exactly, to even where it is halfway, which is
-// what printing it to so many digits does.
+// Python rounds the exact decimal value of a float, halfway cases to even, as printing it with that many
+// digits does.
 double round_to(Run&, int32_t, double x, int64_t digits) {
   if (!std::isfinite(x) || digits > 330) return x;
   char shown[700];

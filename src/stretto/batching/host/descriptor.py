@@ -1,4 +1,5 @@
-"""Prints what the runtime knows of a program as C++ tables (include/run.h: ProgramInfo)."""
+"""Print a program's types, classes, pools and blocks as C++ tables for the runtime (include/run.h:
+ProgramInfo)."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ from stretto.batching.types import (
 )
 from stretto.ir.types import DType
 
-# ---- Which objects of instances cannot change, so that they are read once, not in each batch.
+# ---- Objects of instances that cannot change, so that they are read once, not in each batch.
 
 
 class Frozen:
-    """What a program knows as frozen: frozen dataclasses, named tuples and tuples, whose parts are
-    frozen too, down to numbers, strings and None. Not tensors: each batch numbers its own.
+    """Types whose objects cannot change: frozen dataclasses, named tuples and tuples with only
+    frozen parts, numbers, strings and None. Tensors are not frozen, since each batch numbers
+    its own.
 
-    classes: the numbers of frozen classes. tuples: whether all types of tuples are frozen; where
-    some are not, one tuple might be met as both, so none counts.
+    classes: the numbers of frozen classes. tuples: True if all types of tuples are frozen; if
+    some are not, none is treated as frozen, since one tuple might be read as several types.
     """
 
     def __init__(self, program: InstanceProgram) -> None:
@@ -38,7 +40,7 @@ class Frozen:
         self.classes = {n for n, info in enumerate(program.classes) if _is_fixed(info)}
         self.tuples = True
         self._cells = set(range(len(program.cells)))
-        while True:  # types refer to each other: what is not frozen is taken out until all agree
+        while True:  # types are recursive: remove what is not frozen until a fixpoint
             known = len(self.classes), self.tuples, len(self._cells)
             self._cells = {n for n in self._cells if self._is_frozen(program.cells[n])}
             self.tuples = self.tuples and all(map(self._is_one_frozen, self._tuple_types()))
@@ -65,7 +67,7 @@ class Frozen:
                 return False
 
     def _tuple_types(self) -> Iterable[Type]:
-        """All types of tuples that instances may have."""
+        """Yield all types of tuples that instances may have."""
         pending = [parameter.type for parameter in self._program.functions[0].parameters]
         pending += self._program.cells
         while pending:
@@ -77,7 +79,7 @@ class Frozen:
 
 
 def _is_fixed(info: ClassInfo) -> bool:
-    """Whether the fields of an object stay the same objects."""
+    """Return True if the fields of an object always hold the same objects."""
     if info.kind == "namedtuple":
         return True
     params = vars(info.python).get("__dataclass_params__")
@@ -87,18 +89,18 @@ def _is_fixed(info: ClassInfo) -> bool:
     return all(name in names and is_stored(info.python, name) for name in info.fields)
 
 
-# ---- Which fields of instances a program never looks at: they may hold anything, or be missing.
+# ---- Fields of instances that a program never reads: they may hold anything, or be missing.
 
 
 UNREAD = -1
-"""The type of a field that is not read."""
+"""Type number in the tables of a field that is not read."""
 
 _COMPARING = frozenset(("eq", "ne", "contains", "index"))
 
 
 def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
-    """Of each class, the fields that no statement gets, sets or compares. A named tuple is a tuple,
-    whose items may be read by their positions, so it has none."""
+    """Return for each class the fields that no statement gets, sets, tests or compares. Named
+    tuples have none, since they are tuples, whose items may be read by position."""
     statements = [item for function in program.functions for item in walk(function.body)]
     assigned = [item for item in statements if isinstance(item, Assign)]
     read = program.tested | {item.detail for item in assigned if item.op in ("get", "set")}
@@ -112,8 +114,8 @@ def unread_fields(program: InstanceProgram) -> list[frozenset[str]]:
 
 
 def is_by_value(info: ClassInfo) -> bool:
-    """Whether == of two objects compares all their fields: named tuples, dicts, and dataclasses
-    whose own == does."""
+    """Return True if == of two objects compares all their fields: named tuples, dicts, and
+    dataclasses with a generated == over all fields."""
     if info.kind != "object":
         return True
     if not dataclasses.is_dataclass(info.python):
@@ -124,8 +126,8 @@ def is_by_value(info: ClassInfo) -> bool:
 
 
 def may_lack(info: ClassInfo, name: str) -> bool:
-    """Whether an object of a class may be without a field that others have: Python assigns fields
-    one by one, but `hasattr` takes those that a dataclass assigns when it is made for granted."""
+    """Return True if an object of a class may be without a field that other objects of it have.
+    Fields that a dataclass assigns in its `__init__` are always present."""
     if info.kind != "object":
         return False
     own = dataclasses.fields(info.python) if dataclasses.is_dataclass(info.python) else ()
@@ -133,11 +135,11 @@ def may_lack(info: ClassInfo, name: str) -> bool:
 
 
 SCALARS = (Scalar.NONE, Scalar.BOOL, Scalar.INT, Scalar.FLOAT, Scalar.STR)
-"""In the order of include/values.h: Kind."""
+"""In the order of Kind in include/values.h."""
 _CLASS_KINDS = {"object": 0, "namedtuple": 1, "dict": 2}
 _INPUT_KINDS = {Scalar.FLOAT: 3, Scalar.INT: 2, Scalar.BOOL: 2}
 
-# torch's numbers of its dtypes (c10::ScalarType), which are part of its stable interface.
+# torch's numbers of dtypes (c10::ScalarType), part of its stable interface.
 _DTYPES = {
     DType.U8: 0,
     DType.I8: 1,
@@ -153,7 +155,8 @@ _DTYPES = {
 
 
 def descriptor(program: InstanceProgram, layout: Layout, reads: bool) -> str:
-    """The tables, and `info`, which has them all. `f0` is the program's first function."""
+    """Return the text of the tables, and of `info`, which refers to all of them. reads: True if
+    the program has a Read. `f0` is the program's first function."""
     types = _Types(program, layout)
     parameters = [types.number(x.type) for x in program.functions[0].parameters]
     unread = unread_fields(program)
@@ -225,7 +228,7 @@ def _forms(program: InstanceProgram) -> list[str]:
 
 
 def _array(type_: str, name: str, items: Sequence[object], comment: str = "") -> str:
-    """A table; C++ has none without items."""
+    """Return a C++ array; an empty one gets a dummy item, since C++ has no empty arrays."""
     shown = ", ".join(map(str, items)) if items else ("{}" if type_ != "int32_t" else "0")
     return f"const {type_} {name}[] = {{{shown}}};" + (f"  // {comment}" if comment else "")
 
@@ -270,7 +273,7 @@ def _block_info(number: int, block: BlockLayout) -> str:
 
 
 class _Types:
-    """Numbers the types of values in instances."""
+    """Numbering of the types of values in instances, with their tables."""
 
     def __init__(self, program: InstanceProgram, layout: Layout) -> None:
         self._program = program

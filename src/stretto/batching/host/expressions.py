@@ -23,10 +23,10 @@ from stretto.batching.types import (
 )
 from stretto.errors import CodegenError
 
-# ---- C++ expressions of the host program, and in which form each has its value.
+# ---- C++ expressions of the host program, each with the form of its value.
 #
-# A form is one letter: b bool, i int64_t, f double, t Tensor (a number of the run), v Value (a
-# tagged value), n none at all (void).
+# A form is one letter: b bool, i int64_t, f double, t Tensor (its number in the run), v Value (a
+# tagged value), n void.
 
 
 C_TYPES = {"b": "bool", "i": "int64_t", "f": "double", "t": "Tensor", "v": "Value"}
@@ -36,13 +36,14 @@ INTEGERS = "bi"
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An expression without effects that matter when it is repeated, unless it is a call."""
+    """A C++ expression. Unless it is a call, it may be printed several times: it has no effects."""
 
     text: str
     form: str
 
     def to(self, form: str) -> str:
-        """The expression in another form. What the program knows of the type makes it right."""
+        """Return the text converted to another form. The types of the program guarantee that the
+        value has that form at run time."""
         if self.form == form:
             return self.text
         match self.form, form:
@@ -60,7 +61,7 @@ class Term:
                 return f"as_tensor({self.text})"
             case (("b" | "i" | "f"), ("b" | "i" | "f")):
                 return f"static_cast<{C_TYPES[form]}>({self.text})"
-            case _:  # the value has another type than its variable: control never comes here
+            case _:  # unreachable at run time: the value does not have the variable's type
                 return f"({self.text}, {_ZERO[form]})"
 
 
@@ -68,12 +69,12 @@ _ZERO = {"b": "false", "i": "int64_t{0}", "f": "0.0", "t": "Tensor{0}", "v": "no
 
 
 def zero(form: str) -> str:
-    """A value of a form, for variables before they are assigned."""
+    """Return the text of a value of a form, for variables before they are assigned."""
     return _ZERO[form]
 
 
 def form_of(type_: Type) -> str:
-    """How a variable of a type is kept."""
+    """Return the form in which a variable of a type is stored."""
     match type_:
         case Scalar.BOOL:
             return "b"
@@ -88,7 +89,7 @@ def form_of(type_: Type) -> str:
 
 
 def number_literal(value: bool | int | float) -> Term:
-    """A number as C++. Floats are exact."""
+    """Return a number as a C++ literal. Floats are exact."""
     if isinstance(value, bool):
         return Term("true" if value else "false", "b")
     if isinstance(value, int):
@@ -149,8 +150,8 @@ _MATH_TWO = ("atan2", "copysign", "fmod", "hypot", "pow")
 _MATH_INT = ("floor", "ceil", "trunc")
 _MATH_BOOL = ("isnan", "isinf", "isfinite")
 
-# name -> (forms of the arguments, form of the result). Each is a C++ function of the name, which
-# is called with the run and the site before the arguments.
+# name -> (forms of the arguments, form of the result). Each is a C++ function of that name that
+# takes the run and the site before the arguments. Form I: an int, checked at run time if needed.
 _CALLS: dict[str, tuple[str, str]] = {
     "len": ("v", "i"),
     "at": ("vI", "v"),
@@ -186,14 +187,14 @@ _RENAMED = {"len": "length", "index": "index_of", "ord": "code_point"}
 
 @dataclass(frozen=True, slots=True)
 class Expressions:
-    """Prints primitives of one program. `operand` prints an operand."""
+    """Printer of the primitives of one program. `operand` prints an operand."""
 
     program: InstanceProgram
     layout: Layout
     operand: Callable[[Operand], Term]
 
     def of(self, statement: Assign, site: int) -> Term:
-        """The value that an Assign computes; `site` is its number for errors."""
+        """Return the value that an Assign computes; `site` is its number in errors."""
         op, detail = statement.op, statement.detail
         args = [self.operand(arg) for arg in statement.args]
         where = ("run", str(site))
@@ -241,7 +242,7 @@ class Expressions:
                 return _scalar(statement, args, site)
 
     def test(self, term: Term, types: Sequence[Type]) -> str:
-        """A C++ test whether a value has one of some types."""
+        """Return a C++ test that a value has one of some types."""
         found = [item for type_ in types for item in alternatives(type_)]
         if term.form in _FORM_SCALARS:
             return "true" if _FORM_SCALARS[term.form] in found else "false"
@@ -276,15 +277,15 @@ class Expressions:
                 return f"{value}.kind == kDict"
 
     def _shared(self, tensor: torch.Tensor) -> int:
-        """Numbers of shared tensors come first in a run."""
+        """Return the number of a shared tensor in a run; shared tensors come first."""
         for number, item in enumerate(self.layout.shared):
             if item.tensor is tensor:
                 return number
         raise AssertionError("the layout has all shared tensors")
 
     def _places(self, operand: Operand, name: str) -> tuple[list[tuple[int, int]], bool]:
-        """Class number and place of a field in each class that a record may be of; whether a
-        value may be something else."""
+        """Return class number and position of a field in each class that a record may have, and
+        True if the value may also be something without this field."""
         types = () if isinstance(operand, Literal) else tuple(alternatives(operand.type))
         found = list[tuple[int, int]]()
         for type_ in types:
@@ -295,7 +296,7 @@ class Expressions:
         return sorted(found), len(found) < len(types) or not found
 
     def _record(self, detail: tuple[int, tuple[str, ...]], args: list[Term]) -> Term:
-        """A new object; fields that are not given have no value."""
+        """Return a new object; fields that are not given are unset."""
         number, names = detail
         given = dict(zip(names, (arg.to("v") for arg in args), strict=True))
         fields = self.program.classes[number].fields
@@ -337,7 +338,7 @@ class Expressions:
 
 
 def _as(term: Term, form: str, site: int) -> str:
-    """I: an int, tested where that is not known."""
+    """Return the text in a form. Form I is an int, checked at run time if its type is not known."""
     if form != "I":
         return term.to(form)
     return call("integer", "run", str(site), term.text) if term.form == "v" else term.to("i")
@@ -358,7 +359,8 @@ def _item(operand: Operand, value: Term, place: int, site: int) -> Term:
 
 
 def _scalar(statement: Assign, args: list[Term], site: int) -> Term:
-    """Arithmetic and comparisons."""
+    """Return the term of arithmetic, comparisons and other primitives on scalars. Raises
+    CodegenError for an unknown primitive."""
     op, forms = statement.op, "".join(arg.form for arg in args)
     where = ("run", str(site))
     known = all(form in NUMBERS for form in forms)
@@ -416,7 +418,7 @@ def _scalar(statement: Assign, args: list[Term], site: int) -> Term:
 
 
 def truth(term: Term) -> str:
-    """bool(x)."""
+    """Return the text of bool(x)."""
     match term.form:
         case "b":
             return term.text
@@ -429,12 +431,13 @@ def truth(term: Term) -> str:
 
 
 def _plain(args: list[Term]) -> list[str]:
-    """Bools as ints."""
+    """Return the texts of numbers, bools converted to ints."""
     return [arg.to("i") if arg.form == "b" else arg.text for arg in args]
 
 
 def _extreme(op: str, args: list[Term], site: int) -> Term:
-    """Python gives the second only where it is less (more) than the first."""
+    """Return the term of min or max: as in Python, the second only if it is less (greater) than
+    the first."""
     first, second = args
     test = "lt" if op == "min" else "gt"
     if first.form == second.form and first.form in NUMBERS:

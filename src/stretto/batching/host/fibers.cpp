@@ -1,4 +1,4 @@
-// Fibers: each instance runs on a stack of its own until it asks for a value that is not computed.
+// Fibers: each instance runs on its own stack until it needs a value that is not computed.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include "primitives.h"
 #include "scheduler.h"
 
-// stretto_switch(&place, other): leaves this stack, whose pointer it stores, for another one. Only
-// what a function must keep for its caller is saved.
+// stretto_switch(&place, other): stores the stack pointer in `place` and continues on another stack. Only
+// callee-saved registers are saved.
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -82,24 +82,24 @@ namespace stretto {
 
 namespace {
 
-constexpr size_t kReserve = size_t{128} << 10;  // of a stack, for functions that do not check it
+constexpr size_t kReserve = size_t{128} << 10;  // part of a stack for functions that do not check it
 constexpr size_t kOnlyStack = size_t{1} << 30, kFiberStack = size_t{32} << 20, kLeastStack = size_t{1} << 20;
-constexpr size_t kKept = size_t{16} << 10;      // of an unused stack, the memory that is kept
-constexpr size_t kMostUnused = 2048;           // stacks of fibers that are kept
-constexpr size_t kMostOnly = 4;                // of those that all instances of a program use
-constexpr size_t kMostFibers = 8192;           // beyond, concurrent calls run one after the other
+constexpr size_t kKept = size_t{16} << 10;      // memory that an unused stack keeps
+constexpr size_t kMostUnused = 2048;           // unused stacks of fibers that are kept
+constexpr size_t kMostOnly = 4;                // unused stacks of kOnlyStack bytes that are kept
+constexpr size_t kMostFibers = 8192;           // with more, concurrent calls run sequentially
 
-// Of all programs of the process; guarded by the GIL, as all that is done here.
+// Unused stacks of all programs of the process; guarded by the GIL, like all of this file.
 struct Stacks {
   std::vector<Stack> of_fibers, only;
-  size_t reserved = 0;  // addresses of all stacks
+  size_t reserved = 0;  // bytes of address space of all stacks
   std::vector<Stack>& of_size(size_t size) { return size > kFiberStack ? only : of_fibers; }
 };
 Stacks* unused_stacks = nullptr;
 
 Run* starting = nullptr;
 
-// How many addresses stacks may take: where a process may have few, most are left to others.
+// Address space that stacks may take. If the process has a limit, most is left for other uses.
 size_t most_addresses() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
@@ -108,14 +108,14 @@ size_t most_addresses() {
 
 size_t page_size() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-// From where an unused stack has memory.
+// Lowest address of an unused stack that has memory.
 char* first_open(const Stack& stack) {
   const size_t page = page_size();
   return stack.top - (kKept + kReserve + page - 1) / page * page;
 }
 
-// Addresses are reserved for the whole of a stack, and get memory as it grows (`stack_is_low`), so that
-// stacks which may be deep cost a process nothing of what it may have.
+// Reserves the address space of a whole stack, which gets memory as it grows (`stack_is_low`), so that a
+// stack of large size takes little of the process's memory limit.
 bool take_stack(Stack& stack, size_t wanted) {
   auto& unused = unused_stacks->of_size(wanted);
   if (!unused.empty()) {
@@ -151,7 +151,7 @@ void give_back(Stack stack) {
     return;
   }
   char* first = first_open(stack);
-  if (stack.open != first) {  // more than what is kept may have been in use
+  if (stack.open != first) {  // it has grown
     madvise(stack.open, static_cast<size_t>(stack.top - stack.open) - kKept, MADV_DONTNEED);
     mprotect(stack.open, static_cast<size_t>(first - stack.open), PROT_NONE);
     stack.open = first;
@@ -176,7 +176,7 @@ void resume(Run& run, Fiber* fiber) {
   scheduler.current = nullptr;
 }
 
-// The first function of a stack. It never returns: a fiber that is done gets another body.
+// The first function of a stack. It never returns: a finished fiber gets another body.
 void enter() {
   Run& run = *starting;
   for (;;) {
@@ -187,7 +187,7 @@ void enter() {
   }
 }
 
-// A fiber that is to run a body; null where there is no memory for a stack.
+// Returns a fiber for a body; null if there is no memory for a stack.
 Fiber* new_fiber(Run& run, void (*body)(Run&, void*), void* frame, size_t size) {
   Scheduler& scheduler = *run.scheduler;
   Fiber* fiber;
@@ -202,7 +202,7 @@ Fiber* new_fiber(Run& run, void (*body)(Run&, void*), void* frame, size_t size) 
     }
     auto* top = reinterpret_cast<void**>(fiber->stack.top);
 #if defined(__x86_64__)
-    top -= 2;  // behind the return address of `enter` the stack is as a call leaves it
+    top -= 2;  // align the stack as a call of `enter` would
     top[0] = reinterpret_cast<void*>(&enter);
     top[1] = nullptr;
     top -= 6;
@@ -222,7 +222,7 @@ Fiber* new_fiber(Run& run, void (*body)(Run&, void*), void* frame, size_t size) 
   return fiber;
 }
 
-// Calls, and says how it failed.
+// Runs `call`; returns false and fills `failure` if it failed.
 template <class F> bool guarded(Failure& failure, F call) {
   try {
     call();
@@ -252,13 +252,13 @@ void run_all(Run& run, void*) {
   while (scheduler.begun < scheduler.instances) run_instance(run, scheduler.begun++);
 }
 
-// What waits for fibers that it has begun.
+// A fiber that waits for its children.
 struct Join {
   Fiber* waiter;
   size_t pending;
 };
 
-// Something to run concurrently. `next` is behind it in the order of the program.
+// A body to run concurrently. `next` follows it in program order.
 struct Child {
   void (*body)(void* frame, void* own);
   void *frame, *own;
@@ -275,8 +275,8 @@ void run_child(Run& run, void* frame) {
     run.scheduler->ready.push_back(child.join->waiter);
 }
 
-// Runs a child until it ends or waits: as a fiber, or here, where it is the last one or there is no
-// memory for a stack.
+// Runs a child until it ends or waits: as a fiber, or on this stack if it is the last one or there is no
+// memory for another stack.
 void begin(Run& run, Child& child, bool here) {
   Scheduler& scheduler = *run.scheduler;
   const bool forks = !here && run.program->reads &&
@@ -318,7 +318,7 @@ template <class T> T stored(const char* at) {
   return value;
 }
 
-// The number in a tensor, as a Value of the kind of its dtype (torch's number of it).
+// Returns the number in a tensor, as a Value of the kind of its dtype.
 Value read(Run& run, Tensor tensor) {
   if (run.tensors[tensor.number].level > 0) wait(run);
   const TensorInfo& info = run.tensors[tensor.number];
@@ -357,7 +357,7 @@ Scheduler::~Scheduler() {
   }
 }
 
-// Gives a stack twice the memory that it has. The lowest page stays closed: it is the guard.
+// Doubles the memory of a stack. Its lowest page stays inaccessible as a guard.
 void stack_is_low(Run& run, char* address) {
   Stack& stack = run.scheduler->current->stack;
   char* lowest = stack.low + page_size();
@@ -387,8 +387,8 @@ int64_t read_int(Run& run, int32_t site, Tensor tensor) {
   return value.kind == kFloat ? to_int(run, site, value.f) : value.i;
 }
 
-// The bodies before the last are fibers; each runs at once, until it ends or waits. None is begun
-// behind one that has failed. The failure of the first one is that of all.
+// All bodies but the last are fibers; each runs at once, until it ends or waits. None begins after one
+// that has failed. The failure of the first body that failed is reported.
 void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
@@ -408,8 +408,8 @@ void fork(Run& run, const Body* bodies, void* const* frames, size_t count) {
     if (!child->is_right) throw child->failure;
 }
 
-// An iteration begins when the head of the next one has run, so that the last one runs here. The tails
-// of the iterations before one that has failed run, too: of several failures the first one counts.
+// An iteration begins when the head of the next one has run, so that the last one runs on this stack. The
+// tails of iterations before a failed one run, too. The failure of the first iteration is reported.
 void fork_iterations(Run& run, const LoopParts& parts, void* frame) {
   const int64_t phase = run.phase;
   Join join{nullptr, 0};
@@ -443,7 +443,7 @@ void fork_iterations(Run& run, const LoopParts& parts, void* frame) {
 
 void go_on(Run& run) {
   Scheduler& scheduler = *run.scheduler;
-  while (!scheduler.waiting.empty()) {  // the first instance goes on first
+  while (!scheduler.waiting.empty()) {  // the first instance continues first
     scheduler.ready.push_back(scheduler.waiting.back());
     scheduler.waiting.pop_back();
   }
@@ -458,7 +458,7 @@ void go_on(Run& run) {
       auto* frame = reinterpret_cast<void*>(static_cast<intptr_t>(scheduler.begun));
       fiber = new_fiber(run, reads ? run_one : run_all, frame, reads ? kFiberStack : kOnlyStack);
       if (!fiber) {
-        if (!scheduler.waiting.empty()) return;  // others end first, and leave their stacks
+        if (!scheduler.waiting.empty()) return;  // wait until others end and free their stacks
         throw std::bad_alloc();
       }
       if (reads) ++scheduler.begun;
@@ -472,7 +472,7 @@ void go_on(Run& run) {
 
 }  // namespace stretto
 
-// The stacks that programs hand on to one another; `shared` is what the first one returned, or null.
+// Sets the unused stacks, shared by all programs; `shared` is the result of the first call, or null.
 extern "C" void* stretto_host_share_stacks(void* shared) {
   using namespace stretto;
   unused_stacks = shared ? static_cast<Stacks*>(shared) : new Stacks();

@@ -1,8 +1,8 @@
-// Python instances as native values. Every value is checked against the types of the program; each
-// object is read once for each type under which it is met, so cyclic and deep data are no problem.
+// Converts Python instances to native values. Every value is checked against the types of the program;
+// each object is read once per type under which it is found, so data may be cyclic and deep.
 //
-// Objects lie anywhere in memory, and to wait for one after the other costs more than all else. So
-// values wait in a queue, several instances at a time, and memory is asked for when they come in.
+// Objects are spread over memory, and cache misses dominate the time. So values wait in a queue, several
+// instances at a time, and their memory is prefetched when they are queued.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -18,9 +18,9 @@ PythonApi python;
 namespace {
 
 constexpr int64_t kTogether = 16;  // instances whose values are in the queue
-constexpr size_t kAhead = 8;       // values in the queue; what their objects point to is asked for
+constexpr size_t kAhead = 8;       // distance in the queue at which pointers of objects are prefetched
 
-// Values that are still to be read, in the order in which they were met.
+// Values still to be read, in the order in which they were found.
 class Queue {
  public:
   Queue() : items_(1024) {}
@@ -48,10 +48,10 @@ class Queue {
   size_t first_ = 0, last_ = 0;
 };
 
-// Of frozen objects: how many are kept at most, and if none of them is met again.
+// Largest number of frozen objects to keep, and that if none of them is found again.
 constexpr size_t kMostKept = size_t{1} << 18, kMostIdle = size_t{1} << 16;
 
-size_t expected_objects = 0;  // as many as the last batch of this program had
+size_t expected_objects = 0;  // number of objects in the last batch of this program
 
 class Flattener {
  public:
@@ -67,8 +67,8 @@ class Flattener {
     }
   }
 
-  // Whether the columns have values of the program's types; else `failed` is the first instance that
-  // has others.
+  // Returns true if the columns have values of the program's types; else sets `failed` to the first
+  // instance that has others.
   bool run(Py columns) {
     const int32_t parameters = info_.parameter_count;
     flat_.arguments.resize(static_cast<size_t>(flat_.instances * parameters));
@@ -96,19 +96,19 @@ class Flattener {
     if (failed < 0 || instance < failed) failed = instance;
   }
 
-  // A value, which is read now if that needs no memory, else later. False: its type is another one.
+  // Reads a value now if that needs no memory access, else queues it. False: it has another type.
   bool add(Py object, Value* place, int32_t type, int64_t instance, bool is_kept) {
     const Task task{object, place, type, is_kept, instance};
     if (object == python.none) return scalar(task, info_.types[type], none());
     __builtin_prefetch(object, 1);
     (any_frozen_ ? flat_.kept->memo : memo_).expect(object, Memo::kAnyType);
-    if (asks_) keep(object);  // code of the user may run before it is read
+    if (asks_) keep(object);  // user code may run before it is read
     queue_.push(task);
     return true;
   }
 
-  // Asks for what the objects of later values point to: first for the values or the dict, then for
-  // the values of that.
+  // Prefetches what the objects of later values point to: first the values or the dict, then the
+  // values of the dict.
   void look_ahead() {
     if (!recent_) return;
     for (size_t ahead : {kAhead, kAhead / 2}) {
@@ -169,8 +169,8 @@ class Flattener {
   }
   void own(Py object) { flat_.sources.push_back(object); }
 
-  // The object made of task.object, stored in task.place; `make` makes it in an arena where it is
-  // new. Whether its parts are to be visited: it is new, or was not met under this type.
+  // Stores the native object of task.object in task.place; `make` creates it in an arena if it is new.
+  // Returns true if its parts are to be visited: it is new, or was not yet found under this type.
   template <class Make> bool visit(const Task& task, Object*& made, bool is_kept, Make make) {
     Kept& kept = *flat_.kept;
     Memo& memo = is_kept ? kept.memo : memo_;
@@ -213,7 +213,7 @@ class Flattener {
     const ClassInfo& info = info_.classes[number];
     if (info.kind != kFixedDict) return true;
     if (python.dict_size(object) != info.field_count) return false;
-    // The order of the keys counts: a loop through the dict follows it.
+    // The order of the keys matters: a loop over the dict follows it.
     intptr_t place = 0;
     Py key, item;
     for (int32_t i = 0; i < info.field_count && python.dict_next(object, &place, &key, &item); ++i)
@@ -270,7 +270,7 @@ class Flattener {
     return true;
   }
 
-  // Whether a name that no object is to store is one that some object has among its values.
+  // True if a name that no object may store is among the shared keys.
   static bool shares_absent(const PythonClass& cls) {
     if (!cls.keys) return true;
     const intptr_t first = kKeysHead + (intptr_t{1} << stored_at<uint8_t>(cls.keys, kKeysTable));
@@ -281,7 +281,7 @@ class Flattener {
     return false;
   }
 
-  // Whether an object hides what the program has found in its class.
+  // True if an object hides an entry of its class that the program looked up.
   static bool stores_absent(Py object, const PythonClass& cls) {
     Py dict = python.get_attribute(object, python.dict_name);
     if (!dict) return true;
@@ -291,8 +291,8 @@ class Flattener {
     return found;
   }
 
-  // What Python says that a field is, or null. It lives as long as the Flat, for access alone may
-  // have made it (a property).
+  // Returns a field read through Python, or null. The Flat owns it, since the access may have created
+  // it (a property).
   Py asked(Py object, Py name) {
     Py field = python.get_attribute(object, name);
     if (field) own(field);
@@ -303,7 +303,7 @@ class Flattener {
     return stored && (stored & 1) == (cls.values_tag & 1);
   }
 
-  // Where an object has its values; null where Python must be asked.
+  // The address of an object's values; null if fields must be read through Python.
   Py values_of(Py object, const PythonClass& cls) {
     if (!cls.values_at) return nullptr;
     if (cls.valid_at)
@@ -336,7 +336,7 @@ class Flattener {
     if (!visit(task, object, false, [&](Arena& arena) { return new_list(arena, static_cast<size_t>(count)); }))
       return true;
     auto* made = static_cast<List*>(object);
-    if (made->length != count) return false;  // it was changed meanwhile
+    if (made->length != count) return false;  // it was changed in the meantime
     for (intptr_t i = 0; i < count; ++i)
       if (!add(python.list_get(task.object, i), &made->items[i], item, task.instance, false)) return false;
     return true;
@@ -361,7 +361,7 @@ class Flattener {
       items_.push_back(item);
     }
     bool is_right = true;
-    for (size_t i = 0; i < keys_.size() && is_right; ++i)  // places are fixed once all keys are in
+    for (size_t i = 0; i < keys_.size() && is_right; ++i)  // places are fixed once all keys are inserted
       is_right = add(items_[i], dict_find(made, keys_[i]), type.b, task.instance, false);
     keys_.clear();
     items_.clear();
@@ -408,14 +408,14 @@ class Flattener {
   Flat& flat_;
   const ProgramInfo& info_;
   Queue queue_;
-  std::vector<char> is_direct_;           // of each class: whether its places hold
-  // Of each class: which objects may hide what the program has found in it. Those with values of
-  // their class cannot, unless such a name is among the shared keys.
+  std::vector<char> is_direct_;           // for each class, true if its places are valid
+  // For each class, which objects may hide entries that the program looked up in it. Objects with
+  // inline values cannot, unless such a name is among the shared keys.
   enum Hides : char { kNever, kOwnDict, kPerhaps };
   std::vector<Hides> hides_;
   bool any_frozen_ = info_.frozen_tuples;
-  bool asks_ = false;                     // whether Python is asked for fields
-  const PythonClass* recent_ = nullptr;   // whose objects point to their values
+  bool asks_ = false;                     // true if fields are read through Python
+  const PythonClass* recent_ = nullptr;   // a class whose objects point to their values
   std::vector<Value> keys_;
   std::vector<Py> items_;
   Memo memo_;
@@ -438,15 +438,15 @@ extern "C" {
 
 void stretto_host_configure(const PythonApi* api) { python = *api; }
 
-// What is kept of a program's instances; each batch takes what there is.
+// The Kept of a program's instances; each batch takes it while it reads.
 std::shared_ptr<Kept>* stretto_host_kept_new() { return new std::shared_ptr<Kept>(); }
 int64_t stretto_host_kept_count(const std::shared_ptr<Kept>* kept) {
   return *kept ? static_cast<int64_t>((*kept)->sources.size()) : 0;
 }
 void stretto_host_kept_delete(std::shared_ptr<Kept>* kept) { delete kept; }
 
-// columns: a list of lists. Gives the instances as values, and in `rows` the rows that each pool needs.
-// Where an instance is of another type: null, and its number in `failed` (-1: no memory).
+// columns: a list of lists. Returns the instances as values, and in `rows` the rows that each pool needs.
+// If an instance has another type, returns null, and its number in `failed` (-1: no memory).
 Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, std::shared_ptr<Kept>* kept,
                            Py columns, int64_t instances, int64_t* rows, int64_t* failed) {
   const int64_t start = now();
@@ -457,7 +457,7 @@ Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, 
   flat->instances = instances;
   const bool is_full = *kept && ((*kept)->memo.count() > kMostKept || (*kept)->since_hit > kMostIdle);
   if (!*kept || is_full) *kept = std::make_shared<Kept>();
-  flat->kept = std::move(*kept);  // nobody else may add to it meanwhile
+  flat->kept = std::move(*kept);  // no other batch may add to it meanwhile
   try {
     Flattener flattener(*flat);
     *failed = flattener.run(columns) ? settle(*flat) : flattener.failed;
@@ -469,7 +469,7 @@ Flat* stretto_host_flatten(const ProgramInfo* info, const PythonClass* classes, 
     }
   } catch (const std::bad_alloc&) {
   }
-  delete flat;  // with what it kept, of which some is unfinished
+  delete flat;  // with its Kept, some objects of which are unfinished
   return nullptr;
 }
 

@@ -1,4 +1,4 @@
-// What instances recorded, sorted into steps: the tables that the level program runs.
+// Sorts the recorded blocks into steps: the tables that the level program runs.
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -25,7 +25,7 @@ void sort_by(const std::vector<uint32_t>& from, std::vector<uint32_t>& to, size_
   for (uint32_t item : from) to[first[key(item)]++] = item;
 }
 
-// The records in the order (phase, depth, kind), and as they were noted.
+// Returns the records sorted by (phase, depth, kind), otherwise in the order of recording.
 std::vector<uint32_t> sorted(const Run& run) {
   const Noted* noted = run.noted;
   const uint32_t count = run.noted_count;
@@ -50,7 +50,7 @@ uint32_t length_of(const BlockKind& kind, const BlockInfo& block, int32_t input)
   return kind.lengths[place];
 }
 
-// Gives the results of a step their rows, and writes its line of `steps`.
+// Assigns rows to the results of a step, and appends its row to `steps`.
 void place_results(Run& run, const uint32_t* records, int64_t count, const BlockKind& kind) {
   Scheduler& scheduler = *run.scheduler;
   const BlockInfo& block = run.program->blocks[kind.block];
@@ -62,7 +62,7 @@ void place_results(Run& run, const uint32_t* records, int64_t count, const Block
   step[1] = count;
   step[2] = static_cast<int64_t>(scheduler.indices.size());
   step[3] = static_cast<int64_t>(scheduler.numbers.size());
-  uint32_t before = 0;  // results of a record in front of this output
+  uint32_t before = 0;  // results of a record before this output
   for (int32_t k = 0; k < block.output_count; ++k) {
     const BlockOutput& output = block.outputs[k];
     const uint32_t length = output.length_of < 0 ? 1 : length_of(kind, block, output.length_of);
@@ -76,7 +76,7 @@ void place_results(Run& run, const uint32_t* records, int64_t count, const Block
   for (size_t i = 0; i < kind.lengths.size(); ++i) step[FIRST_COLUMNS + outputs + static_cast<int32_t>(i)] = kind.lengths[i];
 }
 
-// Writes into the steps from `first` on, a level, where it ends.
+// Writes the end of a level into its steps, which begin at `first`.
 int64_t end_level(Run& run, int64_t first) {
   auto& steps = run.scheduler->steps;
   const int64_t width = width_of(*run.program), end = static_cast<int64_t>(steps.size()) / width;
@@ -176,7 +176,7 @@ void flush(Run& run) {
   for (uint32_t first = 0, end; first < run.noted_count; first = end) {
     const Noted& noted = run.noted[order[first]];
     const BlockKind& kind = scheduler.kinds[noted.kind];
-    // A level has each block once: its steps must not share intermediate values.
+    // A level has each block once, since steps of one block would share memory of intermediate values.
     if (first && (run.noted[order[first - 1]].level != noted.level || last[kind.block] == level))
       level = end_level(run, level);
     last[kind.block] = level;

@@ -1,4 +1,5 @@
-"""The native functions of a host program that was built (flatten.cpp, results.cpp)."""
+"""The native functions of a built host program, and the addresses of Python and torch that it
+needs."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from stretto.runtime.compiler import load_library
 # ---- The functions of Python and torch that the host runtime calls (include/python.h).
 
 
-# include/python.h: PythonApi, in its order.
+# In the order of PythonApi in include/python.h.
 _CALLBACKS = (
     "PyObject_GetAttr",
     "PyDict_GetItemWithError",
@@ -82,7 +83,7 @@ _OBJECTS = (
     "_cdata",
     "__dict__",
 )
-# The C interface of libtorch that is kept stable for programs compiled ahead of time.
+# The C interface of libtorch that is stable for programs compiled ahead of time.
 _TORCH_FUNCTIONS = (
     "aoti_torch_get_data_ptr",
     "aoti_torch_get_dim",
@@ -95,7 +96,7 @@ _TORCH_FUNCTIONS = (
     "aoti_torch_create_tensor_from_blob",
     "aoti_torch_delete_tensor_object",
 )
-# THPVariable_Wrap of libtorch_python, as its versions declare it: with `TensorBase&&`, or by value.
+# THPVariable_Wrap of libtorch_python: some versions take `TensorBase&&`, others `TensorBase`.
 _TENSOR_OBJECTS = (
     "_Z16THPVariable_WrapON2at10TensorBaseE",
     "_Z16THPVariable_WrapN2at10TensorBaseE",
@@ -104,7 +105,7 @@ _TENSOR_OBJECTS = (
 
 @cache
 def python_api() -> ctypes.Array[ctypes.c_void_p]:
-    """The table `PythonApi`."""
+    """Return the table `PythonApi` of include/python.h."""
     library = _torch_library("torch_cpu")
     functions = [getattr(ctypes.pythonapi, name) for name in _CALLBACKS]
     torch_functions = [getattr(library, name) for name in _TORCH_FUNCTIONS]
@@ -122,8 +123,8 @@ def python_api() -> ctypes.Array[ctypes.c_void_p]:
 
 @cache
 def tensor_object() -> int | None:
-    """The address of torch's function that makes the Python object of a tensor; None where this
-    version of torch does not export it."""
+    """Return the address of torch's function that creates the Python object of a tensor; None if
+    this version of torch does not export it."""
     library = _torch_library("torch_python")
     for name in _TENSOR_OBJECTS:
         if hasattr(library, name):
@@ -136,8 +137,8 @@ def _torch_library(name: str) -> ctypes.CDLL:
 
 
 class PythonClasses:
-    """The classes of a program, as the runtime sees them (include/python.h: PythonClass). Keeps the
-    objects alive whose addresses are in the table."""
+    """The table of a program's classes for the runtime (include/python.h: PythonClass). It keeps
+    the objects alive whose addresses are in the table."""
 
     def __init__(self, classes: Sequence[ClassInfo]) -> None:
         self._kept: list[object] = []
@@ -165,7 +166,7 @@ _INT64 = ctypes.c_int64
 
 
 class TableView(ctypes.Structure):
-    """results.cpp: TableView."""
+    """The struct TableView of results.cpp."""
 
     _fields_ = (
         ("steps", _POINTER),
@@ -206,11 +207,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 _stacks: int | None = None
-"""The unused stacks of fibers, for all programs of this process (fibers.cpp)."""
+"""Address of the unused fiber stacks, shared by all programs of this process (fibers.cpp)."""
 
 
 def library_of(path: Path) -> Any:
-    """The functions of a shared object `stretto_host_*`, ready to be called, and `TableView`."""
+    """Load a shared object with functions `stretto_host_*`, ready to be called, and its
+    `TableView`."""
     library = load_library(path)
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, f"stretto_host_{name}")
@@ -222,14 +224,15 @@ def library_of(path: Path) -> Any:
     return library
 
 
-# ---- Names the part of an instance that is of another type than the program was made for.
+# ---- Messages that name the part of an instance that does not have the program's type.
 
 
 _Part = tuple[str, Any, Type]
 
 
 def mismatch(program: InstanceProgram, columns: list[Any], instance: int) -> str:
-    """`trees[3].left.word: expected int, found str`; empty where the instance fits.
+    """Return e.g. `trees[3].left.word: expected int, found str`; empty if the instance fits the
+    program.
 
     columns: a sequence per parameter of the program. Data may be deep or cyclic.
     """
@@ -263,17 +266,18 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is a dense tensor in main memory, of no class of its own."""
+    """Return True for a dense tensor in main memory that is not of a subclass."""
     in_memory = tensor.is_cpu and tensor.layout == torch.strided
     return in_memory and type(tensor) in _TENSORS
 
 
 class _Other(Exception):
-    """What is of another kind, in words."""
+    """A part of an unexpected kind; the message describes it."""
 
 
 def _inner(program: InstanceProgram, path: str, value: Any, type_: Type) -> Iterator[_Part]:
-    """The parts of a value, with their paths and types."""
+    """Yield the parts of a value, with their paths and types. Raises _Other for a part of another
+    kind."""
     match type_:
         case RecordType(number):
             info = program.classes[number]
@@ -321,7 +325,7 @@ def _found(value: Any) -> str:
 
 
 def _shown(program: InstanceProgram, type_: Type) -> str:
-    """A type in the user's words."""
+    """Return a type in the user's terms."""
     return " or ".join(sorted(_one(program, item) for item in alternatives(type_))) or "nothing"
 
 

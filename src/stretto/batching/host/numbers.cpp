@@ -1,4 +1,4 @@
-// Arithmetic and comparisons of Python that are more than an instruction.
+// Python's arithmetic and comparisons that take more than an instruction.
 #include <cstdlib>
 
 #include "primitives.h"
@@ -9,8 +9,8 @@ namespace {
 using Wide = unsigned __int128;
 }
 
-// a / b rounded once. The quotient of a, shifted to the top of 128 bits, has more bits than a
-// double; the lowest says whether anything was cut off.
+// Returns a / b, rounded once. The quotient of a, shifted to the top of 128 bits, has more bits than a
+// double; its lowest bit is set if the division has a remainder.
 double divide_large(int64_t a, int64_t b) {
   if (a == 0) return b < 0 ? -0.0 : 0.0;
   const uint64_t x = a < 0 ? 0 - static_cast<uint64_t>(a) : static_cast<uint64_t>(a);
@@ -88,7 +88,7 @@ int order(int64_t a, double b) {
 }
 
 int order(Run& run, int32_t site, Value a, Value b) {
-  if (a.kind == kStr && b.kind == kStr) {  // UTF-8 keeps the order of code points
+  if (a.kind == kStr && b.kind == kStr) {  // UTF-8 preserves the order of code points
     const uint32_t x = a.object->length, y = b.object->length;
     const int found = std::memcmp(as_str(a)->text, as_str(b)->text, x < y ? x : y);
     return found ? (found < 0 ? -1 : 1) : x < y ? -1 : x > y;

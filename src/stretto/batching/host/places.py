@@ -1,8 +1,9 @@
-"""Where CPython keeps what belongs to an object, so that the runtime reads it without a call.
+"""Offsets at which CPython stores the parts of objects, so that the runtime reads them without a
+call.
 
-Nothing is taken for granted: an object is made for trial, marks are stored in it, and its memory is
-looked through for them. What is not found where this interpreter is known to keep it is asked for
-through the CPython API (include/python.h: PythonClass).
+Every offset is tested: markers are stored in a trial object, and its memory is searched for
+them. Parts that are not found at the places known for this interpreter are read through the
+CPython API (include/python.h: PythonClass).
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from stretto.batching.program import ClassInfo
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2  # flags of a class
-_MOST_VALUES = 30  # attributes that CPython keeps outside of a dict
-_SPLIT = 2  # the kind of keys that are apart from values
+_MOST_VALUES = 30  # most attributes that CPython stores outside of a dict
+_SPLIT = 2  # the kind of a dict's keys that are separate from its values
 
 ASK, IN_OBJECT, IN_VALUES = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassPlaces:
-    """include/python.h: PythonClass. fields: for each, where it is, and its offset in bytes."""
+    """The fields of PythonClass in include/python.h. fields: for each, `ASK`, `IN_OBJECT` or
+    `IN_VALUES`, and its offset in bytes."""
 
     fields: tuple[tuple[int, int], ...]
     values_at: int = 0
@@ -42,15 +44,16 @@ class ClassPlaces:
 
 
 def hidden_names(info: ClassInfo) -> tuple[str, ...]:
-    """What the program looked up in a class, and an object of it would hide by storing it."""
+    """Return the names that the program looked up in a class and that an object of it would hide
+    by storing them."""
     if not info.python.__dictoffset__:
         return ()
     return tuple(name for name in info.absent if is_stored(info.python, name))
 
 
 def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
-    """Where objects of a class have their fields. They are asked for (version 0) where the class
-    has its own way of giving attributes, or where an object cannot be made for trial."""
+    """Return the places of the fields of a class's objects. All are `ASK` (version 0) if the class
+    customises attribute access, or if no trial object can be created."""
     unknown = ClassPlaces(((ASK, 0),) * len(fields))
     if not version_at() or cls.__getattribute__ is not object.__getattribute__:
         return unknown
@@ -67,7 +70,7 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
     at, tag, valid_at, values = _values(cls, id(trial))
     found = list[tuple[int, int]]()
     for name, mark in zip(fields, marks, strict=True):
-        if not is_stored(cls, name):  # what lies behind the values may name the mark all the same
+        if not is_stored(cls, name):  # memory after the values may hold the marker by chance
             found.append((ASK, 0))
             continue
         slot = _find(mark, id(trial), cls.__basicsize__ // _WORD)
@@ -82,7 +85,8 @@ def places_of(cls: type, fields: Sequence[str]) -> ClassPlaces:
 
 
 def is_stored(cls: type, name: str) -> bool:
-    """Whether an attribute of an object is what is stored in it: no property stands before it."""
+    """Return True if reading an attribute of an object gives what is stored in it: no property or
+    other data descriptor of the class overrides it."""
     for base in cls.__mro__:
         if name in base.__dict__:
             found = base.__dict__[name]
@@ -92,8 +96,8 @@ def is_stored(cls: type, name: str) -> bool:
 
 
 def _values(cls: type, trial: int) -> tuple[int, int, int, int]:
-    """values_at, values_tag and valid_at, and the address of the values of an object; 0 where it
-    has none, or a dict."""
+    """Return values_at, values_tag and valid_at, and the address of an object's values; zeros if
+    it has none, or has a dict."""
     if not cls.__flags__ & _MANAGED_DICT:
         return 0, 0, 0, 0
     if sys.version_info[:2] == (3, 11):
@@ -110,8 +114,8 @@ def _values(cls: type, trial: int) -> tuple[int, int, int, int]:
 
 
 def _shared_keys(trial: object, names: Sequence[str], fields: Sequence[tuple[int, int]]) -> int:
-    """Where the names are kept of all that objects of this class have as values; 0 where they are
-    not found there."""
+    """Return the address of the attribute names that all objects of this class share; 0 if they
+    are not found."""
     made = trial.__dict__
     if _word(id(trial) - 3 * _WORD) != id(made):
         return 0
@@ -127,7 +131,7 @@ def _shared_keys(trial: object, names: Sequence[str], fields: Sequence[tuple[int
 
 
 def _dict(trial: object, fields: Sequence[tuple[int, int]], marks: Sequence[object]) -> int:
-    """dict_at; 0 where an object's dict does not have its values in the same order."""
+    """Return dict_at; 0 if an object's dict does not have its values in the same order."""
     values = _word(id(trial.__dict__) + 5 * _WORD)
     same = values and all(
         _word(values + offset) == id(mark)
@@ -138,7 +142,8 @@ def _dict(trial: object, fields: Sequence[tuple[int, int]], marks: Sequence[obje
 
 
 def _find(mark: object, address: int, words: int) -> int | None:
-    """The offset in bytes of a reference to a mark."""
+    """Return the offset in bytes of a reference to a marker in `words` words of memory; None if
+    there is none."""
     if not address:
         return None
     for n in range(words):
@@ -153,7 +158,7 @@ def _word(address: int) -> int:
 
 @cache
 def class_at() -> int:
-    """Where an object has its class; 0 where that is not known."""
+    """Return the offset of an object's class; 0 if that is not known."""
     known = all(_word(id(item) + _WORD) == id(type(item)) for item in (1, "", [], object()))
     return _WORD if known else 0
 
@@ -163,8 +168,8 @@ _VERSION_AT = 48 * _WORD  # of PyTypeObject.tp_version_tag since Python 3.8
 
 @cache
 def version_at() -> int:
-    """Where a class has the number that changes whenever it, or a base of it, is changed; 0 where
-    this interpreter does not keep objects in a way known here."""
+    """Return the offset in a class of the number that changes whenever the class or a base of it
+    changes; 0 if this interpreter's object layout is not known."""
     is_known = sys.implementation.name == "cpython" and (3, 11) <= sys.version_info[:2] <= (3, 13)
     other = sysconfig.get_config_var("Py_GIL_DISABLED") or hasattr(sys, "gettotalrefcount")
     if not is_known or other or not class_at():
@@ -184,15 +189,15 @@ def version_at() -> int:
 
 
 def class_version(cls: type) -> int:
-    """The number that lies at `version_at`; 0 where the class has none now."""
-    getattr(cls, "__init__", None)  # a class that has been changed gets its version when it is used
+    """Return the number at `version_at`; 0 if the class has none now."""
+    getattr(cls, "__init__", None)  # a changed class gets its new version at its next use
     return ctypes.c_uint32.from_address(id(cls) + _VERSION_AT).value
 
 
 @cache
 def implementation_at() -> tuple[int, int]:
-    """Where a tensor has the address of its implementation, and a byte that is not 0 where it is
-    another tensor's; 0 for what is not known."""
+    """Return the offsets in a tensor's object of the address of its implementation, and of a byte
+    that is not 0 if that belongs to another tensor; 0 for an offset that is not known."""
     tensors: list[Any] = [torch.ones(1), torch.nn.Parameter(torch.ones(1)), torch.ones(2)[1:]]
     if all(_word(id(tensor) + 2 * _WORD) == tensor._cdata for tensor in tensors):
         return 2 * _WORD, 0

@@ -1,4 +1,4 @@
-"""Prints an InstanceProgram as C++: a function per function, which records blocks as it runs."""
+"""Print an InstanceProgram as C++: a C++ function per function, which records blocks as it runs."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from stretto.text import Writer
 
 @dataclass(frozen=True, slots=True)
 class HostSource:
-    """The C++ of a program. sites: the statements that may fail, by the number that errors have."""
+    """The C++ of a program. sites: the statements that may fail; errors have their positions."""
 
     text: str
     sites: tuple[Statement, ...]
 
 
 def print_program(program: InstanceProgram, layout: Layout) -> HostSource:
-    """Raises CodegenError: an operator that is in no block, a primitive that is not known, a body
-    of a fork that does not end at its end."""
+    """Return the C++ of a program. Raises CodegenError for an operator that is in no block, an
+    unknown primitive, and a body of a fork that is left by a jump."""
     printer = _Printer(program, layout)
     functions = Writer()
     for number in range(len(program.functions)):
@@ -81,7 +81,7 @@ def print_program(program: InstanceProgram, layout: Layout) -> HostSource:
 
 
 def _print_block(number: int, block: BlockLayout, out: Writer) -> None:
-    """A function that records a block: `Made<number> record<number>(run, after, operands)`."""
+    """Write the function that records a block: `Made<n> record<n>(run, after, operands)`."""
     forms = [_operand_type(type_) for type_ in block.inputs]
     results = ["Tensor" if item.length_of is None else "Value" for item in block.outputs]
     fields = "".join(f" {type_} r{n};" for n, type_ in enumerate(results))
@@ -131,7 +131,7 @@ def _operand_type(type_: TensorType | RowsType | Scalar) -> str:
 
 @dataclass(slots=True)
 class _Strings:
-    """Literal strs: each is an object of the program."""
+    """String literals: each is a static object of the program."""
 
     lines: list[str] = field(default_factory=list[str])
     known: dict[str, str] = field(default_factory=dict[str, str])
@@ -150,7 +150,7 @@ class _Strings:
 
 
 class _Printer:
-    """Prints functions. `sites` and `strings` gather what they need."""
+    """Printer of functions. `sites` and `strings` collect what all of them need."""
 
     def __init__(self, program: InstanceProgram, layout: Layout) -> None:
         self.program = program
@@ -160,7 +160,7 @@ class _Printer:
         self.reads = False
         self._names: dict[Variable, str] = {}
         self._private: dict[Variable, str] = {}
-        """Variables of the iterations of concurrent loops, by where they are."""
+        """C++ text of each private variable of concurrent loops."""
         self._loops = 0
         self._break = "break;"
         self._labels: list[tuple[int, str]] = []
@@ -343,7 +343,7 @@ class _Printer:
         for body in several:
             if _leaves(body, in_loop=False, labels=()):
                 raise CodegenError(
-                    "a body that runs concurrently does not end at its end",
+                    "a body that runs concurrently is left by a jump",
                     location=_first_location(body),
                 )
         out.write("fork_all(run")
@@ -353,11 +353,11 @@ class _Printer:
         out.write(");")
 
     def _fork_loop(self, statement: ForkLoop, out: Writer) -> None:
-        """Each iteration has a struct of its private variables."""
+        """Write a concurrent loop; a struct holds the private variables of an iteration."""
         for part, in_loop in ((statement.head, True), (statement.body, False)):
             if _leaves(part, in_loop, labels=()) or _leaves(statement.tail, False, labels=()):
                 raise CodegenError(
-                    "an iteration that runs concurrently does not end at its end",
+                    "an iteration that runs concurrently is left by a jump",
                     location=_first_location(statement.body),
                 )
         own = f"own{self._loops}"
@@ -385,7 +385,7 @@ class _Printer:
 
 
 def _leaves(body: Body, in_loop: bool, labels: Sequence[int]) -> bool:
-    """Whether a statement goes on outside of the body."""
+    """Return True if a statement jumps out of the body. labels: of the scopes inside it."""
     for statement in body:
         match statement:
             case Return():
@@ -408,5 +408,6 @@ def _first_location(body: Body) -> SourceLocation | None:
 
 
 def _comment(function: Function) -> str:
-    """The name of a function, which may have any letters, in one line of a comment."""
+    """Return the name of a function, which may have any characters, in a form that fits in a line
+    comment."""
     return function.name.encode("unicode_escape").decode().replace("\\", "/")

@@ -8,7 +8,8 @@
         ...                                      # run the tables; pools have run.needed_rows() rows
     results = run.results(pools)                 # values, and exceptions of instances that failed
 
-All is done with the GIL held, so that several threads may use one program. A Run is of one thread.
+All native functions run with the GIL held, so several threads may use one program. A Run
+belongs to one thread.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from stretto.options import Options
 from stretto.runtime.cache import content_key
 from stretto.runtime.compiler import compile_shared
 
-# ---- The exceptions of instances that failed, made from what the host program says of them.
+# ---- The exceptions of instances that failed, from the codes that the host program reports.
 
 
-# include/run.h: Code.
+# The enum Code of include/run.h.
 _PYTHON, _OVERFLOW, _RECURSION, _INPUT, _COMPLEX, _MEMORY = range(6)
 _READ: dict[Any, type] = {Scalar.BOOL: bool, Scalar.INT: int, Scalar.FLOAT: float}
 
@@ -49,9 +50,10 @@ def exception(
     arguments: tuple[Any, ...],
     instance: int,
 ) -> BaseException:
-    """What running the instance alone raises; a note says which instance it was, and where.
+    """Return the exception that running the instance alone would raise; a note names the instance
+    and the line.
 
-    arguments: the operands of the statement that failed.
+    code: the reason, an enum Code. arguments: the operands of the statement that failed.
     """
     location = getattr(statement, "location", None)
     match code:
@@ -70,7 +72,7 @@ def exception(
             )
         case 4:
             found = RunError(
-                "a negative number to a power that is not whole is a complex number",
+                "a negative number to a power that is not an integer would be a complex number",
                 location=location,
                 remedy="take the power of a number that is not negative",
             )
@@ -87,7 +89,7 @@ def _raised(
     arguments: tuple[Any, ...],
     location: SourceLocation | None,
 ) -> BaseException:
-    """What the statement raises in Python."""
+    """Return the exception that the statement raises in Python; a RunError if it raises none."""
     if isinstance(statement, Raise):
         return _own(statement, arguments)
     try:
@@ -109,7 +111,7 @@ def _raised(
 
 
 def _own(statement: Raise, arguments: tuple[Any, ...]) -> BaseException:
-    """The exception of the user's code."""
+    """Return the exception of a `raise` in the user's code."""
     if not statement.parts:
         return statement.exception()
     values = iter(arguments)
@@ -135,7 +137,7 @@ _SOURCES = (
 
 
 class OtherInstance(RunError):
-    """An instance has a part of a type that the program was not made for; `instance` says which."""
+    """Instance number `instance` has a part of a type that the program does not cover."""
 
     def __init__(self, message: str, instance: int) -> None:
         super().__init__(message)
@@ -144,11 +146,11 @@ class OtherInstance(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What is to run next (`tables.py` says how it is written). The tensors are memory of the Run:
-    they hold until its next `advance`.
+    """The tables of the next launch, in the format of `tables.py`. The tensors are memory of the
+    Run, valid until its next `advance`.
 
-    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N]. largest, longest: the most rows n of
-    a step, and the most rows of one instance.
+    steps: i64 [S, width]. indices: i64 [I]. numbers: f64 [N]. largest, longest: the largest
+    number of rows n of a step, and the largest number of rows of one instance.
     """
 
     steps: torch.Tensor
@@ -160,7 +162,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """Seconds of each activity of a run."""
+    """Seconds of a run by activity."""
 
     flatten: float
     record: float
@@ -171,7 +173,8 @@ class HostTimes:
 class HostProgram:
     """An InstanceProgram as native code.
 
-    Raises CodegenError for what cannot be printed, BuildError where it cannot be built.
+    Creating it raises CodegenError for what cannot be printed, BuildError if the compiler
+    fails.
     """
 
     _kept: int = 0
@@ -193,7 +196,7 @@ class HostProgram:
         self._addresses = ctypes.c_void_p * max(1, len(self.layout.pools))
         self._last: tuple[tuple[torch.Tensor, ...], Any] = (), self._addresses()
         self.rows = ctypes.c_int64 * len(self.layout.pools)
-        """The type of an array with a number for each pool."""
+        """ctypes type of an array with one number per pool."""
 
     def __del__(self) -> None:
         if self._kept:
@@ -201,12 +204,13 @@ class HostProgram:
 
     @property
     def kept(self) -> int:
-        """How many frozen objects are known, which are not read again (descriptor.py). It drops all
-        of them when they are too many, or when none of many has been met again."""
+        """Number of frozen objects that are stored and not read again (descriptor.py). The runtime
+        drops all of them when they are too many, or when none of many was seen again."""
         return self.native.stretto_host_kept_count(self._kept)
 
     def addresses(self, pools: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-        """Where the pools lie. They are mostly those of the last time."""
+        """Return the addresses of the pools, cached since the pools are mostly the same as last
+        time."""
         known, addresses = self._last
         if len(known) != len(pools) or not all(map(is_, known, pools)):
             addresses = self._addresses(*[pool.data_ptr() for pool in pools])
@@ -214,8 +218,8 @@ class HostProgram:
         return addresses
 
     def write_shared(self, pools: Sequence[torch.Tensor]) -> None:
-        """Copies the tensors that all instances share to their permanent rows. pools: as
-        `Flat.copy_into` takes them."""
+        """Copy the tensors that all instances share to their permanent rows. pools: as for
+        `Flat.copy_into`."""
         if not self.shared:
             return
         if all(pool.is_cpu for pool in pools):
@@ -230,25 +234,25 @@ class HostProgram:
             pools[item.pool][item.row].copy_(item.tensor.detach())
 
     def flatten(self, columns: Sequence[Sequence[Any]]) -> Flat:
-        """Reads the instances once. columns: for each parameter of the program, a value for each
+        """Read the instances once. columns: for each parameter of the program, a value for each
         instance; all have one length. Raises OtherInstance."""
         return Flat(self, [list(column) for column in columns], self._kept)
 
     def start(self, flat: Flat) -> Run:
-        """A run of these instances. Nothing is done before `advance`."""
+        """Return a run of these instances. Nothing runs before `advance`."""
         return Run(self, flat)
 
 
 @cache
 def _runtime() -> tuple[str, ...]:
-    """The sources of the runtime, which every program is linked to."""
+    """Return the sources of the runtime, which every program is linked with."""
     return tuple((_FOLDER / f"{name}.cpp").read_text() for name in _SOURCES)
 
 
 class Flat:
-    """Instances as native values. They are read once, may run often, and are kept alive.
+    """Instances as native values. They are read once, may run many times, and are kept alive.
 
-    rows: of each pool, the rows that shared tensors and those of the instances need.
+    rows: the rows of each pool that the shared tensors and those of the instances need.
     """
 
     handle: int = 0
@@ -287,8 +291,8 @@ class Flat:
         return OtherInstance(text or f"instance {instance} cannot be read", instance)
 
     def copy_into(self, pools: Sequence[torch.Tensor]) -> None:
-        """Copies the tensors of the instances to their rows. pools: of each, [capacity, *shape],
-        contiguous, with at least `rows` rows. Permanent rows are left alone."""
+        """Copy the tensors of the instances to their rows. pools: contiguous tensors [capacity,
+        *shape] with at least `rows` rows. Permanent rows are not changed."""
         native = self.host.native
         count = native.stretto_host_copy_count(self.handle)
         if not count:
@@ -308,7 +312,7 @@ class Flat:
             self._copy(number, pools)
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """The tensors of the instances."""
+        """Yield the tensors of the instances."""
         native, place = self.host.native, (ctypes.c_int64 * 3)()
         for number in range(native.stretto_host_copy_count(self.handle)):
             yield native.stretto_host_copy_at(self.handle, number, place)
@@ -323,13 +327,13 @@ class Flat:
 
 
 class Run:
-    """A batch that runs. One thread at a time may use it."""
+    """A run of a batch. Only one thread at a time may use it."""
 
     _handle: int = 0
 
     def __init__(self, host: HostProgram, flat: Flat) -> None:
         self._host = host
-        self._flat = flat  # its values are used
+        self._flat = flat  # keeps its native values alive
         self._native = host.native
         self._handle = host.native.stretto_host_start(flat.handle)
         self._view = host.native.TableView()
@@ -339,10 +343,10 @@ class Run:
             self._native.stretto_host_delete(self._handle)
 
     def advance(self, pools: Sequence[torch.Tensor]) -> Tables | None:
-        """Runs all instances until each has ended or waits for a value. Gives what is to be run
-        before they can go on; None where all is done.
+        """Run all instances until each has ended or waits for a value. Return the tables to run
+        before they can continue; None if all have ended.
 
-        pools: as `copy_into` takes them; those of tensors whose values are read are on the CPU.
+        pools: as for `copy_into`; pools of tensors whose values are read are on the CPU.
         """
         view, tensors = self._view, [None] * 3
         code = self._native.stretto_host_advance(
@@ -368,13 +372,14 @@ class Run:
         )
 
     def needed_rows(self) -> tuple[int, ...]:
-        """How many rows each pool must have for the tables of the last `advance`."""
+        """Return the number of rows each pool must have for the tables of the last `advance`."""
         return tuple(self._host.rows.from_address(self._view.rows))
 
     def results(self, pools: Sequence[torch.Tensor], first_instance: int = 0) -> list[Any]:
-        """For each instance its result, or the exception that ended it. To be called once, when
-        `advance` has returned None. Tensors of the results are copies of rows; what came in with an
-        instance is given back as it is. first_instance: the number of the first one in messages."""
+        """Return for each instance its result, or the exception that ended it. Call it once, after
+        `advance` has returned None. Result tensors are copies of rows; objects that came in
+        with an instance are returned unchanged. first_instance: the number of the first
+        instance in messages."""
         native, count = self._native, len(pools)
         counts = (ctypes.c_int64 * (2 * count))()
         native.stretto_host_collect(self._handle, counts)
@@ -403,7 +408,8 @@ class Run:
         return results
 
     def _taken(self, memory: torch.Tensor, pool: int, several: int) -> list[torch.Tensor]:
-        """The rows of a pool that are in the results, each a tensor; then tensors of many rows."""
+        """Return the rows of a pool that the results need, each as a tensor, followed by the
+        tensors of several rows."""
         view = self._view
         self._native.stretto_host_wanted(self._handle, pool, ctypes.byref(view))
         with torch.no_grad():
@@ -416,14 +422,14 @@ class Run:
         return taken
 
     def times(self) -> HostTimes:
-        """The time spent so far."""
+        """Return the time spent so far."""
         nanoseconds = (ctypes.c_int64 * 4)()
         self._native.stretto_host_times(self._handle, nanoseconds)
         return HostTimes(*(time * 1e-9 for time in nanoseconds))
 
 
 def _tensor(address: int | None, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A view of memory of the runtime: `count` elements of 8 bytes."""
+    """Return a view of memory of the runtime: `count` elements of 8 bytes."""
     if not count or address is None:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer((ctypes.c_char * (8 * count)).from_address(address), dtype=dtype)

@@ -17,13 +17,13 @@ struct Batch {
   const Flat* flat;
   bool is_done = false;
 
-  // Results: objects that the run made, what they became, and tensors that Python must give.
+  // Results: objects that the run created, their Python objects, and tensors to create.
   std::vector<Object*> objects;
   std::vector<Py> made;
-  std::vector<int32_t> place_of;  // of each tensor number: -1, or its place among those of its pool
+  std::vector<int32_t> place_of;  // for each tensor number: -1, or its place among the wanted ones of its pool
   struct Wanted {
     std::vector<int64_t> singles, rows, lengths;
-    int64_t first = 0;  // place of its first tensor in the list that Python gives
+    int64_t first = 0;  // place of its first tensor in the list of tensors
   };
   std::vector<Wanted> wanted;  // of each pool
 
@@ -34,7 +34,7 @@ struct Batch {
   }
 };
 
-// -- which tensors and objects are in the results ------------------------------------------------------
+// -- the tensors and objects in the results ------------------------------------------------------------
 
 class Collector {
  public:
@@ -90,21 +90,21 @@ class Collector {
 
 // -- tensors of the results --------------------------------------------------------------------------
 
-// The Python object of a tensor that nobody else needs; null where there is no memory.
+// Returns the Python object of a tensor, and releases the handle; null if there is no memory.
 Py object_of(void* tensor) {
   Py made = nullptr;
   try {
     made = python.tensor_object(tensor);
-  } catch (...) {  // of torch
+  } catch (...) {  // exceptions of torch
     python.forget_exception();
   }
   python.tensor_release(tensor);
   return made;
 }
 
-constexpr int32_t kInt64 = 4, kFloat64 = 7;  // torch's numbers of dtypes
+constexpr int32_t kInt64 = 4, kFloat64 = 7;  // c10::ScalarType
 
-// A tensor of memory that stays the runtime's; with rows of so many elements, unless `width` is 0.
+// Returns a tensor over memory of the runtime; 2D with rows of `width` elements unless `width` is 0.
 template <class T> Py shown(T* data, int64_t count, int64_t width, int32_t dtype) {
   static T nothing;
   const int64_t sizes[] = {width ? count / width : count, width}, strides[] = {width ? width : 1, 1};
@@ -114,7 +114,7 @@ template <class T> Py shown(T* data, int64_t count, int64_t width, int32_t dtype
   return object_of(tensor);
 }
 
-// Makes tensors of rows of a pool in main memory.
+// Creates tensors from rows of a pool in main memory.
 class Maker {
  public:
   Maker(const PoolInfo& pool, const char* memory) : pool_(pool), memory_(memory) {
@@ -125,7 +125,7 @@ class Maker {
     for (size_t i = rank; i-- > 0;) strides_[i] = strides_[i + 1] * std::max<int64_t>(sizes_[i + 1], 1);
   }
 
-  // as_rows: a tensor [count, ...] of these rows; else a tensor of the only row. Null: no memory.
+  // as_rows: return a tensor [count, ...] of these rows; else one of the only row. Null: no memory.
   Py make(const int64_t* rows, int64_t count, bool as_rows) const {
     std::vector<int64_t> sizes;
     const int64_t* shape = sizes_.data() + 1;
@@ -152,13 +152,13 @@ class Maker {
 
 // -- Python objects of the results ---------------------------------------------------------------------
 
-// Objects that can be filled later are made empty at first sight, so cycles are no problem; a tuple
-// is made when all of its items have been.
+// Mutable objects are created empty when they are first found, so that cycles work; a tuple is created
+// after all of its items.
 class Builder {
  public:
   Builder(Batch& batch, Py shared, Py tensors) : batch_(batch), shared_(shared), tensors_(tensors) {}
 
-  // A new reference, or null with an exception of Python.
+  // Returns a new reference, or null with a Python exception set.
   Py build(Value root) {
     want(root);
     while (!steps_.empty()) {
@@ -334,13 +334,13 @@ struct TableView {
   int64_t index_count;
   const double* numbers;
   int64_t number_count;
-  const int64_t* rows;  // in use, of each pool
+  const int64_t* rows;  // number of rows in use of each pool
   int64_t largest, longest;
 };
 
 // pools: the memory of each pool. Runs all instances until each has ended or waits, and writes the
-// tables of what they recorded. 1: there are steps to run, and `view` and the list `tensors` show
-// the tables (the list only where torch gives objects of tensors); 0: all is done; -1: no memory.
+// tables of the recorded blocks. Returns 1 if there are steps to run: `view` and the list `tensors` have
+// the tables (the list only if python.tensor_object is known); 0 if all have ended; -1: no memory.
 int32_t stretto_host_advance(Batch* batch, const void* const* pools, TableView* view, Py tensors) {
   Scheduler& scheduler = batch->scheduler;
   scheduler.pools = pools;
@@ -377,8 +377,8 @@ int32_t stretto_host_advance(Batch* batch, const void* const* pools, TableView* 
   return 1;
 }
 
-// What Python must give of each pool for the results: in `counts`, single tensors and rows; then
-// `view` of a pool has the rows of the single ones, and the rows and lengths of the others.
+// Finds the tensors that the results need. counts: for each pool the number of single tensors and of
+// rows. stretto_host_wanted then returns the row numbers and lengths of a pool.
 void stretto_host_collect(Batch* batch, int64_t* counts) {
   const int64_t start = now();
   const auto pools = static_cast<size_t>(batch->run.program->pool_count);
@@ -404,8 +404,8 @@ void stretto_host_wanted(const Batch* batch, int64_t pool, TableView* view) {
                     static_cast<int64_t>(wanted.rows.size()), nullptr, 0, wanted.lengths.data(), 0, 0};
 }
 
-// Puts the tensors that are wanted of a pool into their places in the list: copies of its rows, each
-// with memory of its own. -1: there is none left.
+// Stores the wanted tensors of a pool at their places in the list: copies of its rows, each with its own
+// memory. -1: no memory.
 int32_t stretto_host_take(const Batch* batch, int64_t pool, const void* memory, Py list) {
   const auto& wanted = batch->wanted[static_cast<size_t>(pool)];
   const Maker maker(batch->run.program->pools[pool], static_cast<const char*>(memory));
@@ -425,9 +425,9 @@ int32_t stretto_host_take(const Batch* batch, int64_t pool, const void* memory, 
   return 0;
 }
 
-// shared: the shared tensors; tensors: those that were wanted, pool by pool, single ones first. Puts
-// the results into a list; of an instance that failed its place in `failures` (site, code) is
-// filled, and the result is the tuple of arguments. -1 with an exception of Python.
+// shared: the shared tensors; tensors: the wanted ones, pool by pool, single ones first. Stores the
+// results in a list. If an instance failed, its entry in `failures` (site, code) is set, and its result
+// is the tuple of arguments. Returns -1 with a Python exception set.
 int32_t stretto_host_results(Batch* batch, Py shared, Py tensors, Py list, int32_t* failures) {
   const int64_t start = now();
   batch->made.assign(batch->objects.size(), nullptr);

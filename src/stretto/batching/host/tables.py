@@ -1,17 +1,18 @@
-"""What the host program and the level program agree on: pools, and how a block is written down.
+"""The layout shared by the host program and the level program: pools, and the tables of blocks.
 
-A *pool* holds the tensors of one type: a torch tensor `[capacity, *shape]`, a row per tensor. Its
-first rows are permanent: tensors that all instances share and that are operands of blocks. Then
-follow the tensors of the instances, then what blocks make. `Layout` says which pool has which
-number, and what the columns of the tables mean:
+A *pool* holds the tensors of one type: a torch tensor `[capacity, *shape]`, a row per tensor.
+Its first rows are permanent: tensors that all instances share and that are operands of blocks.
+Then follow the tensors of the instances, then the results of blocks. `Layout` gives the numbers
+of the pools and the columns of the tables:
 
-- `steps`: i64 `[S, width]`. Columns: block number; number of rows n; first position in `indices`;
-  first position in `numbers`; the step behind the last one of its level (those of one phase and
-  depth, each of another block); for each output of the block the first row in its pool
-  (`max_outputs` columns; n consecutive rows, for rows of length L n * L); for each RowsType input
-  its length L (`max_rows` columns), which is the same for all n instances of a step.
-- `indices`: i64. Of a step, for each input but floats, in order: n row numbers, n * L row numbers
-  (RowsType, those of an instance together), or n values (ints and bools).
+- `steps`: i64 `[S, width]`. Columns: block number; number of rows n; first position in
+  `indices`; first position in `numbers`; the number of the first step after its level (the
+  steps of one phase and depth, each of another block); for each output of the block the first
+  row in its pool (`max_outputs` columns; n consecutive rows, for rows of length L n * L); for
+  each RowsType input its length L (`max_rows` columns), which is the same for all n instances
+  of a step.
+- `indices`: i64. Of a step, for each input except floats, in order: n row numbers, n * L row
+  numbers (RowsType, those of an instance together), or n values (ints and bools).
 - `numbers`: f64. Of a step, for each float input, in order: n values.
 """
 
@@ -36,13 +37,14 @@ from stretto.errors import CodegenError
 from stretto.ir.types import DType
 
 FIRST_COLUMNS = 5
-"""Block, rows, position in indices, position in numbers, end of the level."""
+"""Number of leading columns: block, rows, position in indices, position in numbers, end of the
+level."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOutput:
-    """pool: where it is written. length_of: for rows, the number of the input (of the block) that
-    has as many rows; None for a tensor."""
+    """pool: the number of the pool it is written to. length_of: for rows, the number of the input
+    (of the block) that has the same length; None for a tensor."""
 
     pool: int
     length_of: int | None = None
@@ -50,9 +52,9 @@ class BlockOutput:
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """How operands and results of a block are written down.
+    """The layout of a block's operands and results in the tables.
 
-    pools: of each input, the number of its pool; None for a scalar. rows: the numbers of those
+    pools: of each input, the number of its pool; None for a scalar. rows: the numbers of the
     inputs that are rows.
     """
 
@@ -73,8 +75,8 @@ class SharedRow:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """pools: the type of each pool, by number. shared: in the order of their first use; the
-    permanent rows of a pool are 0, 1, ... in this order."""
+    """The pools and tables of a program. pools: the type of each pool, by number. shared: in order
+    of first use; the permanent rows of a pool are 0, 1, ... in this order."""
 
     pools: tuple[TensorType, ...]
     blocks: tuple[BlockLayout, ...]
@@ -84,7 +86,7 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Columns of `steps`."""
+        """Number of columns of `steps`."""
         return FIRST_COLUMNS + self.max_outputs + self.max_rows
 
     @property
@@ -96,14 +98,14 @@ class Layout:
         return tuple(counts)
 
     def pool(self, type_: TensorType) -> int | None:
-        """The number of the pool of a type; None where no tensor has that type."""
+        """Return the number of the pool of a type; None if no tensor has that type."""
         return self.pools.index(type_) if type_ in self.pools else None
 
 
 def layout(program: InstanceProgram) -> Layout:
-    """Numbers the pools of a program whose operators are in blocks.
+    """Number the pools of a program whose operators are in blocks.
 
-    Raises CodegenError: the number of rows that a block makes is not that of one of its inputs.
+    Raises CodegenError if a block returns rows of a length that none of its inputs has.
     """
     shared = _shared_tensors(program)
     found = dict.fromkeys(tensor_type(tensor) for tensor in shared)
@@ -126,12 +128,12 @@ def layout(program: InstanceProgram) -> Layout:
 
 
 def tensor_type(tensor: torch.Tensor) -> TensorType:
-    """The type of a tensor; KeyError for a dtype that a program cannot carry."""
+    """Return the type of a tensor. Raises KeyError for a dtype that a program cannot carry."""
     return TensorType(DType.from_torch(tensor.dtype), tuple(tensor.shape))
 
 
 def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
-    """The tensors of `shared` assignments, each once, by identity."""
+    """Return the tensors of `shared` assignments, each once, by identity."""
     found: dict[int, torch.Tensor] = {}
     for function in program.functions:
         for statement in walk(function.body):
@@ -141,7 +143,7 @@ def _shared_tensors(program: InstanceProgram) -> list[torch.Tensor]:
 
 
 def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
-    """The types of tensors in instances, and of those that blocks read and write."""
+    """Yield the types of tensors in instances, and of those that blocks read and write."""
     for parameter in program.functions[0].parameters:
         yield from _parts(parameter.type)
     for cell in program.cells:
@@ -153,7 +155,7 @@ def _tensor_types(program: InstanceProgram) -> Iterator[TensorType]:
 
 
 def _parts(type_: Type) -> Iterator[TensorType]:
-    """The tensor types in a type, in an order that does not depend on hashes."""
+    """Yield the tensor types in a type, in an order that does not depend on hashes."""
     for item in sorted(alternatives(type_), key=str):
         match item:
             case TensorType():
@@ -185,7 +187,7 @@ def _row(type_: TensorType | RowsType) -> TensorType:
 
 
 def _lengths(block: Block) -> tuple[int | None, ...]:
-    """For each output that is rows, an input that has as many rows."""
+    """Return for each output that is rows an input of the same length; None for other outputs."""
     groups = length_groups(block)
     found = list[int | None]()
     for number in block.outputs:

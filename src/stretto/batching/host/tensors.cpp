@@ -1,4 +1,4 @@
-// The tensors of instances: which pools they are of, and their copies there.
+// The tensors of instances: their pools, and copying them there.
 #include "flat.h"
 #include "scheduler.h"
 
@@ -6,7 +6,7 @@ namespace stretto {
 
 namespace {
 
-constexpr size_t kAhead = 8, kLine = 64;  // tensors whose memory is asked for ahead; bytes
+constexpr size_t kAhead = 8, kLine = 64;  // prefetch distance in tensors; bytes of a cache line
 
 bool has_dims(const PoolInfo& pool, const int64_t* sizes, int64_t rank, int32_t dtype) {
   if (pool.dtype != dtype || pool.rank != rank) return false;
@@ -15,14 +15,14 @@ bool has_dims(const PoolInfo& pool, const int64_t* sizes, int64_t rank, int32_t 
   return true;
 }
 
-// What libtorch says of a tensor.
+// Properties of a tensor.
 struct Seen {
   void* implementation;
   int64_t rank = 0, *sizes = nullptr;
   int32_t dtype = 0;
 };
 
-// False where it is not dense or not in main memory.
+// Reads the properties of a tensor; false if it is not dense or not in main memory.
 bool look_at(Py tensor, Seen& seen) {
   int32_t device = 0, layout = 0;
   seen.implementation = implementation_of(tensor);
@@ -32,7 +32,7 @@ bool look_at(Py tensor, Seen& seen) {
          !python.tensor_sizes(handle, &seen.sizes) && !python.tensor_dtype(handle, &seen.dtype);
 }
 
-// The pool of the tensor, or of its rows; -1 where there is none. guess: a likely one.
+// Returns the pool of the tensor, or of its rows; -1 if there is none. guess: a likely one.
 int32_t pool_of(const ProgramInfo& info, const Seen& seen, bool as_rows, int32_t& guess) {
   const int64_t *sizes = seen.sizes + as_rows, rank = seen.rank - as_rows;
   if (guess >= 0 && has_dims(info.pools[guess], sizes, rank, seen.dtype)) return guess;
@@ -41,9 +41,9 @@ int32_t pool_of(const ProgramInfo& info, const Seen& seen, bool as_rows, int32_t
   return -1;
 }
 
-// The elements, if they lie one behind the other so that they can be copied as bytes; else null. Not
-// of a tensor without dims: it could be an element of a conjugated view, whose sign is not that of
-// its memory.
+// Returns the elements if they are contiguous, so that they can be copied as bytes; else null. Null also
+// for a tensor without dims, which could be an element of a conjugated view with another sign than its
+// memory.
 const char* plain_data(Seen& seen) {
   int64_t* strides = nullptr;
   void *handle = &seen.implementation, *data = nullptr;
@@ -82,7 +82,7 @@ void place_tensor(Flat& flat, uint32_t index, bool as_rows) {
     tensor.rows->numbers[i] = static_cast<uint32_t>(add_number(flat, pool, -1));
 }
 
-// Stores what a tensor is under the type of its place: one tensor if the type has such, else rows.
+// Stores a tensor in its value: as one tensor if the type of the place allows it, else as rows.
 bool settle_one(Flat& flat, const Met& met) {
   const TypeInfo& type = flat.program->types[met.type];
   const FlatTensor& tensor = flat.tensors[met.tensor];
@@ -112,7 +112,7 @@ void begin_numbers(Flat& flat) {
   }
 }
 
-// Asks for the memory of a tensor that is looked at soon.
+// Prefetches the memory of a tensor that is read soon.
 void expect(const Flat& flat, size_t index) {
   if (index < flat.tensors.size()) __builtin_prefetch(flat.tensors[index].python);
   if (index < kAhead || index - kAhead / 2 >= flat.tensors.size() || !python.implementation_at) return;
@@ -148,7 +148,7 @@ using namespace stretto;
 
 extern "C" {
 
-// Copies the shared tensors to their rows, as the following does with those of instances.
+// Copies the shared tensors to their rows; otherwise like stretto_host_copy.
 int64_t stretto_host_copy_shared(const ProgramInfo* info, Py shared, void* const* pools, int64_t* left) {
   int64_t count = 0;
   std::vector<int64_t> next(static_cast<size_t>(info->pool_count), 0);
@@ -168,9 +168,9 @@ int64_t stretto_host_copy_shared(const ProgramInfo* info, Py shared, void* const
 
 int64_t stretto_host_copy_count(const Flat* flat) { return static_cast<int64_t>(flat->copies.size()); }
 
-// Copies the tensors of the instances to the pools. Those that do not lie as bytes are left to
-// Python: their numbers are written to `left`, and how many they are is returned. -2: a tensor was
-// changed since it was flattened.
+// Copies the tensors of the instances to the pools. Those that are not contiguous are left to Python:
+// their numbers are written to `left`, and their count is returned. -2: a tensor has changed since it was
+// flattened.
 int64_t stretto_host_copy(const Flat* flat, void* const* pools, int64_t* left) {
   int64_t count = 0;
   std::vector<const char*> sources(flat->copies.size(), nullptr);
@@ -197,7 +197,7 @@ int64_t stretto_host_copy(const Flat* flat, void* const* pools, int64_t* left) {
   return count;
 }
 
-// pool, first row and rows of a copy; its tensor is returned.
+// Writes pool, first row and number of rows of a copy to `out`; returns its tensor.
 Py stretto_host_copy_at(const Flat* flat, int64_t number, int64_t* out) {
   const Copy& copy = flat->copies[static_cast<size_t>(number)];
   out[0] = copy.pool;

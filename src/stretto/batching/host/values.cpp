@@ -10,7 +10,7 @@ namespace stretto {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
-constexpr uint32_t kScanned = 8;  // entries of a dict that are looked through one by one
+constexpr uint32_t kScanned = 8;  // a dict with up to this many entries is searched linearly
 
 bool same_key(Value a, Value b) {
   if (is_number(a) && is_number(b)) {
@@ -24,7 +24,7 @@ bool same_key(Value a, Value b) {
   if (a.kind == kStr)
     return a.object->length == b.object->length &&
            std::memcmp(as_str(a)->text, as_str(b)->text, a.object->length) == 0;
-  return a.i == b.i;  // None; and what is compared by identity
+  return a.i == b.i;  // None, and objects compared by identity
 }
 
 uint64_t mixed(uint64_t x) {
@@ -33,7 +33,7 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 29);
 }
 
-// Numbers that are equal have one hash, whatever their types.
+// Equal numbers have equal hashes, whatever their types.
 uint64_t hash_of(Value key) {
   if (key.kind == kFloat) {
     if (key.f >= -0x1p63 && key.f < 0x1p63 && key.f == std::trunc(key.f))
@@ -55,7 +55,7 @@ void index_entry(Dict* dict, uint32_t number) {
   dict->places[place] = static_cast<int32_t>(number);
 }
 
-// Makes room for one more entry; entries that were removed go.
+// Makes room for another entry, and drops removed entries.
 void grow(Arena& arena, Dict* dict) {
   const uint32_t capacity = dict->length < 4 ? 8 : dict->length * 2;
   auto* entries = static_cast<Entry*>(arena.take(capacity * sizeof(Entry)));
@@ -100,7 +100,7 @@ void* Arena::more(size_t bytes) {
   if (!chunk) throw std::bad_alloc();
   *reinterpret_cast<char**>(chunk) = chunks;
   chunks = chunk;
-  if (size > kChunk) return chunk + 16;  // what is left of the last chunk is still used
+  if (size > kChunk) return chunk + 16;  // the rest of the last chunk stays in use
   next = chunk + 16 + bytes;
   end = chunk + size;
   return chunk + 16;

@@ -1,8 +1,8 @@
 """One native program of all blocks, which runs tables of steps.
 
-`capture` makes the Program of a block for one instance, `batched` the one for n rows, `program` the
-Program that loops over steps; `LevelProgram` is that one built for a machine, ready to be called.
-`tables` says what the tables are.
+`capture` builds the Program of a block for one instance, `batched` the one for n rows,
+`program` the Program that loops over steps; `LevelProgram` is the latter built for a machine,
+ready to be called. `tables` defines the tables.
 """
 
 from stretto.batching.levels.program import LevelProgram

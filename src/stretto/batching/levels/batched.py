@@ -1,6 +1,7 @@
-"""A block for many instances: each op for n rows at once, by the rules of `passes.batching`.
+"""Turn a block into one for many instances: each op for n rows at once, by the rules of
+`passes.batching`.
 
-What has no rule, or cannot be batched with its arguments, runs in a loop over the rows.
+An op that has no rule, or cannot be batched with its arguments, runs in a loop over the rows.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from stretto.passes.batching.rules import Batch, Stays, rule_for
 # ---- Loops of a block for many instances at once.
 #
 # A loop whose bounds are the same for all rows runs once for all of them. A carried value that is
-# the same for all rows in each iteration stays one for all.
+# the same for all rows in each iteration is not batched.
 
 
 class Region(Protocol):
-    """What makes the twins of the ops of one region (levels/batched.py)."""
+    """Interface of the batcher of the ops of one region (`_Maker`)."""
 
     batch: Batch
     loops: list[Any]
     """The operators that run once per row."""
 
     def inner(self, params: Sequence[Value]) -> Region:
-        """The same for a region inside, whose params these are."""
+        """Return the batcher of a nested region with these params."""
         ...
 
     def visit(self, op: Op) -> None: ...
 
 
 def batched_for(region: Region, op: ForOp) -> None:
-    """A loop, for all rows. Raises Stays where rows differ in its bounds."""
+    """Emit a loop for all rows at once. Raises Stays if its bounds differ between rows."""
     batch = region.batch
     start, stop = _bound(batch, op.start), _bound(batch, op.stop)
     inits = list(op.inits)
@@ -104,7 +105,7 @@ class Loop:
 
 @dataclass(slots=True)
 class Prologue:
-    """What is the same for all rows of all steps, and comes before the first of them."""
+    """Ops whose results are the same for all rows of all steps; they run before the first step."""
 
     ops: list[Op] = field(default_factory=list[Op])
     constants: dict[str, Value] = field(default_factory=dict[str, Value])
@@ -118,7 +119,8 @@ class Prologue:
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """ops compute `outputs`, each [n, ...], from the operands that they were made for."""
+    """A batched block: `ops` compute `outputs`, each [n, ...], from the operands given when it was
+    built."""
 
     ops: tuple[Op, ...]
     outputs: tuple[Value, ...]
@@ -134,11 +136,11 @@ def batched_block(
     prologue: Prologue,
     by_row: Collection[str] = (),
 ) -> Batched:
-    """The block for `length` rows.
+    """Build the block for `length` rows.
 
-    operands: a tensor [n, ...] for each input. lengths: the sizes of inputs that are rows, by those
-    of the block's Program. keys: the names of its constants in the program that is being made.
-    by_row: operators that run once per row.
+    operands: a tensor [n, ...] for each input. lengths: maps the sizes of rows in the block's
+    Program to those in the level program. keys: maps the names of its constants to those in the
+    level program. by_row: operators that run once per row.
     """
     body = clone_block(captured.program.main.body, {})
     rename_symbols(body, lengths)
@@ -152,7 +154,8 @@ def batched_block(
 
 @dataclass(slots=True)
 class _Maker:
-    """Goes through a block in order. Each value has a twin or is the same for all rows."""
+    """Batcher of the ops of a block, in order. Each value gets a batched twin, or is the same for
+    all rows."""
 
     batch: Batch
     keys: dict[str, str]
@@ -160,10 +163,10 @@ class _Maker:
     by_row: Collection[str] = ()
     loops: list[Loop] = field(default_factory=list[Loop])
     bound: frozenset[Value] = frozenset()
-    """What only the regions around this one know."""
+    """Values defined in enclosing regions, on which code of the prologue cannot depend."""
 
     def inner(self, params: Sequence[Value]) -> _Maker:
-        """The same for a region inside, whose params these are."""
+        """Return the batcher of a nested region with these params."""
         batch = Batch(self.batch.length, dict(self.batch.twins), dict(self.batch.invariants))
         made = (item for op in self.batch.ops for item in op.results)
         bound = self.bound.union(made, params)
@@ -194,7 +197,7 @@ class _Maker:
             made.location = op.location
 
     def batched_for(self, op: ForOp) -> bool:
-        """Whether a loop has become one for all rows; if not, it runs once per row."""
+        """Batch a loop and return True; return False if it must run once per row."""
         known, loops = len(self.batch.ops), len(self.loops)
         try:
             batched_for(self, op)
@@ -207,8 +210,8 @@ class _Maker:
         return True
 
     def holds(self, op: Op) -> Value | None:
-        """Whether what an op checks holds, for each row; None for other ops, and for what is the
-        same for all rows."""
+        """Return the condition, per row, that an op checks; None for other ops, and for a check
+        that is the same for all rows."""
         if isinstance(op, CheckOp):
             return self.batch.twins.get(op.condition)
         if not isinstance(op, TensorOp) or op.target != "stretto.check_positions.default":
@@ -224,8 +227,8 @@ class _Maker:
         return self.batch.emit("aten.logical_and.default", low, high)
 
     def check(self, op: Op, holds: Value) -> None:
-        """One question for all rows. Where the answer is no, the loop over the rows finds the one
-        that the message is about."""
+        """Emit one check for all rows. If it fails, a loop over the rows finds the row that the
+        message is about."""
         every = self.batch.emit("aten.all.default", holds)
         ops, self.batch.ops = self.batch.ops, []
         self.loop(op)
@@ -242,7 +245,7 @@ class _Maker:
         return not any(value in self.batch.twins for value in op.operands)
 
     def copy(self, op: Op) -> None:
-        """Computes a value that all rows share, before the first step if that is possible."""
+        """Compute a value that all rows share, in the prologue if possible."""
         copy = clone_op(op, dict(self.batch.invariants))
         ops = self.batch.ops if symbols_of_op(op) else self.prologue.ops
         if not all(self.is_early(value) for value in op.operands):
@@ -267,7 +270,7 @@ class _Maker:
         self.batch.twins.update(zip(op.results, twins, strict=True))
 
     def twins(self, op: Op) -> tuple[Value, ...]:
-        """The results for all rows at once."""
+        """Return the results for all rows at once. Raises Stays if the op cannot be batched."""
         known = len(self.batch.ops)
         if not isinstance(op, TensorOp):
             raise Stays("it has no batched form")
@@ -291,7 +294,7 @@ class _Maker:
         return twins
 
     def loop(self, op: Op) -> tuple[Value, ...]:
-        """The results, made row by row."""
+        """Return the results, computed row by row in a loop."""
         length = self.batch.length
         inits = tuple(
             self.batch.emit(

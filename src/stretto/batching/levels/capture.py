@@ -1,4 +1,4 @@
-"""The Program of a block for one instance, by the front end of `stretto.compile`."""
+"""Build the Program of a block for one instance, by the front end of `stretto.compile`."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ from stretto.passes.inline import InlineFunctions
 from stretto.passes.manager import Repeat, run_passes
 from stretto.passes.simplify import Simplify
 
-# ---- Blocks for which torch asks whether there are more rows than one, as for strides of
-# attention.
+# ---- Blocks for which torch tests whether there is more than one row, as in attention's strides.
 #
-# Whether memory of [n, heads, width] is contiguous depends on whether n is 0 or 1, and torch's
-# modules choose among equal ways by it. So a block is captured for two rows at least, and what it
-# then computes is compared with torch's own results where there are fewer.
+# Memory of [n, heads, width] counts as contiguous if n is 0 or 1, and torch's modules choose
+# between equivalent code paths by it. So such a block is captured for at least two rows, and the
+# captured program is compared with torch's own results for fewer.
 
 
 ENOUGH = 2
-"""From so many rows on, torch does not ask."""
+"""From this many rows on, torch's tests of the number of rows have one answer."""
 _MORE = 3
-"""A length that is neither: rows of another group are that many, too."""
+"""A length that is not few: groups are also tried with this many rows while another has few."""
 _TOLERANCE = 1e-5
 
 
 def holds_for_few(program: Program, block: Block, least: Mapping[int, int]) -> bool:
-    """Whether the Program of a block, which was captured for `ENOUGH` rows, gives what the block
-    gives for fewer. If so, its sizes begin at `least`, by group (tables.py), afterwards.
+    """Return True if the Program of a block, captured for `ENOUGH` rows or more, also agrees with
+    the block for fewer.
 
-    Values are random; where the block itself raises, the program may do what it likes, as an
-    instance with so few rows has ended before.
+    As a side effect the least sizes of the Program become `least`, by group (tables.py). The
+    values compared are random. Where the block itself raises, any result of the Program is
+    accepted, since an instance with so few rows has already ended.
     """
     groups = length_groups(block)
     _widen(program, block, {group: least.get(group, 0) for group in set(groups.values())})
@@ -104,7 +104,8 @@ def _widen(program: Program, block: Block, least: Mapping[int, int]) -> None:
 
 
 def _lengths(groups: Mapping[int, int], least: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    """All ways in which groups have few rows, with the one in which none has."""
+    """Yield all combinations of lengths of the groups: each from its least to `ENOUGH - 1`, or
+    `_MORE`."""
     found = sorted(set(groups.values()))
     each = [(*range(least.get(group, 0), ENOUGH), _MORE) for group in found]
     for lengths in itertools.product(*each):
@@ -130,7 +131,7 @@ def _row_example(
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, dtype=dtype, generator=random)
-    return torch.zeros(shape, dtype=dtype)  # a position, as a rule
+    return torch.zeros(shape, dtype=dtype)  # integers are positions, as a rule: 0 is valid
 
 
 def _agrees(program: Program, block: Block, operands: list[Any]) -> bool:
@@ -164,21 +165,23 @@ def _same(found: Any, expected: torch.Tensor) -> bool:
 
 _SCALARS = {Scalar.BOOL: torch.bool, Scalar.INT: torch.int64, Scalar.FLOAT: torch.float64}
 _ROWS = 3
-"""The length that rows have while a block is captured, if they may be so few; the Program holds for
-any."""
+"""The length of rows while a block is captured, if that few are allowed; the Program holds for any
+length."""
 
 _AS_WRITTEN: dict[Any, Callable[..., Any]] = {torch.Tensor.__getitem__: operator.getitem}
-"""What calls of a function are in the source of the user."""
+"""Functions to trace in place of those that an operation holds: the form in the user's source."""
 
 _DIRECT = (leaf_of, rows_in, operator.add, operator.sub, operator.mul, operator.floordiv)
-"""What compositions call that is no operator: parts of results, and sizes."""
+"""Functions called in compositions that are not operators: selecting parts of results, and size
+arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedBlock:
     """A block as a Program of one instance: `program.main` takes the inputs in order (scalars as
     tensors without dims) and yields the outputs. sources: the tensors that it relies on. watch:
-    notices what has changed since. groups: which inputs have one length (`length_groups`)."""
+    detects changes of what the capture read. groups: the inputs that have the same length
+    (`length_groups`)."""
 
     block: Block
     program: Program
@@ -188,7 +191,7 @@ class CapturedBlock:
 
     @property
     def least(self) -> int:
-        """The least length that is known of any rows."""
+        """The largest of the least lengths known for its rows; 0 if there are none."""
         params = self.program.main.params
         symbols = [
             Size.of(params[n].tensor.shape[0]).symbol for n in self.groups if n < len(params)
@@ -198,7 +201,7 @@ class CapturedBlock:
 
 @contextmanager
 def naming(block: Block) -> Generator[None]:
-    """Errors raised inside say which block they are about."""
+    """Add a note with the block's name to errors raised inside."""
     try:
         yield
     except StrettoError as error:
@@ -207,8 +210,8 @@ def naming(block: Block) -> Generator[None]:
 
 
 def capture_block(block: Block, options: Options) -> CapturedBlock:
-    """The Program of one instance. Raises CaptureError, with the user's line, for operators that
-    cannot be captured."""
+    """Build the Program of one instance. Raises CaptureError, with the user's line, for operators
+    that cannot be captured."""
     with naming(block), torch.no_grad():
         captured, least = _captured(block, {}, options), {}
         if _asks(captured):
@@ -234,7 +237,7 @@ def capture_block(block: Block, options: Options) -> CapturedBlock:
 
 
 def _captured(block: Block, least: Mapping[int, int], options: Options) -> Captured:
-    """The block as it was traced. least: the least length of groups of rows (tables.py)."""
+    """Trace the block. least: the least length of each group of rows (tables.py)."""
     groups = length_groups(block)
     places = [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
     lengths = {SizeSource(n, 0): SizeRange(least.get(groups[n], 0)) for n in places}
@@ -248,7 +251,8 @@ def _captured(block: Block, least: Mapping[int, int], options: Options) -> Captu
 
 
 def _passes() -> tuple[Any, ...]:
-    """What makes a block smaller before it is batched; the level program has all passes."""
+    """Return the passes that simplify a block before it is batched; the level program gets all
+    passes."""
     tidy = (FoldConstants(), Simplify(), EliminateCommonSubexpressions())
     return (
         InlineFunctions(),
@@ -270,10 +274,12 @@ def _example(type_: TensorType | RowsType | Scalar, length: int) -> torch.Tensor
 
 
 def _instance(block: Block) -> Callable[..., Any]:
-    """The block as the front end traces it: as if the user's own code called the operators."""
+    """Return a function that calls the block's operators as the user's own code would, for the
+    front end to trace."""
 
     def instance(*given: torch.Tensor) -> tuple[Any, ...]:
-        tracer().splits_attention = True  # batches of a run's sizes have rules for its parts
+        # Attention is split, since only its parts have batching rules for run-time sizes.
+        tracer().splits_attention = True
         values: list[Any] = [
             value.item() if isinstance(type_, Scalar) else value
             for value, type_ in zip(given, block.inputs, strict=True)
@@ -289,8 +295,8 @@ def _instance(block: Block) -> Callable[..., Any]:
 def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
     made = _staged(step.operation, [values[number] for number in step.operands])
     leaves = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-    # A float of an instance is a tensor of f64 here, and makes results of f64 where a Python
-    # number would make them of the default dtype.
+    # A float of an instance is an f64 tensor here, which gives f64 results where a Python number
+    # would give the default dtype.
     wanted = [_row(type_).dtype.torch for type_ in step.operation.results]
     return [
         leaf if leaf.dtype == dtype else staging.call(torch.Tensor.to, leaf, dtype)
@@ -299,7 +305,7 @@ def _made(step: Step, values: list[Any]) -> list[torch.Tensor]:
 
 
 def _staged(operation: Operation, operands: list[Any]) -> Any:
-    """A call as the front end traces it."""
+    """Trace a call of an operation."""
     if isinstance(operation.function, Composition):
         return operation.function.run(filled(operation.args, operands), _staged)
     if operation.function in _DIRECT:
@@ -338,7 +344,7 @@ def _check(captured: Captured) -> None:
 
 
 def _asks(captured: Captured) -> bool:
-    """Whether the block was captured for some lengths of rows only."""
+    """Return True if the capture holds only for some lengths of rows."""
     return captured.sizes is not None and bool(captured.sizes.conditions or captured.sizes.fixed)
 
 

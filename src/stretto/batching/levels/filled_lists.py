@@ -1,13 +1,14 @@
-"""Lists that a loop fills become tensors, so that a block holds tensors alone.
+"""Pass that turns lists filled by a loop into tensors, so that a block holds tensors only.
 
-Changes: a list that begins empty, gets one item in each iteration of a loop, and is stacked after
-it. Needs: nothing. Guarantees: the same results; `dce` then drops what is left of the list.
+Changes: a list that begins empty, gets one item in each iteration of a loop, and is stacked
+after it. Needs: nothing. Guarantees: the same results; `dce` then removes what remains of the
+list.
 
     %l = list.new()                                  %b = full((s0, 4), 0)
     %m = for %t in (0, s0, 1) carry (%c = %l) {      %m = for %t in (0, s0, 1) carry (%c = %b) {
       %n = list.push(%c, %y)                   =>      %n = select_scatter(%c, %y, 0, %t)
       yield %n }                                       yield %n }
-    %s = list.stack(%m)                              (%m in the place of %s)
+    %s = list.stack(%m)                              (uses of %s become uses of %m)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class FilledLists:
 
 
 def _in_function(body: Block) -> int:
-    """How many lists have become tensors."""
+    """Rewrite the lists of a function; return the number of stacks that were replaced."""
     known = users(body)
     makers = {value: op for op in body.walk() for value in op.results}
     stacked: dict[Value, Value] = {}
@@ -60,7 +61,8 @@ def _in_function(body: Block) -> int:
 def _is_filled(
     loop: ForOp, place: int, known: dict[Value, list[Op]], makers: dict[Value, Op]
 ) -> bool:
-    """Whether the list is empty before the loop, and each iteration does no more than to push."""
+    """Return True if the list is empty before the loop, and each iteration only pushes one item to
+    it."""
     start, push = makers.get(loop.inits[place]), makers.get(loop.body.yields[place])
     return (
         isinstance(start, ListNewOp)
@@ -75,7 +77,8 @@ def _is_filled(
 
 
 def _fill(block: Block, loop: ForOp, place: int, type_: TensorType) -> None:
-    """Makes the carried list a tensor, in which each iteration writes its item."""
+    """Turn the carried list into a tensor of type `type_`, in which each iteration writes its
+    item."""
     is_float = type_.dtype.is_float
     zero = False if type_.dtype.value == "bool" else 0.0 if is_float else 0
     begin = tensor_op("aten.full.default", type_.shape, zero, dtype=type_.dtype.torch)

@@ -1,6 +1,6 @@
 """The level program: one Program that runs a table of steps, each a block for n rows of pools.
 
-main(steps, indices, numbers, largest, *pools):
+main(steps, indices, numbers, largest, longest, *pools):
     next = 0
     while next < steps.shape[0]:                          # a level
         first, next = next, steps[next, END]
@@ -63,7 +63,7 @@ from stretto.runtime.results import Result
 @dataclass(frozen=True, slots=True)
 class LevelCode:
     """The Program of some blocks. loops: by block, the operators that run once per row. sources:
-    the tensors that it relies on. watches: notice what of the user's has changed since."""
+    the tensors that it relies on. watches: detect changes of the user's objects since capture."""
 
     layout: Layout
     program: Program
@@ -71,7 +71,7 @@ class LevelCode:
     sources: tuple[ConstantSource, ...]
     watches: tuple[Watch, ...]
     least: tuple[int, int]
-    """What the limits of a launch are at least."""
+    """The least values that a launch may announce for `LIMITS`."""
 
 
 def level_code(
@@ -82,11 +82,11 @@ def level_code(
     rows: Sequence[int] = (),
     skipped: frozenset[str] = frozenset(),
 ) -> LevelCode:
-    """The level program of some blocks. pools: types whose pools come first, in this order; those
-    of other types that blocks read or write follow. by_row: operators that run once per row. rows:
-    the usual number of rows of each block, for which kernels are chosen; 0 where it is not known.
-    skipped: passes over Programs that do not run. Raises CaptureError, with the user's line, for
-    what cannot be captured or batched."""
+    """Build the level program of some blocks. pools: types whose pools come first, in this order;
+    other types that blocks read or write follow. by_row: operators that run once per row. rows:
+    the usual number of rows of each block, for which kernels are chosen; 0 where it is not
+    known. skipped: names of passes that do not run. Raises CaptureError, with the user's line,
+    for what cannot be captured or batched."""
     types = tuple(dict.fromkeys((*pools, *pool_types(blocks))))
     layout = Layout(tuple(blocks), types)
     builder = _Builder(layout, [capture_block(block, options) for block in blocks], by_row, rows)
@@ -102,7 +102,7 @@ def level_code(
 
 
 def least_limits(captured: Sequence[CapturedBlock]) -> tuple[int, int]:
-    """The least values of LIMITS: of rows of a step, and of the length of rows."""
+    """Return the least values of LIMITS: the rows of a step, and the length of rows."""
     return 1, max(1, *(block.least for block in captured))
 
 
@@ -140,7 +140,7 @@ class _Builder:
     def levels(
         self, emitter: _Emitter, tables: _Tables, pools: tuple[Value, ...]
     ) -> tuple[Value, ...]:
-        """A loop over the levels; the pools that are written, behind it."""
+        """Emit the loop over the levels; return the written pools after it."""
         zero = Value(Type(DType.I64))
         emitter.ops.append(LiteralOp(0, results=(zero,)))
         inits = (zero, *(pools[n] for n in self.layout.written))
@@ -163,7 +163,7 @@ class _Builder:
         bounds: tuple[Value, Value],
         inits: tuple[Value, ...],
     ) -> tuple[Value, ...]:
-        """A loop over the steps of a level; the pools that are written, behind it."""
+        """Emit the loop over the steps of a level; return the written pools after it."""
         written = self.layout.written
         carried = _fresh(inits)
         index = Value(Type(DType.I64), "step")
@@ -180,7 +180,8 @@ class _Builder:
     def tree(
         self, emitter: _Emitter, step: _Step, first: int, last: int, env: dict[int, Value]
     ) -> dict[int, Value]:
-        """The pools after the block of a step, which is one from `first` to before `last`."""
+        """Emit a balanced tree of branches over blocks `first` to `last - 1`; return the pools
+        after the step's block."""
         if last - first == 1:
             return self.block(emitter, step, first, env)
         middle = (first + last) // 2
@@ -202,7 +203,8 @@ class _Builder:
     def block(
         self, emitter: _Emitter, step: _Step, number: int, env: dict[int, Value]
     ) -> dict[int, Value]:
-        """Gathers the operands, computes the block for n rows, and writes its results."""
+        """Gather the operands, compute the block for n rows, and write its results; return the
+        pools after it."""
         captured = self.captured[number]
         block = captured.block
         usual = self.rows[number] if self.rows else 0
@@ -235,7 +237,8 @@ class _Builder:
         return after
 
     def keys(self, program: Program) -> dict[str, str]:
-        """The names of a block's constants; a tensor that several blocks use has one name."""
+        """Return the names of a block's constants in the level program; a tensor that several
+        blocks use has one name."""
         found: dict[str, str] = {}
         for key, tensor in program.constants.items():
             if id(tensor) not in self.names:
@@ -271,7 +274,8 @@ class _Emitter:
         return self.emit("aten.select.int", row, 0, number)
 
     def size(self, row: Value, number: int, size: Size, most: Size | None = None) -> Value:
-        """Binds a size to a column of a step."""
+        """Bind a size to column `number` of a step; `most` is its upper bound. Return it as a
+        number."""
         column = self.column(row, number)
         op = SizeOp(column, size, most, results=(Value(Type(DType.I64)),))
         self.ops.append(op)
@@ -280,7 +284,7 @@ class _Emitter:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The tables, and empty tensors with as many rows as the limits are."""
+    """The tables as values. limits: empty tensors whose number of rows is the limit."""
 
     steps: Value
     indices: Value
@@ -293,7 +297,7 @@ class _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step has at hand: the tables, its row, and its block number."""
+    """The current step: the tables, its row in `steps`, and its block number."""
 
     tables: _Tables
     row: Value
@@ -302,8 +306,8 @@ class _Step:
 
 @dataclass(slots=True)
 class _Gather:
-    """Reads the operands of one block, one after the other. n: rows of the step; count: the same
-    as a number in the run."""
+    """Reader of the operands of one block, in order. n: rows of the step as a size; count: the
+    same as a run-time number."""
 
     layout: Layout
     captured: CapturedBlock
@@ -316,7 +320,7 @@ class _Gather:
     next_index: Value | None = None
     next_number: Value | None = None
     lengths: dict[int, tuple[Size, Value]] = field(default_factory=dict[int, tuple[Size, Value]])
-    """Of each group of rows (`length_groups`), as a size and as a number in the run."""
+    """For each group of rows (`length_groups`) the length as a size and as a run-time number."""
     rows_read: int = 0
     used: set[Value] = field(init=False)
 
@@ -339,7 +343,7 @@ class _Gather:
                 flat = emit("aten.mul.Tensor", self.count, length)
                 indices = self.values(self.n * size, flat)
                 if self.captured.program.main.params[place] not in self.used:
-                    # How many they are is all that the block asks.
+                    # The block uses only the number of these rows, not their values.
                     shape, dtype = (self.n.dim, size.dim, *type_.row.shape), type_.row.dtype.torch
                     return emit("aten.zeros.default", shape, dtype=dtype)
                 return self.rows(type_.row, emit("aten.view.default", indices, (self.n, size)))
@@ -349,7 +353,7 @@ class _Gather:
                 return self.values(self.n, self.count)
 
     def length(self, place: int) -> tuple[Size, Value]:
-        """Of the rows that input `place` is."""
+        """Return the length of the rows of input `place`, as a size and as a run-time number."""
         column = self.layout.lengths + self.rows_read
         self.rows_read += 1
         group = self.captured.groups[place]
@@ -366,7 +370,7 @@ class _Gather:
         return self.emitter.emit("aten.index.Tensor", pool, (indices,))
 
     def values(self, size: Size, count: Value) -> Value:
-        """The next values of `indices`."""
+        """Read the next `size` values of `indices`."""
         self.next_index = self.next_index or self.column(INDICES)
         found = self.part(self.step.tables.indices, self.next_index, size)
         self.next_index = self.emitter.emit("aten.add.Tensor", self.next_index, count)
@@ -385,10 +389,11 @@ class _Gather:
 class LevelProgram:
     """All blocks of an instance program as one program of a machine.
 
-    It changes pools where they lie. A run that begins again makes the same of the same tables, for
-    no step writes rows that it, or a step before it, reads.
+    It changes pools in place. A run that begins again computes the same from the same tables,
+    since no step writes rows that it or an earlier step reads.
 
-    code: its Program, and which operators run once per row. stages: what the machine made of it.
+    code: its Program, and the operators that run once per row. stages: its forms on the
+    machine.
     """
 
     def __init__(
@@ -401,11 +406,10 @@ class LevelProgram:
         rows: Sequence[int] = (),
         skipped: frozenset[str] = frozenset(),
     ) -> None:
-        """backend: the machine's name; None is the default one. pools: the types of pools that come
-        first, in this order; types that are only in blocks follow. rows, skipped: as for
-        `level_code`.
-        Raises CaptureError, with the user's line, for a block that cannot be captured, and the
-        error of the stage that fails."""
+        """Build the program. backend: the machine's name; None is the default one. pools: the
+        types of pools that come first, in this order; types that only blocks have follow. rows,
+        skipped: as for `level_code`. Raises CaptureError, with the user's line, for a block
+        that cannot be captured, and the error of the build stage that fails."""
         options = options or Options()
         machine = default_machine() if backend is None else find_machine(backend)
         machine.require_ready()
@@ -444,19 +448,19 @@ class LevelProgram:
         return self.code.layout
 
     def is_current(self) -> bool:
-        """Whether the program is still right for what modules and parameters hold. Copies of
-        parameters that have changed are made anew."""
+        """Return True if the program still agrees with the user's modules and parameters. Copies
+        of parameters that have changed are refreshed."""
         return all(watch.is_current() for watch in self.code.watches) and self.weights.is_current()
 
     def expect(self) -> None:
-        """Tells that a run is about to come, so that threads wake up while tables are made."""
+        """Announce a run, so that threads wake up while its tables are being filled."""
         self._executable.expect()
 
     def run(self, tables: Tables, pools: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Runs the steps; the pools with the results, in the same order.
+        """Run the steps; return the pools with the results, in the same order.
 
         pools: contiguous tensors [capacity, *shape], one for each of `layout.pools`. They are
-        changed in place; a run that stops has written some of the results.
+        changed in place; a run that stops with an error has written some of the results.
         """
         results = list(pools)
         if not _rows(tables.steps):
@@ -472,7 +476,7 @@ class LevelProgram:
         return max(rows, tables.largest), max(length, tables.longest)
 
     def _run_sized(self, tables: Tables, pools: list[torch.Tensor]) -> list[Result]:
-        """Reads the sizes of the launch from its tensors."""
+        """Run the executable with limits as empty tensors, from whose shapes it reads the sizes."""
         limits = [
             torch.empty((limit, 0), dtype=torch.uint8, device=tables.steps.device)
             for limit in self._limits(tables)
@@ -480,7 +484,7 @@ class LevelProgram:
         return self._executable([tables.steps, tables.indices, tables.numbers, *limits, *pools])
 
     def _run_native(self, tables: Tables, pools: list[torch.Tensor]) -> list[Result]:
-        """Tells the sizes, so that nobody compares shapes: a launch may take microseconds."""
+        """Pass the sizes explicitly to skip the shape checks: a launch may take microseconds."""
         steps, indices, numbers = tables.steps, tables.indices, tables.numbers
         known = [
             *map(_rows, (steps, indices, numbers)),
@@ -492,22 +496,22 @@ class LevelProgram:
 
 
 _NOTHING = torch.empty((1, 0), dtype=torch.uint8)
-"""What stands for a limit: nobody reads it."""
+"""Placeholder for a limit, which is never read."""
 
 
 _rows = methodcaller("size", 0)
-"""What `len` of a tensor is, which takes ten times as long."""
+"""Number of rows: faster than `len` of a tensor, which takes ten times as long."""
 
 
 def _updates(code: LevelCode) -> Updates:
-    """Which parameters are changed in place: the pools that blocks write."""
+    """Return the parameters that are changed in place: the pools that blocks write."""
     first = len(code.program.main.params) - len(code.layout.pools)
     pairs = tuple((first + pool, n) for n, pool in enumerate(code.layout.written))
     return Updates(pairs, repeatable=True)
 
 
 def _places(code: LevelCode, stages: Stages) -> list[int]:
-    """For each symbol of the executable, which parameter has it as its first dim."""
+    """Return for each symbol of the executable the parameter whose first dim it is."""
     leads = [Size.of(param.tensor.shape[0]).symbol for param in code.program.main.params]
     _, interface = stages.runnable()
     return [leads.index(symbol) for symbol in interface.symbols]

@@ -1,16 +1,17 @@
 """The tables that a level program runs, and what must hold of them.
 
     steps    i64 [S, width], a row per step: block number, number of rows n, first position in
-             `indices`, first position in `numbers`, the step behind the last one of its level, then
-             a base per output of the block, then, from the same column in all steps, a length per
-             input of the block that is rows
-    indices  i64: for each input of the block in order but floats: n row numbers (a tensor), n * L
-             row numbers (rows, one instance after the other), or n values (int, bool)
+             `indices`, first position in `numbers`, the number of the first step after its level,
+             then a base per output of the block, then, from the same column in all steps, a length
+             per input of the block that is rows
+    indices  i64: for each input of the block in order, except floats: n row numbers (a tensor),
+             n * L row numbers (rows, one instance after the other), or n values (int, bool)
     numbers  f64: n values for each input that is a float
 
-A base is the first of n rows (n * L for rows) of the pool of the output's type. A level is some
-steps in a row, each of another block, which run in any order: a step may read rows that steps of
-earlier levels wrote, never rows that a step of its own or of a later level writes.
+A base is the first of n rows (n * L for rows) of the pool of the output's type. A level is a
+run of consecutive steps, each of another block, which run in any order: a step may read rows
+that steps of earlier levels wrote, never rows that a step of its own or of a later level
+writes.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from stretto.batching.program import Block, Operation, call_operation
 from stretto.batching.types import RowsType, Scalar, TensorType, Type
 
 BLOCK, ROWS, INDICES, NUMBERS, END, BASES = range(6)
-"""The columns that all steps have."""
+"""The columns of `steps` that do not depend on the block."""
 
 LIMITS = ("largest", "longest")
-"""Sizes that a launch announces: the most rows n of a step, the most rows L of one instance. They
-say how much memory intermediate values may need."""
+"""Names of the sizes that a launch announces: the largest n of a step, and the largest L of one
+instance. They bound the memory of intermediate values."""
 
 
 def row_type(type_: TensorType | RowsType) -> TensorType:
-    """The type of the pool that a value's rows lie in."""
+    """Return the type of the pool that holds a value's rows."""
     return type_.row if isinstance(type_, RowsType) else type_
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the columns of `steps` mean for these blocks. pools: their types, in order."""
+    """The meaning of the columns of `steps` for these blocks. pools: the types of the pools, in
+    order."""
 
     blocks: tuple[Block, ...]
     pools: tuple[TensorType, ...]
@@ -63,19 +65,19 @@ class Layout:
 
 
 def rows_inputs(block: Block) -> list[int]:
-    """The places of a block's inputs that are rows."""
+    """Return the positions of a block's inputs that are rows."""
     return [n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)]
 
 
 def output_types(block: Block) -> list[TensorType | RowsType]:
-    """The types of a block's outputs."""
+    """Return the types of a block's outputs."""
     found = [block.types[number] for number in block.outputs]
     assert not any(isinstance(type_, Scalar) for type_ in found)
     return [type_ for type_ in found if not isinstance(type_, Scalar)]
 
 
 def pool_types(blocks: Sequence[Block]) -> tuple[TensorType, ...]:
-    """The types of all tensors that blocks read or write, in the order in which they come up."""
+    """Return the types of all tensors that blocks read or write, in order of first appearance."""
     found: dict[TensorType, None] = {}
     for block in blocks:
         for type_ in (*block.inputs, *output_types(block)):
@@ -86,9 +88,9 @@ def pool_types(blocks: Sequence[Block]) -> tuple[TensorType, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of one launch, as tensors in the memory of the host.
+    """The tables of one launch, as tensors in host memory.
 
-    largest, longest: the most rows n of a step, and the most rows L of one instance, or more.
+    largest, longest: upper bounds for n of a step, and for L of one instance.
     """
 
     steps: torch.Tensor
@@ -101,7 +103,7 @@ class Tables:
     def of(
         layout: Layout, steps: torch.Tensor, indices: torch.Tensor, numbers: torch.Tensor
     ) -> Tables:
-        """The same, with the limits looked up."""
+        """Build tables, computing `largest` and `longest` from the steps."""
         lengths = steps[:, layout.lengths :]
         return Tables(steps, indices, numbers, _most(steps[:, ROWS]), _most(lengths))
 
@@ -110,19 +112,19 @@ def _most(found: torch.Tensor) -> int:
     return int(found.max()) if found.numel() else 0
 
 
-# ---- Which rows of a block have one length, and how many there are at least.
+# ---- Groups of rows of a block that have the same length, and their least lengths.
 #
-# All rows that one operation takes have one length, which its rows have, too; the front end has
-# the instance program check that before. So the rows of a block fall into groups, whatever
-# instances are.
+# All rows that one operation takes and returns have the same length: the front end emits checks of
+# that into the instance program. So the groups do not depend on the instances.
 
 
 trial: Any = _python_dispatch._disable_current_modes  # pyright: ignore[reportPrivateUsage]
-"""Operators that are called within are no part of the program that is being made."""
+"""Context manager: operators called inside it are not traced into the program under
+construction."""
 
 
 def length_groups(block: Block) -> dict[int, int]:
-    """For each value that is rows, the first value whose length it has."""
+    """Return for each value that is rows the first value of the same length: its group."""
     types = block.types
     found = {n: n for n, type_ in enumerate(block.inputs) if isinstance(type_, RowsType)}
     made = len(block.inputs)
@@ -140,8 +142,8 @@ def length_groups(block: Block) -> dict[int, int]:
 
 
 def least_lengths(block: Block) -> dict[int, int]:
-    """For groups that are never shorter, their least length: an operation of theirs raises where
-    there are fewer rows, so an instance with fewer has ended before."""
+    """Return the least length of each group that has one: an operation of the group raises for
+    fewer rows, so an instance with fewer has already ended."""
     groups = length_groups(block)
     types = block.types
     found: dict[int, int] = {}
@@ -157,9 +159,9 @@ _MOST_SHORT = 8
 
 
 def short_errors(operation: Operation, types: Sequence[Type]) -> tuple[Exception, ...]:
-    """What an operation raises where its rows are 0, 1, ... rows, up to the least number for which
-    it returns; none where it raises for each that is tried. It is called on real tensors, since
-    fake ones do not raise all that real ones do."""
+    """Return the errors that an operation raises for 0, 1, ... rows, up to the least number for
+    which it returns; () if it raises for every number tried. It is called on real tensors,
+    since fake ones do not raise all errors that real ones do."""
     found = list[Exception]()
     with trial(), torch.no_grad(), warnings.catch_warnings(action="ignore"):
         for length in range(_MOST_SHORT + 1):

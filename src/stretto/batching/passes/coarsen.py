@@ -1,14 +1,14 @@
-"""Grain-size coarsening: tensor operators between decisions become one static block.
+"""Grain-size coarsening: join the tensor operators between decisions into one static block.
 
     %a = tanh(%x)                      %n = len(%list)
     %n = len(%list)                    %c = block 0(%x, %y)      # tanh, mul, add
     %b = mul(%a, %y)            =>
     %c = add(%b, %x)
 
-Changes: every `Operate` becomes part of a `Record`; equal blocks are one. Needs: operators are
-pure, which the front end sees to. Guarantees: the same values; operators move over statements that
-they do not depend on, calls and loops among them, and operators whose results nothing uses are
-gone. (ACRoBat, section B.2.)
+Changes: every `Operate` becomes part of a `Record`; equal blocks become one. Needs: pure
+operators, which the front end ensures. Guarantees: the same values; operators move over
+statements that they do not depend on, calls and loops among them, and operators whose results
+are not used and that cannot raise are removed. (ACRoBat, section B.2.)
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from stretto.batching.program import (
 )
 from stretto.batching.types import RowsType, Scalar, TensorType
 
-# ---- How operators of a body become one `Record`.
+# ---- Joining the operators of a body into one `Record`.
 #
-# Operators are collected while the body is read from the top, and recorded as late as possible:
-# before the first statement that reads what they make or assigns what they read, or that may
-# leave the body where what they make is used after it.
+# Operators are collected from the top of the body, and recorded as late as possible: before the
+# first statement that reads their results, assigns their operands or results, or may leave the body
+# while their results are used after it.
 
 
 @dataclass(slots=True)
 class _Group:
-    """Operators that will be one block."""
+    """Operators that will be one block, with the variables that they assign and read."""
 
     operates: list[Operate] = field(default_factory=list[Operate])
     made: set[Variable] = field(default_factory=set[Variable])
@@ -78,23 +78,23 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Forms blocks of the operators of one function."""
+    """Builder of the blocks of one function's operators."""
 
     blocks: Blocks
     uses: FunctionUses
     alone: bool = False
-    """Each operator is a block of its own."""
+    """True if each operator is a separate block."""
     remarks: list[Remark] = field(default_factory=list[Remark])
-    """Why operators of one body are not one block."""
+    """Reasons why operators of one body are not one block."""
 
     def body(self, body: Body) -> Body:
-        """The body with records in place of operators, inner bodies too."""
+        """Return the body with records in place of operators, nested bodies included."""
         found: list[Statement] = []
         group = _Group()
         after = count_uses(body)
         """Reads from here to the end of the body."""
         between: str | None = None
-        """What stands between the next operator and those before it."""
+        """The reason why the next operator is not in the block of the operators before it."""
 
         def close() -> None:
             nonlocal group
@@ -134,8 +134,8 @@ class Former:
     def why_not_passing(
         self, statement: Statement, group: _Group, after: Counter[Variable]
     ) -> str | None:
-        """Why a statement may not come before the operators of a group, which stand before it, or
-        None where it may."""
+        """Return why a statement that follows the operators of a group cannot move before them, or
+        None if it can. after: reads from the statement to the end of the body."""
         if isinstance(statement, Phase):
             return "a phase begins between them"
         if all_used(statement) & group.made:
@@ -152,8 +152,8 @@ class Former:
         return None
 
     def record(self, operates: list[Operate]) -> list[Record]:
-        """The record of some operators, in their order; none where nothing uses what they make and
-        none of them may raise."""
+        """Return the record of some operators, in their order; an empty list if their results are
+        not used and none of them may raise."""
         inside = Counter(variable for item in operates for variable in used(item))
         made = [target for item in operates for target in item.targets]
         targets = tuple(v for v in made if self.uses.reads[v] > inside[v])
@@ -208,7 +208,7 @@ def _operand_type(operand: Operand) -> TensorType | RowsType | Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Coarsen:
-    """`joins`: whether operators become one block; otherwise each is one of its own."""
+    """joins: if False, each operator becomes a separate block."""
 
     joins: bool = True
     name: ClassVar[str] = "coarsen"

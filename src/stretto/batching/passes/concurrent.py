@@ -6,16 +6,17 @@
                                             %b = block 0(%x)
                                             %r = call 1 grow(%b)
 
-Where a call waits for the value of a tensor, all that is recorded is run at once; so a batch takes
-as many launches as an instance waits one after the other. Independent calls that both wait become
-the bodies of a `Fork`, which are fibers of the instance. (ACRoBat, section 4.2; there the user has
-to say which calls are concurrent.) Loops are the matter of `concurrent_loops.py`.
+Whenever a call waits for the value of a tensor, everything recorded so far is run; so the
+number of launches of a batch is the number of waits that an instance does one after the other.
+Independent calls that both wait become the bodies of a `Fork`, which are fibers of the
+instance. (ACRoBat, section 4.2, where the user has to mark concurrent calls.)
+`concurrent_loops.py` does this for loops.
 
-Changes: neighbouring statements become a `Fork`; what stands between them moves before it, into a
-body or behind it. Forks that are worth nothing become sequences. Needs: nothing. Guarantees: the
-same values and effects; of several exceptions the first in the order of the program is raised: the
-host raises that of the first body, and no statement that may raise moves over another one (but see
-`concurrent_loops.py`).
+Changes: neighbouring statements become a `Fork`; statements between them move before it, into a
+body, or after it. Forks without a benefit become sequences. Needs: nothing. Guarantees: the
+same values and effects; of several exceptions the first in program order is raised: the host
+raises that of the first body, and no statement that may raise moves over another one that may
+(for exceptions to this see `concurrent_loops.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from stretto.batching.program import (
 )
 
 _BEFORE, _AFTER = -1, 1 << 30
-"""Places of statements that are in no body of a fork; the bodies are 0, 1, ..."""
+"""Places of statements before and after a fork; its bodies are places 0, 1, ..."""
 
 
 _CALLS = "calls wait at the same time"
@@ -59,8 +60,8 @@ _APART = "found: they do not depend on each other"
 
 @dataclass(frozen=True, slots=True)
 class Concurrent:
-    """`finds`: whether forks are made; otherwise those of the user become sequences, too. `always`:
-    all that records or calls counts as if it waited, which tests make use of."""
+    """finds: create forks; if False, even those of the user become sequences. always: treat
+    everything that records or calls as waiting, for tests."""
 
     finds: bool = True
     always: bool = False
@@ -109,7 +110,8 @@ class _Finder:
         return Part(statement, effects)
 
     def _loop(self, loop: Loop, original: Statement) -> Statement:
-        """The loop with concurrent iterations, where they may be."""
+        """Return the loop with concurrent iterations, or the loop itself if they cannot be
+        concurrent."""
         body = parted(without_continue(loop.body), lambda s: self.part(s).effects.waits, self.uses)
         parts = [self.part(item) for item in body]
         within = [self.part(item, body).effects for item in body]
@@ -129,7 +131,8 @@ class _Finder:
         self.program.remarks.append(Remark(what, reason, place_of(body), is_done=True))
 
     def _kept_or_flat(self, fork: Fork) -> Body:
-        """A fork of the user, where two bodies at least wait; otherwise what is in it."""
+        """Return a fork of the user if at least two bodies wait; otherwise the sequence of its
+        statements."""
         flat = tuple(item for inner in fork.bodies for item in inner)
         if not self.finds or any(isinstance(item, Phase) for item in walk(flat)):
             return flat
@@ -158,7 +161,7 @@ class _Finder:
                 del parts[:count]
 
     def _remark(self, parts: list[Part]) -> None:
-        """Says why two calls that wait are not concurrent."""
+        """Add a remark why the first statement and the next call that waits are not concurrent."""
         first = parts[0]
         if not is_deep([first]):
             return
@@ -173,7 +176,7 @@ class _Finder:
 
 
 def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> str:
-    """Why two statements that wait are not bodies of a fork."""
+    """Return why two statements that wait cannot be bodies of a fork."""
     needed = [second]
     for part in reversed(between):
         if any(part.why_before(other) is not None for other in needed):
@@ -186,8 +189,8 @@ def why_not_concurrent(first: Part, between: Sequence[Part], second: Part) -> st
 
 
 def is_deep(parts: Sequence[Part]) -> bool:
-    """Whether statements wait for more than what has been recorded before them: a value that was
-    recorded before is computed whenever anything is."""
+    """Return True if statements wait for more than what was recorded before them. A value recorded
+    before is computed at the next launch anyway, so waiting for it adds no launch."""
     own = {v for part in parts for v in all_assigned(part.statement)}
     for part in parts:
         if not part.effects.waits:
@@ -200,14 +203,15 @@ def is_deep(parts: Sequence[Part]) -> bool:
 
 @dataclass(slots=True)
 class _Region:
-    """Statements while each gets a place: before the fork, in one of its bodies, behind it."""
+    """Consecutive statements, each with its place: before the fork, in one of its bodies, or after
+    it."""
 
     parts: list[Part] = field(default_factory=list[Part])
     places: list[int] = field(default_factory=list[int])
     bodies: int = 0
 
     def takes(self, part: Part) -> bool:
-        """Gives the next statement a place; False where there is none."""
+        """Give the next statement a place and return True; return False if no place is possible."""
         if part.stays:
             return False
         for place in self._choices(part):
@@ -241,11 +245,12 @@ class _Region:
         )
 
     def _in_order(self, number: int, part: Part, place: int) -> bool:
-        """Whether an earlier statement and this one, in this place, happen as in the program."""
+        """Return True if an earlier statement and this one, in this place, keep their order as far
+        as it matters."""
         return _is_in_order(self.parts[number], self.places[number], part, place)
 
     def finished(self) -> list[Statement] | None:
-        """The statements with the fork; None where it would be worth nothing."""
+        """Return the statements with the fork; None if the fork has no benefit."""
         self._move_tails()
         found: dict[int, list[Part]] = {}
         for part, place in zip(self.parts, self.places, strict=True):
@@ -257,7 +262,8 @@ class _Region:
         return [*_statements(before), Fork(tuple(several)), *_statements(after)]
 
     def _move_tails(self) -> None:
-        """What nothing in its body needs stands behind the fork, where more is with it."""
+        """Move statements that nothing after them in their body needs behind the fork, where later
+        operators can join them in larger blocks."""
         for number in reversed(range(len(self.parts))):
             part = self.parts[number]
             if part.effects.waits or self.places[number] in (_BEFORE, _AFTER):
@@ -268,7 +274,8 @@ class _Region:
 
 
 def _is_in_order(first: Part, place: int, second: Part, other: int) -> bool:
-    """Whether two statements, of which the first came first, may have these places."""
+    """Return True if two statements, the first of which is earlier in the program, may have these
+    places."""
     if first.effects.fails and second.effects.fails and place > other:
         return False
     if place == other or (place == _BEFORE or other == _AFTER):

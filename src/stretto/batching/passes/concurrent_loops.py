@@ -11,12 +11,13 @@
                                             then:
                                               append(%list, %y)
 
-The *head* decides whether there is an iteration, the *tail* has what iterations do one after the
-other; all else is the *body*. Changes: a `Loop` whose bodies wait and do not depend on each other
-becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of several exceptions
-that of the first iteration is raised; within an iteration, `raise` statements and calls in the tail
-keep their place, and only a primitive that fails there, as `counts[i] += 1`, may give way to an
-exception of the body that follows it.
+The *head* decides if there is another iteration, the *tail* holds what iterations do one after
+the other; everything else is the *body*. Changes: a `Loop` whose bodies wait and do not depend
+on each other becomes a `ForkLoop`. Needs: nothing. Guarantees: the same values and effects. Of
+several exceptions that of the first iteration is raised; within an iteration, `raise`
+statements and calls in the tail keep their order, and only a primitive that fails there, as in
+`counts[i] += 1`, may be superseded by an exception of body statements that follow it in the
+program.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _HEAD, _BODY, _TAIL = range(3)
 
 @dataclass(eq=False)
 class Part:
-    """A statement of a body, and what is asked of it."""
+    """A statement of a body, with its effects."""
 
     statement: Statement
     effects: Effects
@@ -67,7 +68,7 @@ class Part:
         return Touched.of((self.statement,))
 
     def why_before(self, other: Part) -> str | None:
-        """Why a later statement has to follow this one, or None where it has not."""
+        """Return why a later statement has to stay after this one, or None if it need not."""
         for variable in self.touched.assigned & other.touched.all:
             return f"the second needs %{variable.name} of the first"
         if other.touched.assigned & self.touched.all:
@@ -78,7 +79,7 @@ class Part:
 
     @cached_property
     def stays(self) -> bool:
-        """Whether it cannot be a part of a fork."""
+        """True if it cannot be part of a fork."""
         if isinstance(self.statement, Return | Raise) or leaves(self.statement):
             return True
         if ends((self.statement,)) or self.effects.phases:
@@ -89,11 +90,11 @@ class Part:
 def concurrent_loop(
     loop: Loop, parts: Sequence[Part], within: Sequence[Effects], later: Set[Variable]
 ) -> Loop | ForkLoop | Remark:
-    """The loop with concurrent iterations; the loop itself where there is nothing to gain; a remark
-    where something hinders it.
+    """Return the loop with concurrent iterations; the loop itself if there is no gain; a remark if
+    something prevents it.
 
-    parts: the statements of its body. within: the effects of each as others see them who are not
-    in the same iteration. later: variables that something outside of the loop reads.
+    parts: the statements of its body. within: the effects of each statement as seen from
+    outside of its iteration. later: variables that are read outside of the loop.
     """
     if not any(part.effects.waits for part in parts):
         return loop
@@ -101,7 +102,7 @@ def concurrent_loop(
     if isinstance(made, ForkLoop):
         return made
     if not any(isinstance(item, Call | Loop) for item in walk(loop.body)):
-        return loop  # a decision in each step, as in a search: nothing that anybody expects
+        return loop  # a decision in each step, as in a search: no user expects concurrency
     return Remark("iterations of a loop, one after the other", made, place_of(loop.body))
 
 
@@ -112,7 +113,7 @@ class _Split:
     later: Set[Variable]
 
     def made(self) -> ForkLoop | str:
-        """The concurrent loop, or why there is none."""
+        """Return the concurrent loop, or the reason why there is none."""
         statements = tuple(part.statement for part in self.parts)
         if any(isinstance(item, Return) for item in walk(statements)):
             return "a `return` is in it"
@@ -135,8 +136,8 @@ class _Split:
         return self._loop(*split)
 
     def _head(self) -> set[int]:
-        """What decides whether there is an iteration, what this needs, and what has to come before
-        either."""
+        """Return the statements that decide if there is an iteration, those that they need, and
+        those that must come before either."""
         found = {n for n, part in enumerate(self.parts) if leaves(part.statement)}
         return self._closed(
             found,
@@ -148,7 +149,8 @@ class _Split:
         )
 
     def _tail(self, head: set[int]) -> set[int]:
-        """What needs what an earlier iteration has made or changed, and all that needs this."""
+        """Return the statements that need what an earlier iteration assigned or changed, and all
+        that depend on them."""
         carried = exposed(tuple(part.statement for part in self.parts))
         rest = set(range(len(self.parts))) - head
         kept = carried | self.later
@@ -172,7 +174,7 @@ class _Split:
 
     @staticmethod
     def _closed(found: set[int], rest: set[int], follows: Callable[[int, int], bool]) -> set[int]:
-        """Some statements, and those of the rest that follow from them."""
+        """Return `found` with the statements of `rest` that transitively follow from it."""
         changed = True
         while changed:
             new = {n for n in rest if any(follows(n, m) for m in found)}
@@ -204,13 +206,15 @@ class _Split:
         return None
 
     def _raises(self, number: int) -> bool:
-        """Whether a statement is a guard of what follows it: it raises where its user says so."""
+        """Return True if a statement may raise by a `raise` or a call: it guards the statements
+        after it, so it must not be delayed after them."""
         part = self.parts[number]
         guards = any(isinstance(item, Raise | Call) for item in walk((part.statement,)))
         return part.effects.fails and guards
 
     def _loop(self, head: Body, body: Body, tail: Body) -> ForkLoop | str:
-        """The loop, with a variable of each iteration for what its head hands on."""
+        """Build the loop, with a private variable for each value that the head passes to body or
+        tail. Return a reason if that is not possible."""
         handed = Touched.of(head).assigned & (Touched.of(body).all | Touched.of(tail).all)
         if handed & (Touched.of(body).assigned | Touched.of(tail).assigned):
             return "an iteration assigns what decides whether there is another one"
@@ -227,7 +231,7 @@ class _Split:
         return why_not_loop(made) or made
 
 
-# ---- Branches in the iterations of a loop, in two parts: what waits, and what is done with it.
+# ---- Splitting branches in a loop into a part that waits and a part that uses its results.
 #
 #     if %skip: continue                  %y = unset()
 #     %y = call 1 f(%item)         =>     if %skip:
@@ -235,16 +239,17 @@ class _Split:
 #                                         if %skip:
 #                                         else: append(%list, %y)
 #
-# The first part may then run at the same time in all iterations, and the second in their order
-# (`concurrent_loops.py`). Changes: a `continue` at the end of an arm becomes the other arm; a
-# branch that waits ends after the last statement that waits, and what follows is a branch of its
-# own. Needs: nothing. Guarantees: the same statements in the same order on each way. A variable
-# that one part hands to the other is unset on the ways that neither assign nor read it, and is
-# used nowhere else.
+# The first part may then run at the same time in all iterations, and the second in their order.
+# Changes: the statements after a `continue` at the end of an arm move into the other arm; a branch
+# that waits ends after the last statement that waits, and the rest becomes a separate branch.
+# Needs: nothing. Guarantees: the same statements in the same order on each path. A variable that
+# one part passes to the other is unset on the paths that neither assign nor read it, and is used
+# nowhere else.
 
 
 def without_continue(body: Body) -> Body:
-    """The body of a loop, with what follows a `continue` in the arm that does not skip it."""
+    """Return the body of a loop with the statements after a `continue` moved into the arm that
+    does not skip them."""
     for place, statement in enumerate(body):
         if not isinstance(statement, If):
             continue
@@ -261,7 +266,7 @@ def without_continue(body: Body) -> Body:
 
 
 def parted(body: Body, waits: Callable[[Statement], bool], uses: FunctionUses) -> Body:
-    """A body whose branches that wait are two, where that may be."""
+    """Return a body in which branches that wait are split in two, where possible."""
     found: list[Statement] = []
     for statement in body:
         if isinstance(statement, If) and waits(statement) and not leaves(statement):
@@ -274,7 +279,7 @@ def parted(body: Body, waits: Callable[[Statement], bool], uses: FunctionUses) -
 
 
 def _is_inside(variable: Variable, whole: Statement, uses: FunctionUses) -> bool:
-    """Whether a variable is read and assigned in one statement of its function alone."""
+    """Return True if a variable is read and assigned only in one statement of its function."""
     times = sum(variable in assigned(item) for item in walk((whole,)))
     reads = count_uses((whole,))[variable]
     return uses.reads[variable] == reads and uses.assignments[variable] == times
@@ -296,5 +301,5 @@ def _two(
 
 
 def _cut(arm: Body, waits: Callable[[Statement], bool]) -> int:
-    """The number of statements up to the last one that waits."""
+    """Return the number of statements up to and including the last one that waits."""
     return max((number for number, item in enumerate(arm, 1) if waits(item)), default=0)

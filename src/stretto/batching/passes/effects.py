@@ -1,12 +1,13 @@
-"""What statements do besides assigning variables: memory they touch, waits, exceptions, phases.
+"""Effects of statements besides assigning variables: memory they touch, waits, exceptions, phases.
 
-Two calls may run concurrently only if neither changes what the other one touches. Memory is told
-apart by *cells* (`types.py`): the items of lists made in one place, a field of a class. A callee
-that builds a list and appends to it changes a cell, and yet nobody else can see it: an object that
-is made within a part of the program can be reached from outside of this part only through what
-the part assigns or through what it stores elsewhere, and both count by themselves. So accesses to
-objects that a part has made do not count for it. Which object a variable holds is found from its
-assignments, without regard to their order; what is loaded from memory may be anybody's.
+Two calls may run concurrently only if neither changes what the other one touches. Memory is
+distinguished by *cells* (`types.py`): the items of lists created in one place, or a field of a
+class. A callee that builds a list and appends to it changes a cell, yet no other code sees that
+object: an object created within a part of the program can be reached from outside of the part
+only through what the part assigns or stores elsewhere, and both are effects themselves. So
+accesses to objects that a part has created are not effects of the part. The object that a
+variable holds is found from its assignments, regardless of their order; an object loaded from
+memory may have any origin.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from stretto.batching.program import (
 )
 from stretto.batching.types import Scalar, TensorType, Type, alternatives
 
-# ---- What a body reads before it assigns it.
+# ---- Variables that a body reads before it assigns them.
 
 
 def exposed(body: Body) -> set[Variable]:
-    """Variables that a body may read with the value that they had before it."""
+    """Return the variables whose value from before a body the body may read."""
     found: set[Variable] = set()
     _Exposed(found).body(body, frozenset())
     return found
@@ -60,7 +61,8 @@ _Known = frozenset[Variable]
 
 @dataclass(slots=True)
 class _Exposed:
-    """Follows what is assigned on all ways; None stands for a way that goes elsewhere."""
+    """Data flow of the variables assigned on all paths; None is a path that does not continue
+    here."""
 
     found: set[Variable]
     ends: dict[int, list[_Known]] | None = None
@@ -118,19 +120,19 @@ def _meet(ways: list[_Known | None]) -> _Known | None:
 
 
 Root = int | str | Variable
-"""Where an object comes from: the number of a parameter; a variable that a statement of the
-function, but not of the part, gave a new object; or one of the following."""
+"""Origin of an object: the number of a parameter; the variable to which a statement outside of the
+part, but in its function, assigned a new object; or `MADE` or `OTHER`."""
 MADE, OTHER = "made here", "anywhere"
 Access = tuple[Root, Cell]
 
 
 def may_be_one(first: Access, second: Access) -> bool:
-    """Whether two accesses may touch the same memory."""
+    """Return True if two accesses may touch the same memory."""
     (root, cell), (other, same) = first, second
     if cell != same:
         return False
     if isinstance(root, Variable) or isinstance(other, Variable):
-        # What one statement makes is nothing that another one makes, nor what was there before.
+        # A new object differs from those of other statements and from those that existed before.
         return root is other or OTHER in (root, other)
     return True
 
@@ -145,14 +147,14 @@ _CHANGING = frozenset(
     ("set", "put", "append", "insert", "extend", "store", "pop", "remove", "reverse", "clear")
 )
 _DEEP = frozenset(("eq", "ne", "contains", "index"))
-"""These look at all that can be reached from their arguments."""
+"""Primitives that read everything reachable from their arguments."""
 _SAFE = frozenset(
     ("copy", "shared", "record", "tuple", "list", "dict", "is", "not", "truth", "has_type",
      "cast", "append", "clear", "extend", "concat", "to_list", "rows", "keys", "values", "reverse",
      "join_str", "item", "ready", "unset", "has", "join_all", "characters", "repr", "text",
      "round_to")
 )  # fmt: skip
-"""Primitives that raise nothing on operands that the verifier lets through."""
+"""Primitives that never raise on operands that the verifier accepts."""
 _SAFE_ON_NUMBERS = frozenset(
     ("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "to_float", "and", "or", "xor", "invert")
 )
@@ -161,10 +163,10 @@ _SMALL = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a part of a program does.
+    """The effects of a part of a program.
 
-    reads, writes: accesses to objects that it has not made itself. waits: it may wait for the value
-    of a tensor. fails: it may raise. phases: it may begin a phase.
+    reads, writes: accesses to objects that the part has not created. waits: it may wait for the
+    value of a tensor. fails: it may raise. phases: it may begin a phase.
     """
 
     reads: frozenset[Access] = frozenset()
@@ -174,14 +176,14 @@ class Effects:
     phases: bool = False
 
     def disturbs(self, other: Effects) -> bool:
-        """Whether one of the two changes memory that the other one touches."""
+        """Return True if one of the two changes memory that the other one touches."""
         mine, theirs = self.reads | self.writes, other.reads | other.writes
         pairs = (*product(self.writes, theirs), *product(other.writes, mine))
         return any(may_be_one(*pair) for pair in pairs)
 
     @staticmethod
     def join(several: Iterable[Effects]) -> Effects:
-        """Those of all of some parts."""
+        """Return the combined effects of several parts."""
         found = list(several)
         return Effects(
             frozenset[Access]().union(*(item.reads for item in found)),
@@ -194,7 +196,7 @@ class Effects:
 
 @dataclass(slots=True)
 class _Summary:
-    """What a call of a function does: cells by the root of the object that is touched."""
+    """The effects of a call of a function: touched cells, each with the root of its object."""
 
     reads: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
     writes: set[tuple[Root, Cell]] = field(default_factory=set["tuple[Root, Cell]"])
@@ -209,7 +211,7 @@ class _Summary:
 
 
 class AllEffects:
-    """The effects of the parts of a program; those of calls are found once."""
+    """The effects of all parts of a program; those of calls are computed once, to a fixpoint."""
 
     def __init__(self, program: InstanceProgram) -> None:
         self._program = program
@@ -224,8 +226,8 @@ class AllEffects:
                 changed = changed or self._summaries[number].size() != before
 
     def of(self, part: Body, around: Body, function: FunctionObjects) -> Effects:
-        """The effects of some statements of a function, as others see them: who is outside of them
-        and of `around`, a body that they are in, where it is not empty."""
+        """Return the effects of some statements of a function, as seen from outside of them. If
+        `around`, a body that contains them, is not empty, as seen from outside of that body."""
         found = _Part(self._program, self._flow, self._summaries, _Summary(), function.roots)
         found.find_roots(around or part, function.assignments)
         found.add(part)
@@ -239,7 +241,7 @@ class AllEffects:
         )
 
     def objects(self, function: Function) -> FunctionObjects:
-        """What `of` has to know of the function that a part is in."""
+        """Return what `of` needs to know of the function that a part is in."""
         part = _Part(self._program, self._flow, self._summaries, _Summary())
         part.find_roots(function.body, {}, sites=True)
         return FunctionObjects(part.roots, FunctionUses.of(function).assignments)
@@ -257,8 +259,8 @@ _Roots = dict[Variable, set[Root]]
 
 @dataclass(frozen=True, slots=True)
 class FunctionObjects:
-    """Where the objects come from that the variables of a function hold, and how often each
-    variable is assigned."""
+    """The roots of the objects that a function's variables hold, and the number of assignments of
+    each variable."""
 
     roots: _Roots
     assignments: Mapping[Variable, int]
@@ -266,8 +268,8 @@ class FunctionObjects:
 
 @dataclass(slots=True)
 class _Part:
-    """A part of a program, whose effects are gathered in `summary`. outside: roots of what
-    variables hold that are assigned elsewhere."""
+    """A part of a program, whose effects are collected in `summary`. outside: roots of variables
+    that are assigned outside of the part."""
 
     program: InstanceProgram
     flow: Flow
@@ -283,8 +285,10 @@ class _Part:
     def find_roots(
         self, part: Body, assignments: Mapping[Variable, int], sites: bool = False
     ) -> None:
-        """assignments: how often variables are assigned in all of the function, as far as that is
-        more than in the part. sites: whether what the part makes is told apart."""
+        """Find the roots of the variables assigned in the part, by a fixpoint. assignments: number
+        of assignments of variables in the whole function; not needed if none is assigned
+        outside the part. sites: give each statement's new objects a root of their own instead
+        of `MADE`."""
         statements = list(walk(part))
         carried = exposed(part)
         inside = Counter(variable for item in statements for variable in assigned(item))
@@ -307,7 +311,7 @@ class _Part:
         return self.outside.get(variable, {OTHER})
 
     def _made(self, statement: Statement) -> set[Root]:
-        """The roots of what a statement assigns."""
+        """Return the roots of what a statement assigns."""
         match statement:
             case Assign(op=op, args=args):
                 if op in _MAKING:
@@ -316,7 +320,7 @@ class _Part:
             case Call(function=number, args=args):
                 return self._translated(self.summaries[number].results, args)
             case _:
-                return {MADE}  # tensors and numbers
+                return {MADE}  # tensors and numbers are immutable
 
     def _roots(self, operand: Operand) -> set[Root]:
         if isinstance(operand, Literal):
@@ -324,7 +328,7 @@ class _Part:
         return self.roots[operand] if operand in self.roots else self._elsewhere(operand)
 
     def _translated(self, roots: Iterable[Root], args: tuple[Operand, ...]) -> set[Root]:
-        """Roots in a callee as roots here."""
+        """Translate roots of a callee into roots of the caller."""
         found: set[Root] = set()
         for root in roots:
             found |= self._roots(args[root]) if isinstance(root, int) else {root}
@@ -384,7 +388,7 @@ class _Part:
         if not isinstance(operand, Variable):
             return
         if deep:
-            # What an object of this part holds may be anybody's.
+            # Objects stored in an object of this part may come from outside of it.
             into |= {(OTHER, cell) for cell in self.flow.reachable_cells(operand.type)}
             return
         cells = self.flow.cells(operand)
@@ -392,7 +396,7 @@ class _Part:
 
 
 def may_raise(statement: Assign) -> bool:
-    """Whether a primitive may raise, as far as the types of its operands show."""
+    """Return True if a primitive may raise, judging by the types of its operands."""
     op, args = statement.op, statement.args
     if op in _SAFE:
         return False
@@ -403,7 +407,7 @@ def may_raise(statement: Assign) -> bool:
     if op in ("add", "sub", "mul") and all(_is_kind(arg, Scalar.FLOAT) for arg in args):
         return False
     if op in ("add", "sub") and _is_kind(args[0], Scalar.INT):
-        # A counter of small steps comes to no end of 64 bits.
+        # A counter with small steps never reaches the limit of 64 bits in practice.
         step = args[1].value if isinstance(args[1], Literal) else None
         return not (isinstance(step, int) and abs(step) < _SMALL)
     return True
@@ -421,24 +425,22 @@ def _is_kind(operand: Operand, kind: Scalar) -> bool:
 
 
 def _read_fails(type_: Type, tensor: Operand) -> bool:
-    """An int of a tensor of floats may be infinite or no number."""
+    """Return True if a Read may raise: an int read from a float tensor may be infinite or NaN."""
     given = tensor.type if isinstance(tensor, Variable) else None
     return type_ == Scalar.INT and not (
         isinstance(given, TensorType) and not given.dtype.torch.is_floating_point
     )
 
 
-# ---- Whether what runs concurrently keeps apart: no part touches a variable that another one
-# assigns.
+# ---- Independence of concurrent bodies: none touches a variable that another one assigns.
 #
-# Memory (lists and objects) is the matter of who makes forks (`passes/concurrent.py`, or the user
-# by `stretto.concurrent`); variables are checked by the verifier with the functions of this
-# module.
+# This is about variables; the verifier checks it too. Memory (lists and objects) is checked by the
+# creator of a fork: `passes/concurrent.py`, or the user who calls `stretto.concurrent`.
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The variables that a body assigns, and all that it reads or assigns."""
+    """The variables that a body assigns, and all variables that it reads or assigns."""
 
     assigned: frozenset[Variable]
     all: frozenset[Variable]
@@ -450,7 +452,7 @@ class Touched:
 
 
 def why_not_apart(several: Sequence[Body]) -> str | None:
-    """Why bodies cannot run concurrently, or None where they keep apart."""
+    """Return why bodies cannot run concurrently, or None if they can."""
     parts = [Touched.of(body) for body in several]
     for place, part in enumerate(parts):
         for other in parts[:place]:
@@ -460,7 +462,7 @@ def why_not_apart(several: Sequence[Body]) -> str | None:
 
 
 def why_not_loop(loop: ForkLoop) -> str | None:
-    """Why the iterations of a loop cannot run concurrently, or None where they keep apart."""
+    """Return why the iterations of a loop cannot run concurrently, or None if they can."""
     private = frozenset(loop.private)
     head, body, tail = map(Touched.of, (loop.head, loop.body, loop.tail))
     if any(isinstance(item, Continue) for item in walk(loop.head)):
@@ -475,7 +477,8 @@ def why_not_loop(loop: ForkLoop) -> str | None:
 
 
 def forked(several: Sequence[Body]) -> Body:
-    """Bodies as a fork; one after the other where they do not keep apart, or one never ends."""
+    """Return a fork of the bodies, or their sequence if they are not independent or one never
+    reaches its end."""
     several = [body for body in several if body]
     if len(several) < 2 or any(map(ends, several)) or why_not_apart(several) is not None:
         return tuple(statement for body in several for statement in body)

@@ -1,15 +1,15 @@
-"""The opposite of parameter reuse: parameters are operands of each instance, as others are.
+"""The opposite of parameter reuse: parameters become operands of each instance.
 
     %y = Linear(%x)        =>        %weight = shared() <f32[4, 4]>
                                      %bias = shared() <f32[4]>
                                      %y = Linear(%x, %weight, %bias)
 
-What an operator is called with then comes from a row per instance, and is gathered with the rest:
-what a batcher does that does not know which tensors all instances share. It is there to see what
-parameter reuse is worth (ACRoBat, section 5.1 and figure 5). Changes: tensors among the arguments
-of operators, and the parameters of modules, become `shared` operands. Needs: `Tidy(shares=False)`
-before. Guarantees: the same values up to rounding. Parameters of a dtype that is no element of a
-pool, and modules without parameters, are left as they are.
+Each argument of an operator then comes from a row per instance, and is gathered like the
+others: as in a batcher that does not know which tensors all instances share. The pass exists to
+measure what parameter reuse is worth (ACRoBat, section 5.1 and figure 5). Changes: tensors
+among the arguments of operators, and the parameters of modules, become `shared` operands.
+Needs: `Tidy(shares=False)` before. Guarantees: the same values up to rounding. Operators
+without operands, and tensors in keyword arguments, are unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GatherParameters:
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """A module as a function of its arguments and, behind these, of its parameters."""
+    """A module as a function of its arguments followed by its parameters."""
 
     module: nn.Module
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class _Gatherer:
         return tuple(found)
 
     def gathered(self, operate: Operate) -> tuple[list[Assign], Operate]:
-        """The operator with its tensors as operands, and what gives these."""
+        """Return the operator with its tensors as operands, and the statements that define them."""
         operation = operate.operation
         operands = list(operate.operands)
         shared: list[Assign] = []

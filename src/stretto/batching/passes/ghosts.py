@@ -1,4 +1,4 @@
-"""Ghost operators: what follows a branch runs at one depth, whichever arm an instance has taken.
+"""Ghost operators: the code after a branch runs at one depth, whichever arm an instance has taken.
 
                                        %g = copy(0)
     if %long:                          if %long:
@@ -8,16 +8,16 @@
     %y = block 1(%x)                   %y = block 1(%x) after %g
     %n = call 2 f(%y)                  %n = call 2 f(%y)
 
-Without it `block 1` runs at one depth for the instances that have gone through `block 0`, and at
-another one for the rest: two steps of fewer rows each. A ghost operator computes nothing; it makes
-the shorter way as deep as the longer one. Rule: a tensor that the ways through a branch (or through
-a scope: the cases of a `match`, a function that was inlined) leave at different depths is aligned
-where a block of the same function reads it, unless an instance may wait for a value in between.
-Instances that took the longest way need these depths anyway, and a depth without rows has no step,
-so waiting costs nothing where nobody took it. Changes: `Record.after`, and depths in variables of
-their own. Needs: blocks (`coarsen`). Ways with calls, loops or waits have no depth that is known
-ahead of time: their branches are left as they are. Guarantees: the same values. (ACRoBat, section
-B.3.)
+Without ghosts `block 1` runs at one depth for the instances that took `block 0`, and at another
+one for the rest: two steps of fewer rows each. A ghost operator computes nothing; it makes the
+shorter path as deep as the longer one. Rule: a tensor that the paths through a branch (or
+through a scope: the cases of a `match`, an inlined function) leave at different depths is
+aligned where a block of the same function reads it, unless an instance may wait for a value in
+between. Instances that took the longest path need these depths anyway, and a depth without rows
+has no step, so waiting costs nothing if no instance took it. Changes: `Record.after`, and new
+variables that hold depths. Needs: blocks (`coarsen`). The depth of paths with calls, loops or
+waits is not known statically: their branches are left as they are. Guarantees: the same values.
+(ACRoBat, section B.3.)
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from stretto.batching.types import Scalar, TensorType
 _WAITS = "a block waits behind a branch"
 _WHY = "so that it is one step, whichever way an instance has taken (a ghost operator)"
 _SAME = frozenset(("copy", "cast"))
-"""Primitives whose result is their argument."""
+"""Primitives that return their argument."""
 _Depths = dict[Variable, int]
-"""How many blocks one after the other a variable needs, counted from a branch; of others 0."""
+"""Number of consecutive blocks after the start of a branch that a variable needs; 0 for variables
+not in it."""
 _Ghosts = dict[Variable, tuple[Variable, ...]]
-"""What has to be waited for by those who read a variable."""
+"""For each variable the ghosts that its readers must wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,16 @@ class AlignArms:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way through a statement that comes to its end: the arm of an `If` or the `Leave` of a
-    `Scope` that ends it (None: the end of the scope's body), and the depths there."""
+    """A path through a statement that reaches its end: the arm of an `If` (0 or 1), or the `Leave`
+    of a `Scope` (None: the end of the scope's body), with the depths there."""
 
     end: int | Leave | None
     depths: _Depths
 
 
 def ways_through(branch: If | Scope, depths: _Depths | None = None) -> list[Way] | None:
-    """The ways through a statement, from some depths before it; None where the instance decides
-    how deep one is."""
+    """Return the paths through a statement, given the depths before it; None if a depth depends on
+    the instance."""
     ways = _Ways()
     found = ways.through(branch, depths or {})
     return found if ways.known else None
@@ -100,7 +101,7 @@ def ways_through(branch: If | Scope, depths: _Depths | None = None) -> list[Way]
 @dataclass(slots=True)
 class _Ways:
     leaving: dict[int, list[Way]] = field(default_factory=dict[int, "list[Way]"])
-    """The ways that leave the scopes that are looked at."""
+    """The paths that leave each enclosing scope, by label."""
     known: bool = True
 
     def through(self, branch: If | Scope, depths: _Depths) -> list[Way]:
@@ -113,8 +114,8 @@ class _Ways:
         return leaving if end is None else [Way(None, end), *leaving]
 
     def end(self, body: Body, depths: _Depths) -> _Depths | None:
-        """The depths at the end of a body, from those at its start; None where it does not come
-        to its end."""
+        """Return the depths at the end of a body, from those at its start; None if it does not
+        reach its end."""
         for statement in body:
             match statement:
                 case Record(targets, _, operands):
@@ -148,12 +149,12 @@ def _deepest(ways: Sequence[Way]) -> _Depths:
 
 
 def _source(statement: Assign) -> Variable | None:
-    """The variable whose value an Assign copies."""
+    """Return the variable whose value an Assign copies; None if it is no copy."""
     source = statement.args[0] if statement.op in _SAME else None
     return source if isinstance(source, Variable) else None
 
 
-# ---- what is added
+# ---- insertion of ghosts
 
 
 @dataclass(slots=True)
@@ -162,12 +163,13 @@ class _Aligner:
     """Functions in which an instance may wait for a value."""
     made: set[Variable] = field(default_factory=set[Variable])
     before: dict[int, Body] = field(default_factory=dict[int, Body])
-    """What is added before each `Leave`, by its id."""
+    """Statements to add before each `Leave`, by its id."""
     leaving: dict[int, list[_Ghosts]] = field(default_factory=dict[int, "list[_Ghosts]"])
-    """The ghosts at each `Leave` of the scopes around."""
+    """The ghosts at each `Leave` of the enclosing scopes, by label."""
 
     def body(self, body: Body, ghosts: _Ghosts) -> Body:
-        """`ghosts` are those of the variables that come into the body, and change."""
+        """Return the body with ghosts. `ghosts` are those of the variables at its start; updated
+        in place."""
         return tuple(found for item in body for found in self.statement(item, ghosts))
 
     def statement(self, statement: Statement, ghosts: _Ghosts) -> Sequence[Statement]:
@@ -196,13 +198,13 @@ class _Aligner:
                 return [inner]
 
     def passed(self, statement: Statement, ghosts: _Ghosts) -> None:
-        """Leaves in `ghosts` those that hold behind a statement."""
+        """Remove from `ghosts` those that do not hold after a statement."""
         items = tuple(walk((statement,)))
         if any(
             isinstance(item, Read) or (isinstance(item, Call) and item.function in self.waiting)
             for item in items
         ):
-            ghosts.clear()  # depths are counted anew behind a launch
+            ghosts.clear()  # depths start again after a launch
         _forget(ghosts, all_assigned(statement))
 
     def branch(self, branch: If | Scope, ghosts: _Ghosts) -> list[Statement]:
@@ -232,7 +234,8 @@ class _Aligner:
         return [*begin, result]
 
     def added(self, ways: Sequence[Way]) -> tuple[dict[int | None, Body], _Ghosts]:
-        """What comes to the end of each way (by arm, or id of the `Leave`), and the ghosts."""
+        """Return the statements to add at the end of each path (by arm, or id of the `Leave`), and
+        the ghosts."""
         added: dict[int | None, Body] = {}
         aligned: _Ghosts = {}
         for variable, depth in _deepest(ways).items():
@@ -256,7 +259,7 @@ def _forget(ghosts: _Ghosts, variables: Iterable[Variable]) -> None:
 
 
 def _distinct(body: Body) -> Body:
-    """A body in which each `Leave` is an object of its own."""
+    """Return a body in which each `Leave` is a separate object."""
     return tuple(
         Leave(item.label) if isinstance(item, Leave) else with_bodies(item, _distinct)
         for item in body
@@ -264,7 +267,7 @@ def _distinct(body: Body) -> Body:
 
 
 def _without(body: Body, unread: set[Variable]) -> Body:
-    """A body without the assignments of variables that nothing reads."""
+    """Return a body without the assignments of unread variables."""
     found: list[Statement] = []
     for item in body:
         if isinstance(item, Assign) and item.target in unread:

@@ -1,16 +1,16 @@
-"""Phases: the stages of a program, each of which runs for the whole batch before the next one.
+"""Phases: stages of a program, each of which runs for the whole batch before the next one.
 
     loop: ... %h = block 0(%x, %h)              loop: ... %h = block 0(%x, %h)
           append(%states, %h)                         append(%states, %h)
                                         =>      phase 1
     loop: ... %y = block 1(%h)                  loop: ... %y = block 1(%h)
 
-Without a phase the second loop's block runs at as many depths as the first loop has steps, for a
-few rows each; in a phase of its own all of its rows in a batch run as one. Changes: adds `Phase`
-to the main function, between its stages: where operators begin to need what a recurrence of the
-present phase has made. Needs: nothing; in a program with a `Phase` of its own (`stretto.phase()`)
-they are numbered in the order of the program, and no others are added. Guarantees: the same values;
-the numbers of phases rise along every way. (ACRoBat, section B.3.)
+Without a phase the second loop's block runs at as many depths as the first loop has steps, with
+a few rows each; in a separate phase all of its rows in a batch run as one. Changes: adds
+`Phase` to the main function, between its stages: where operators first need the result of a
+recurrence of the current phase. Needs: nothing; if the program has phases of the user
+(`stretto.phase()`), they are numbered in program order, and no others are added. Guarantees:
+the same values; the numbers of phases increase along every path. (ACRoBat, section B.3.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stretto.batching.program import (
 
 @dataclass(frozen=True, slots=True)
 class FindPhases:
-    """finds: whether there are phases; otherwise those of the user are gone, too."""
+    """finds: add phases; if False, even those of the user are removed."""
 
     finds: bool = True
     name: ClassVar[str] = "phases"
@@ -69,8 +69,8 @@ def _begins(reason: str, body: Body) -> Remark:
 
 
 def _number(program: InstanceProgram, keeps: bool) -> None:
-    """Numbers the phases of the user in the order of the program, functions where they are first
-    called; or takes them away."""
+    """Number the user's phases in program order, those of a function where it is first called;
+    remove them if not `keeps`."""
     seen: set[int] = set()
     count = 0
 
@@ -102,8 +102,8 @@ def _number(program: InstanceProgram, keeps: bool) -> None:
 def why_same_phase(
     program: InstanceProgram, stage: list[Statement], statement: Statement
 ) -> str | None:
-    """Why a statement of the main function belongs to the phase of those before it, or None where
-    it begins one."""
+    """Return why a statement of the main function belongs to the phase of `stage`, the statements
+    before it; None if it begins a new phase."""
     if isinstance(statement, Return):
         return "it returns"
     made = {variable for item in stage for variable in all_assigned(item)}

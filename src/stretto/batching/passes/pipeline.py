@@ -25,16 +25,16 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchPasses:
-    """Which optimisations of programs for one instance are on; each can be turned off to see what
-    it is worth.
+    """The optimisations of programs for one instance that are on; each can be turned off to
+    measure what it is worth.
 
-    tidy: equal operators are computed once, tensors that all instances share are found. reuse:
-    such tensors, parameters among them, are read once per batch; otherwise they are gathered per
-    row. branches: operators move into the arms of branches. phases: stages of the main function
-    run one after the other for the whole batch. concurrent: calls and iterations that do
-    not depend on each other wait for values at the same time. coarsen: operators between decisions
-    are one block. horizontal: products of a block that share their operand are one. ghosts: what
-    follows a branch runs at one depth, whichever arm was taken. tuned: kernels are chosen as
+    tidy: compute equal operators once, and find tensors that all instances share. reuse: read
+    such tensors, parameters among them, once per batch; if off, they are gathered per row.
+    branches: move operators into the arms of branches. phases: run stages of the main function
+    one after the other for the whole batch. concurrent: calls and iterations that do not depend
+    on each other wait for values at the same time. coarsen: join operators between decisions
+    into one block. horizontal: join products of a block that share an operand. ghosts: run the
+    code after a branch at one depth, whichever arm was taken. tuned: choose kernels as
     `Batched.tune` has found to be best.
     """
 
@@ -50,14 +50,14 @@ class BatchPasses:
 
 
 def passes(options: BatchPasses) -> Iterator[Pass]:
-    """The passes that are on, in order. Blocks are formed in any case."""
+    """Yield the passes that are on, in order. Blocks are formed in any case."""
     if options.tidy:
         yield Tidy(shares=options.reuse)
     if options.branches:
         yield MoveAroundBranches()
         if options.tidy:
             yield Tidy(shares=options.reuse)
-    # Before phases are found: one that begins between two calls would keep them apart.
+    # Concurrent runs before FindPhases: a phase between two calls would make them sequential.
     yield Concurrent(finds=options.concurrent)
     yield FindPhases(finds=options.phases)
     if not options.reuse:
@@ -68,7 +68,7 @@ def passes(options: BatchPasses) -> Iterator[Pass]:
 
 
 def run_passes(program: InstanceProgram, options: BatchPasses | None = None) -> None:
-    """Forms the blocks of a program, in place."""
+    """Run the passes on a program in place, which forms its blocks; verify it after each pass."""
     options = options or BatchPasses()
     program.joins = options.horizontal
     verify(program)

@@ -1,14 +1,14 @@
-"""Which tensors depend on a recurrence: their depth grows with the instance.
+"""Analysis: tensors that depend on a recurrence, so that their depth grows with the instance.
 
-A value is *recurrent* where it is made by operators that need what the same operators have made
-before: a state that a loop carries, what a recursive call returns, what is stored in a list and
-read again. What needs no recurrent value has a depth that the program alone decides, so that all
-of it in a batch can run as one (ACRoBat, section B.1, by taint analysis; here by cycles).
-
-The analysis is a graph of variables, cells of lists and records, and results of functions, with an
-edge for everything that flows. A value is recurrent if it can be reached from a cycle with an
-operator on it. Variables are told apart, cells are not told apart by object: a value may be
-called recurrent that is not, which costs speed and nothing else.
+A value is *recurrent* if it is computed by operators from earlier results of the same
+operators: a state that a loop carries, the result of a recursive call, or a value that is
+stored in a list and read again. The depth of a value that needs no recurrent one is fixed by
+the program, so all of its instances in a batch can run as one (ACRoBat, section B.1, uses taint
+analysis; here it is cycles). The analysis is a graph of variables, cells of lists and records,
+and results of functions, with an edge for every flow of data. A value is recurrent if it can be
+reached from a cycle that contains an operator. Variables are distinguished, the objects that
+share a cell are not: a value that is not recurrent may be reported as recurrent, which only
+costs speed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a function returns."""
+    """The result of a function, as a node."""
 
     function: int
 
@@ -59,7 +59,8 @@ Node = Variable | Cell | Result
 
 
 def recurrent(program: InstanceProgram, parts: Iterable[Body]) -> set[Node]:
-    """The values that depend on a recurrence within some bodies and the functions they call."""
+    """Return the values that depend on a recurrence within some bodies and the functions they
+    call."""
     graph = Flow(program)
     for body in parts:
         graph.add(body)
@@ -67,7 +68,7 @@ def recurrent(program: InstanceProgram, parts: Iterable[Body]) -> set[Node]:
 
 
 def called(program: InstanceProgram, parts: Iterable[Body]) -> set[int]:
-    """The numbers of the functions that bodies call, directly or not."""
+    """Return the numbers of the functions that bodies call, directly or indirectly."""
     found: set[int] = set()
     waiting = list(parts)
     while waiting:
@@ -79,23 +80,24 @@ def called(program: InstanceProgram, parts: Iterable[Body]) -> set[int]:
 
 
 def reads_tensors(program: InstanceProgram, body: Body) -> bool:
-    """Whether an instance may wait in a body for the value of a tensor."""
+    """Return True if an instance may wait in a body, or in a function it calls, for the value of a
+    tensor."""
     parts = [body, *(program.functions[number].body for number in called(program, [body]))]
     return any(isinstance(item, Read) for part in parts for item in walk(part))
 
 
 _STORING = frozenset(("set", "put", "append", "insert", "extend", "store"))
-"""Primitives that store in their first argument."""
+"""Primitives that store a value in their first argument."""
 
 
 @dataclass(slots=True)
 class Flow:
-    """What flows where in some bodies and in the functions that they call."""
+    """The graph of data flow in some bodies and in the functions that they call."""
 
     program: InstanceProgram
     edges: dict[Node, set[Node]] = field(default_factory=dict["Node", "set[Node]"])
     operators: set[tuple[Node, Node]] = field(default_factory=set["tuple[Node, Node]"])
-    """The edges that are operators."""
+    """The edges from an operand of an operator to its result."""
     operators_seen: list[Operate | Record] = field(default_factory=list["Operate | Record"])
     functions: set[int] = field(default_factory=set[int])
 
@@ -158,13 +160,14 @@ class Flow:
                 self.edge(node, other)
 
     def nodes(self, operand: Operand) -> Iterator[Node]:
-        """Where the tensors in an operand come from."""
+        """Yield the nodes that the tensors in an operand come from."""
         if isinstance(operand, Variable):
             yield operand
             yield from self.cells(operand)
 
     def cells(self, value: Operand | Type) -> list[Cell]:
-        """The cells of lists and dicts that a value may be; not those further in."""
+        """Return the cells of the lists and dicts that a value may be, without those nested in
+        them."""
         if isinstance(value, Literal):
             return []
         types = _types(value.type if isinstance(value, Variable) else value)
@@ -196,7 +199,7 @@ class Flow:
         return self.reached(node for node in self.edges if component[node] in cyclic)
 
     def reached(self, seeds: Iterable[Node]) -> set[Node]:
-        """Some nodes, and all that flows from them."""
+        """Return `seeds` and all nodes reachable from them."""
         found = set(seeds)
         waiting = list(found)
         while waiting:
@@ -207,7 +210,7 @@ class Flow:
         return found
 
     def reachable_cells(self, type_: Type) -> set[Cell]:
-        """The cells of a type and of what these hold, and so on."""
+        """Return the cells reachable from a type, nested ones included."""
         found: set[Cell] = set()
         waiting = [type_]
         while waiting:
@@ -225,7 +228,7 @@ class Flow:
 
 
 def _types(type_: Type) -> Iterator[Type]:
-    """The types that a value may have, and those of the items of tuples."""
+    """Yield the types that a value may have, tuples replaced by the types of their items."""
     for item in alternatives(type_):
         if isinstance(item, TupleType):
             for part in item.items:

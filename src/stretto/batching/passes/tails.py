@@ -1,4 +1,4 @@
-"""Code motion around branches, so that each way through them is as few blocks as possible.
+"""Code motion around branches, so that each path through them has as few blocks as possible.
 
     %x = getitem(table, %word)                 if %leaf:
     if %leaf:                                    %x = getitem(table, %word)
@@ -11,11 +11,12 @@
     return %h                                    %h' = sigmoid(%b)
                                                  return %h'
 
-Changes: operators before a branch that only its arms use go into these arms; a short tail of a
-body that uses what the arms of a branch have made follows each of them. Needs: copies are followed
-afterwards (`tidy`). Guarantees: no way computes more than before, and the same values: an operator
-goes into an arm only where its operands still have the values that they had. The text grows by
-at most `MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a branch.)
+Changes: operators before a branch that only its arms use move into these arms; a short tail of
+a body that uses results of the arms moves to the end of each arm. Needs: `tidy` runs afterwards
+and propagates copies. Guarantees: the same values, and no path computes more than before: an
+operator moves into an arm only where its operands still have the same values. The program grows
+by at most `MOST_TAIL` statements per branch. (ACRoBat has no such pass: its blocks end at a
+branch.)
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from stretto.batching.program import (
 )
 
 MOST_TAIL = 24
-"""Statements that are copied into the arms of a branch at most."""
+"""Largest number of statements that are copied into the arms of a branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class MoveAroundBranches:
 
 
 def why_no_tail(branch: If, tail: Body) -> str | None:
-    """Why the statements behind a branch stay there, or None where they may follow each arm."""
+    """Return why the statements after a branch stay there, or None if they may move to the end of
+    each arm."""
     if not any(isinstance(item, Operate) for item in tail):
         return "no operator follows the branch"
     if len(tail) > MOST_TAIL:
@@ -107,7 +109,7 @@ class _Tails:
         return tuple(found)
 
     def _copied(self, tail: Body) -> Body:
-        """A copy of a tail; what is used in it alone gets other variables."""
+        """Return a copy of a tail, with new variables for those that only the tail uses."""
         reads, inside = self._uses.reads, count_uses(tail)
         made = {variable for item in tail for variable in assigned(item)}
         own = [v for v in made if self._uses.is_single(v) and reads[v] == inside[v]]
@@ -122,8 +124,8 @@ class _Tails:
 
 
 def why_not_into(operate: Operate, branch: If, rest: Body, uses: FunctionUses) -> str | None:
-    """Why an operator stays before a branch, or None where it may go into the arms that use it.
-    rest: what follows the branch in its body."""
+    """Return why an operator stays before a branch, or None if it may move into the arms that use
+    it. rest: the statements after the branch in its body."""
     if not all(map(uses.is_single, operate.targets)):
         return "its result is assigned in several places"
     if branch.condition in operate.targets:
@@ -148,7 +150,7 @@ def why_not_into(operate: Operate, branch: If, rest: Body, uses: FunctionUses) -
 
 
 def _has_operators(arm: Body, operate: Operate) -> bool:
-    """Whether operators in an arm use what an operator makes."""
+    """Return True if operators in an arm use a result of an operator."""
     return any(
         isinstance(item, Operate) and not set(operate.targets).isdisjoint(used(item))
         for item in walk(arm)
@@ -175,7 +177,7 @@ class _Sinker:
 
 @dataclass(slots=True)
 class _Sinking:
-    """A branch, and what follows it, while operators go into its arms."""
+    """A branch and the statements after it, while operators move into its arms."""
 
     uses: FunctionUses
     names: Names
@@ -183,7 +185,7 @@ class _Sinking:
     rest: Body
 
     def sink(self, before: list[Statement]) -> list[Statement]:
-        """Returns the statements that stay before the branch."""
+        """Move operators into the arms; return the statements that stay before the branch."""
         kept: list[Statement] = []
         reads: set[Variable] = set()
         writes: set[Variable] = set()
@@ -205,8 +207,8 @@ class _Sinking:
         return kept
 
     def _move(self, operate: Operate) -> None:
-        """Puts an operator before each of the bodies that use it: the first time itself, then
-        copies that make other variables."""
+        """Put an operator before each body that uses it: the operator itself before the first one,
+        copies with new variables before the others."""
         parts = [self.branch.then, self.branch.orelse, self.rest]
         first = True
         for place, part in enumerate(parts):

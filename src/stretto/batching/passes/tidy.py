@@ -1,4 +1,4 @@
-"""Tidying: copies are followed, equal operators are computed once, unused ones are gone.
+"""Tidying: copies are propagated, equal operators computed once, unused ones removed.
 
     %shared = shared() <f32[4]>
     %h = copy(%x)
@@ -6,11 +6,11 @@
     %b = mul(%x, %shared)
     %c = add(%a, %b)                   %c = add(%a, %a)
 
-Changes: operands; tensors of constant content (`zeros_like`) become shared ones; copies, `shared`
-and operators that nothing reads are gone, but operators that may raise. Needs: nothing.
-Guarantees: the same values and exceptions. A tensor that is the same for all instances becomes a
-static argument of the operators that use it: it is read once for a batch, not once per row
-(parameter reuse, ACRoBat, section 5.1).
+Changes: operands; tensors of constant content (`zeros_like`) become shared ones; copies,
+`shared` and operators whose results are not read are removed, except operators that may raise.
+Needs: nothing. Guarantees: the same values and exceptions. A tensor that is the same for all
+instances becomes a static argument of the operators that use it: it is read once per batch, not
+once per row (parameter reuse, ACRoBat, section 5.1).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from stretto.batching.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class Tidy:
-    """shares: whether tensors that all instances share become static arguments of operators."""
+    """shares: tensors that all instances share become static arguments of operators."""
 
     shares: bool = True
     name: ClassVar[str] = "tidy"
@@ -74,7 +74,8 @@ def _follow_copies(function: Function) -> None:
 
 
 def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
-    """sources: the operand that each variable is a copy of at this place."""
+    """Return a body in which reads of copies read the original. sources: the operand that each
+    variable is a copy of at this place."""
     found: list[Statement] = []
     for statement in body:
         statement = with_operands(statement, lambda operand: _source(sources, operand))
@@ -84,7 +85,7 @@ def _followed(body: Body, sources: dict[Variable, Operand]) -> Body:
         found.append(statement)
         match statement:
             case Assign(Variable() as target, "copy", (Variable() as source,)):
-                # A copy of another type is a conversion: a union of what may come.
+                # A copy to another type is kept: it converts to a union type.
                 if target is not source and target.type == source.type:
                     sources[target] = source
             case _:
@@ -107,12 +108,12 @@ def _forget(sources: dict[Variable, Operand], variable: Variable) -> None:
 _FILLED = frozenset(
     ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor")
 )
-"""Functions of torch whose result depends on the dtype and the shape of an operand alone."""
+"""Torch functions whose result depends only on the dtype and shape of an operand."""
 
 
 @dataclass(slots=True)
 class _Filled:
-    """Tensors of constant content, each once in a program."""
+    """Tensors of constant content, one per content."""
 
     contents: Contents = field(default_factory=Contents)
     made: dict[Hashable, torch.Tensor] = field(default_factory=dict[Hashable, torch.Tensor])
@@ -157,8 +158,8 @@ def _share(function: Function) -> None:
 
 
 def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Operate:
-    """An operator that has shared operands as static arguments. One operand at least stays: an
-    operator of none would be nothing that an instance records."""
+    """Return an operator with its shared operands as static arguments. An operator without any
+    other operand is unchanged, since an instance could not record it without operands."""
     stay = [n for n, operand in enumerate(statement.operands) if operand not in shared]
     if not stay or len(stay) == len(statement.operands):
         return statement
@@ -174,7 +175,7 @@ def _with_static(statement: Operate, shared: dict[Variable, torch.Tensor]) -> Op
 
 
 def with_inputs(operation: Operation, filled: dict[int, Any]) -> Operation:
-    """An operation with something else at the places of its operands."""
+    """Return an operation with each operand place replaced by `filled` of its number."""
 
     def change(item: Any) -> Any:
         match item:
@@ -210,7 +211,8 @@ class _Merger:
     same: dict[Variable, Variable] = field(default_factory=dict[Variable, Variable])
 
     def body(self, body: Body, known: dict[Hashable, tuple[Variable, ...]]) -> Body:
-        """known: what operators before this place have made, by content and operands."""
+        """Replace repeated operators. known: the results of earlier operators, by content and
+        operands."""
         found: list[Statement] = []
         for statement in body:
             statement = with_operands(statement, lambda operand: _source(self.same, operand))
@@ -228,20 +230,20 @@ class _Merger:
         return all(map(self.uses.is_single, (*statement.targets, *statement.operands)))
 
 
-# ---- what nothing uses
+# ---- unused results
 
 _PURE = frozenset(("copy", "shared", "cast"))
 
 
 def remove_unused(function: Function) -> None:
-    """Takes away operators and copies that nothing reads; not those that may raise."""
+    """Remove operators and copies whose results are not read, except those that may raise."""
     reads = FunctionUses.of(function).reads
     changed = True
 
     def visit(body: Body) -> Body:
         nonlocal changed
         found: list[Statement] = []
-        # From the bottom: what only an unused operator reads is unused, too.
+        # From the bottom up, so that operators read only by unused operators are removed, too.
         for statement in reversed(body):
             statement = with_bodies(statement, visit)
             match statement:

@@ -1,4 +1,4 @@
-"""What statements read, assign and end: the questions that passes ask before they move something.
+"""Queries that passes make before they move a statement: what statements read, assign and end.
 
 Operators are pure, so a statement may move over another one unless one of them reads or assigns
 what the other one assigns, or the other one may end the body before it.
@@ -45,7 +45,7 @@ from stretto.batching.types import RowsType, Scalar, TensorType
 
 
 def operands(statement: Statement) -> Iterator[Operand]:
-    """The operands of a statement itself, without what is inside of it."""
+    """Yield the operands of a statement itself, without nested bodies."""
     match statement:
         case Assign(args=args) | Call(args=args):
             yield from args
@@ -67,12 +67,12 @@ def operands(statement: Statement) -> Iterator[Operand]:
 
 
 def used(statement: Statement) -> Iterator[Variable]:
-    """The variables that a statement itself reads, without what is inside of it."""
+    """Yield the variables that a statement itself reads, without nested bodies."""
     yield from (item for item in operands(statement) if isinstance(item, Variable))
 
 
 def assigned(statement: Statement) -> tuple[Variable, ...]:
-    """The variables that a statement itself assigns."""
+    """Return the variables that a statement itself assigns."""
     match statement:
         case Operate(targets=targets) | Record(targets=targets):
             return targets
@@ -85,23 +85,24 @@ def assigned(statement: Statement) -> tuple[Variable, ...]:
 
 
 def all_used(statement: Statement) -> set[Variable]:
-    """The variables that a statement reads, with all that is inside of it."""
+    """Return the variables that a statement reads, nested bodies included."""
     return {variable for item in walk((statement,)) for variable in used(item)}
 
 
 def all_assigned(statement: Statement) -> set[Variable]:
-    """The variables that a statement assigns, with all that is inside of it."""
+    """Return the variables that a statement assigns, nested bodies included."""
     return {variable for item in walk((statement,)) for variable in assigned(item)}
 
 
 def count_uses(body: Body) -> Counter[Variable]:
-    """How often each variable is read in a body."""
+    """Count the reads of each variable in a body."""
     return Counter(variable for item in walk(body) for variable in used(item))
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionUses:
-    """How often each variable of a function is read, and assigned (parameters once)."""
+    """Number of reads and of assignments of each variable of a function (parameters are assigned
+    once)."""
 
     reads: Counter[Variable]
     assignments: Counter[Variable]
@@ -113,12 +114,13 @@ class FunctionUses:
         return FunctionUses(count_uses(function.body), assignments)
 
     def is_single(self, operand: Operand) -> bool:
-        """Whether an operand has one value: a literal, or a variable that is assigned once."""
+        """Return True if an operand has one value: a literal, or a variable assigned once."""
         return not isinstance(operand, Variable) or self.assignments[operand] == 1
 
 
 def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozenset()) -> bool:
-    """Whether a statement may go to the end of a loop or scope that is around it."""
+    """Return True if a statement may jump out of an enclosing loop or scope, or to a loop's next
+    iteration. loops, labels: the loops and scopes already entered."""
     match statement:
         case Break() | Continue():
             return loops == 0
@@ -134,7 +136,7 @@ def leaves(statement: Statement, loops: int = 0, labels: frozenset[int] = frozen
 
 
 def ends(body: Body) -> bool:
-    """Whether no way comes to the end of a body, as far as its last statement shows."""
+    """Return True if no path reaches the end of a body, judging by its last statement."""
     if not body:
         return False
     match body[-1]:
@@ -147,7 +149,7 @@ def ends(body: Body) -> bool:
 
 
 def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Statement:
-    """A statement whose bodies are changed."""
+    """Return a statement with each of its bodies replaced by `change(body)`."""
     match statement:
         case If(condition, then, orelse):
             return If(condition, change(then), change(orelse))
@@ -164,7 +166,8 @@ def with_bodies(statement: Statement, change: Callable[[Body], Body]) -> Stateme
 
 
 def with_operands(statement: Statement, change: Callable[[Operand], Operand]) -> Statement:
-    """A statement whose own operands are changed, without what is inside of it."""
+    """Return a statement with its own operands, not those of nested bodies, replaced by
+    `change(operand)`."""
     match statement:
         case Assign(args=args) | Call(args=args):
             return replace(statement, args=tuple(map(change, args)))
@@ -187,7 +190,7 @@ def with_operands(statement: Statement, change: Callable[[Operand], Operand]) ->
 
 
 def with_targets(statement: Statement, change: Callable[[Variable], Variable]) -> Statement:
-    """A statement that assigns other variables."""
+    """Return a statement with its targets replaced by `change(target)`."""
     match statement:
         case Operate(targets=targets) | Record(targets=targets):
             return replace(statement, targets=tuple(map(change, targets)))
@@ -200,7 +203,7 @@ def with_targets(statement: Statement, change: Callable[[Variable], Variable]) -
 
 
 def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
-    """A body with other variables, in what it reads and in what it assigns."""
+    """Return a body with variables renamed where they are read and where they are assigned."""
 
     def operand(item: Operand) -> Operand:
         return names.get(item, item) if isinstance(item, Variable) else item
@@ -218,7 +221,7 @@ def renamed(body: Body, names: Mapping[Variable, Variable]) -> Body:
 
 
 class Names:
-    """Makes variables whose names are new in a function."""
+    """Generator of variables whose names are new in a function."""
 
     def __init__(self, function: Function) -> None:
         self._taken = Counter(v.name for item in walk(function.body) for v in assigned(item))
@@ -228,13 +231,13 @@ class Names:
         return Variable(f"{variable.name}'{self._taken[variable.name] - 1}", variable.type)
 
 
-# ---- When two operators, or two blocks, are the same: equal content, static objects by identity.
+# ---- Equality of operators and blocks: by content, static objects by identity.
 
 
 @dataclass(slots=True)
 class Contents:
-    """Keys of what operators are called with. Objects that are part of a key are kept, so that no
-    other object gets their identity."""
+    """Keys of the functions and arguments of operators. Objects in a key are kept alive, so that
+    no other object gets their identity."""
 
     _kept: list[Any] = field(default_factory=list[Any])
 
@@ -258,14 +261,15 @@ class Contents:
 
 
 def operand_key(operand: Operand) -> Hashable:
-    """A variable by identity, a literal by its type and value (1 is not 1.0, 0.0 is not -0.0)."""
+    """Return a variable itself (identity), or the type and text of a literal (1 is not 1.0, 0.0 is
+    not -0.0)."""
     if isinstance(operand, Literal):
         return (type(operand.value), repr(operand.value))
     return operand
 
 
 class Blocks:
-    """The blocks of a program, each content once."""
+    """The blocks of a program, deduplicated by content."""
 
     def __init__(self, blocks: list[Block]) -> None:
         self._blocks = blocks
@@ -281,7 +285,7 @@ class Blocks:
         steps: tuple[Step, ...],
         outputs: tuple[int, ...],
     ) -> int:
-        """The number of the block with this content, which is added where it is new."""
+        """Return the number of the block with this content; add the block if it is new."""
         key = self._key(inputs, steps, outputs)
         if key not in self._numbers:
             self._numbers[key] = len(self._blocks)

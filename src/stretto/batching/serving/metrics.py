@@ -1,4 +1,4 @@
-"""What a stream counts: requests, batch sizes, and how long things took."""
+"""Metrics of a stream: counts of requests, batch sizes, and durations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stretto.text import seconds_text, table
 
 _SHORTEST_S = 1e-6
 _PER_OCTAVE = 8
-_BUCKETS = 31 * _PER_OCTAVE  # the last one ends at 2147 s and takes what is longer, too
+_BUCKETS = 31 * _PER_OCTAVE  # up to 2147 s; one more bucket takes longer durations
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Durations in buckets that grow by the factor 2^(1/8), so within 9 % of what they were.
+    """Durations in buckets whose bounds grow by the factor 2^(1/8), so they are exact within 9 %.
 
-    counts: of the durations up to `Histogram.bound(i)` seconds that are above the bound before.
-    total_s, longest_s: exact, in seconds.
+    counts: number of durations above `Histogram.bound(i - 1)` and up to `Histogram.bound(i)`
+    seconds. total_s, longest_s: exact, in seconds.
     """
 
     counts: tuple[int, ...] = (0,) * (_BUCKETS + 1)
@@ -29,7 +29,7 @@ class Histogram:
 
     @staticmethod
     def bound(bucket: int) -> float:
-        """The longest duration of a bucket, in seconds."""
+        """Return the longest duration of a bucket, in seconds."""
         return _SHORTEST_S * 2.0 ** (bucket / _PER_OCTAVE)
 
     @property
@@ -38,12 +38,13 @@ class Histogram:
 
     @property
     def mean_s(self) -> float:
-        """In seconds; NaN without any duration."""
+        """The mean in seconds; NaN without any duration."""
         return self.total_s / self.count if self.count else math.nan
 
     def percentile(self, percent: float) -> float:
-        """Seconds that `percent` % of the durations do not exceed: at least the exact value, and at
-        most 9 % more. NaN without any duration."""
+        """Return the seconds that `percent` % of the durations do not exceed: at least the exact
+        value, and at most 9 % more. NaN without any duration. Raises ValueError for a percent
+        outside 0 to 100."""
         if not 0.0 <= percent <= 100.0:
             raise ValueError(f"percent is from 0 to 100, got {percent!r}")
         wanted = max(1, math.ceil(self.count * percent / 100.0))
@@ -58,16 +59,15 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A stream at one moment.
+    """Metrics of a stream at one moment.
 
-    submitted: requests that were taken, so
-        `submitted == finished + failed + cancelled + waiting + running`.
-    refused: requests that were not taken: there was no room, or the stream was closed, or their
-        caller gave up, before there was room.
+    submitted: accepted requests, `finished + failed + cancelled + waiting + running` in total.
+    refused: requests that were not accepted, since there was no room, the stream was closed, or
+        their caller gave up before there was room.
     blocked: callers that wait for room now.
-    batch_sizes: how many batches there were of each size.
-    waits: from submitting until the batch begins; latencies: until the answer; batches: how long
-        batches ran.
+    batch_sizes: number of batches of each size.
+    waits: from submitting until the batch begins; latencies: from submitting until the answer;
+        batches: run times of batches.
     """
 
     submitted: int
@@ -85,7 +85,7 @@ class Metrics:
 
     @property
     def mean_batch(self) -> float:
-        """Requests per batch; NaN without any batch."""
+        """Mean number of requests per batch; NaN without any batch."""
         number = sum(self.batch_sizes.values())
         requests = sum(size * times for size, times in self.batch_sizes.items())
         return requests / number if number else math.nan
@@ -114,7 +114,7 @@ def _row(name: str, times: Histogram) -> list[str]:
 
 @dataclass(slots=True)
 class Durations:
-    """A histogram that grows."""
+    """A histogram under construction."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (_BUCKETS + 1))
     total_s: float = 0.0
@@ -138,7 +138,7 @@ def _bucket(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Counts:
-    """What a worker counts; its lock guards it."""
+    """The counters of a worker, guarded by its lock."""
 
     submitted: int = 0
     finished: int = 0

@@ -1,4 +1,4 @@
-"""One request, the future that its caller holds, and how that is completed."""
+"""Requests: the calls that a batcher runs, their futures, and the choice of the next batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 from stretto.errors import RunError, StreamClosed, StreamFull
 
-# ---- What a stream asks of a batcher, and which calls may share a batch.
+# ---- The interface of a stream to a batcher, and the calls that may share a batch.
 
 
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -33,14 +33,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What the function returns for one instance."""
+    """The value that the function returns for one instance."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the function raises for one instance."""
+    """The exception that the function raises for one instance."""
 
     error: BaseException
 
@@ -48,15 +48,15 @@ class Failure:
 Outcome = Value | Failure
 
 Run = Callable[[Sequence[Call]], Sequence[Outcome]]
-"""Runs calls with equal keywords as one batch: an outcome per call, in their order. Where one
-instance raises, its outcome is a Failure. A run that raises itself says that it cannot tell which
-instances are at fault; they are then run in smaller batches."""
+"""Run calls with equal keywords as one batch; return an outcome per call, in order. If one
+instance raises, its outcome is a Failure. If the run itself raises, it could not tell which
+instances are at fault; they are then run again in smaller batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Settings of torch that belong to a thread. A request runs under those that it was submitted
-    under, although another thread runs it."""
+    """Torch's per-thread settings. A request runs under those of the thread that submitted it,
+    although another thread runs it."""
 
     grad: bool
     inference: bool
@@ -64,7 +64,7 @@ class Modes:
 
     @staticmethod
     def current() -> Modes:
-        """Those of this thread."""
+        """Return the settings of this thread."""
         autocast = tuple(
             torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
             for kind in _DEVICE_TYPES
@@ -73,7 +73,7 @@ class Modes:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Sets them for this thread inside the block."""
+        """Set them for this thread inside the `with` block."""
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
@@ -84,18 +84,18 @@ class Modes:
 
 
 def shared_key(kwargs: Mapping[str, Any]) -> Hashable:
-    """Equal for keywords that one batch can share: the same names, with values that are the same
-    object or indistinguishable numbers, texts or tuples of these. Other values are told apart by
-    identity, so the key is valid while `kwargs` is alive."""
+    """Return a key that is equal for keywords that one batch can share: the same names, with
+    values that are the same object or indistinguishable numbers, texts or tuples of these.
+    Other values are compared by identity, so the key is valid only while `kwargs` is alive."""
     return tuple(sorted((name, _value_key(value)) for name, value in kwargs.items()))
 
 
 def _value_key(value: Any) -> Hashable:
-    kind = type(value)  # a subclass may mean another thing by equality
+    kind = type(value)  # a subclass may redefine equality
     if kind in (bool, int, str, bytes):
         return kind, value
     if kind is float:
-        return kind, value.hex()  # 0.0 equals -0.0, but does not compute the same
+        return kind, value.hex()  # distinguishes 0.0 from -0.0
     if kind is complex:
         return kind, value.real.hex(), value.imag.hex()
     if kind is tuple:
@@ -107,7 +107,7 @@ _log = logging.getLogger("stretto.stream")
 
 
 class Reply(Future[Any]):
-    """The future of one request. Cancelling it takes the request out of the stream, unless its
+    """The future of one request. Cancelling it removes the request from the stream, unless its
     batch has begun."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Reply(Future[Any]):
         self._process = os.getpid()
 
     def cancel(self) -> bool:
-        # Done-callbacks run in here. One that raises must not leave the request in the stream.
+        # Done-callbacks run in cancel(). Even if one raises, the request must leave the stream.
         cancelled = False
         try:
             cancelled = super().cancel()
@@ -135,7 +135,7 @@ class Reply(Future[Any]):
         return super().exception(timeout)
 
     def _require_process(self) -> None:
-        """In a child of `fork` nobody would ever complete the future."""
+        """Raise RunError in a child of `fork`, where the future would never complete."""
         if os.getpid() != self._process and not self.done():
             raise RunError(
                 f"this request was submitted in process {self._process}, before it was forked, "
@@ -148,12 +148,12 @@ class Reply(Future[Any]):
 class Request:
     """A call that waits for its batch.
 
-    key: equal for requests that one batch may have.
+    key: equal for requests that may share a batch.
     caller: requests of one caller are answered in the order in which they were submitted.
-    entered: seconds, when it was submitted.
-    run: the batcher. Requests hold it rather than the stream, so that it lives as long as there is
-        something to do, and no longer.
-    admitted: completes when the stream has room for the request; None where it had it at once.
+    entered: time of submission in seconds.
+    run: the batcher. Requests refer to it rather than to the stream, so that it lives only as
+        long as there are requests.
+    admitted: completes when the stream has room for the request; None if it had room at once.
     """
 
     call: Call
@@ -167,19 +167,19 @@ class Request:
     admitted: Future[None] | None = None
 
 
-# Futures are completed outside of all locks, since their callbacks are the user's.
+# Futures are completed outside of all locks, since their callbacks are user code.
 
 
 def begins(request: Request) -> bool:
-    """Whether a request is to run; not if it was cancelled since its batch was taken, or somebody
-    else has completed its future."""
+    """Return True if a request is to run; False if it was cancelled since its batch was taken, or
+    its future was completed elsewhere."""
     reply = request.reply
     reply.withdraw = None
     if reply.done() and not reply.cancelled():
         return False
     try:
         return reply.set_running_or_notify_cancel()
-    except RuntimeError:  # completed in this moment
+    except RuntimeError:  # completed concurrently
         return False
 
 
@@ -190,13 +190,14 @@ def complete(request: Request, outcome: Outcome) -> None:
         else:
             request.reply.set_exception(outcome.error)
     except InvalidStateError:
-        pass  # somebody else completed it
-    except BaseException:  # Future catches what derives from Exception, but a callback may exit
+        pass  # completed elsewhere
+    except BaseException:  # Future catches Exception only, but a callback may raise SystemExit
         _log.exception("a done-callback of a request raised")
 
 
 def cancel(requests: Iterable[Request]) -> None:
-    """Cancels requests that this thread has taken out, and tells those who wait for them."""
+    """Cancel requests that this thread has removed from the stream, and notify those waiting for
+    them."""
     for request in requests:
         request.reply.withdraw = None
         try:
@@ -236,25 +237,26 @@ def full_error(max_waiting: int, waited_s: float | None) -> StreamFull:
     )
 
 
-# ---- Which requests make the next batch, and when: decided without threads and clocks.
+# ---- The choice of the next batch and its time, made without threads and clocks.
 
 
-_KEPT = 7 / 8  # of the estimate of a batch's time, when a further batch has run
+_KEPT = 7 / 8  # weight of the old estimate of a batch's time when another batch has run
 
 
 class Waiting:
-    """Requests in the order in which they came; those for which there is no room stand behind the
-    others, in `blocked`, and move up as room is made.
+    """Requests in order of arrival. Those for which there is no room are in `blocked`, after the
+    others, and move up when there is room.
 
-    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that is
-    `max_wait_s` less the time that batches took lately, and half of it at least. So a request is
-    answered about `max_wait_s` after it came where batches are short and the stream has time for
-    them, and requests still gather where batches are long. A batch has the oldest request and those
-    behind it that may share it. A request that may not is passed over, and then all later ones of
-    its caller are, too: so those are not reordered.
+    A batch is due when `max_batch` requests wait, or the oldest has waited for `wait_s`: that
+    is `max_wait_s` less the time of recent batches, and at least half of it. So where batches
+    are short and the stream is not busy, a request is answered about `max_wait_s` after it
+    came; where batches are long, requests still gather. A batch has the oldest request and
+    those after it that may share it. If a request may not, it and all later ones of its caller
+    are passed over, so that the requests of a caller are not reordered.
 
-    The garbage collector may run at any allocation, also inside these methods, and what it frees
-    may withdraw requests. So no method iterates over what it then changes.
+    The garbage collector may run at any allocation, also inside these methods, and the
+    finalizers that it runs may withdraw requests. So no method iterates over a container that
+    it then changes.
     """
 
     def __init__(self, max_batch: int, max_wait_s: float, max_waiting: int) -> None:
@@ -264,15 +266,15 @@ class Waiting:
         self.admitted: OrderedDict[int, Request] = OrderedDict()
         self.blocked: OrderedDict[int, Request] = OrderedDict()
         self._numbers = count()
-        self._batch_s = 0.0  # mean of late batches; none counts for more than half of max_wait_s
+        self._batch_s = 0.0  # mean of recent batches, each capped at half of max_wait_s
 
     @property
     def wait_s(self) -> float:
-        """How long a request waits for others, in seconds."""
+        """Seconds that a request waits for others."""
         return self.max_wait_s - self._batch_s
 
     def took(self, seconds: float) -> None:
-        """Tells how long a batch has run."""
+        """Record the run time of a batch."""
         counted = min(seconds, self.max_wait_s / 2)
         self._batch_s = _KEPT * self._batch_s + (1 - _KEPT) * counted
 
@@ -281,17 +283,17 @@ class Waiting:
         return len(self.admitted) >= self.max_waiting
 
     def admit(self, request: Request) -> None:
-        """Takes a request at the end, whether or not there is room."""
+        """Add a request at the end, even if there is no room."""
         request.number = next(self._numbers)
         self.admitted[request.number] = request
 
     def block(self, request: Request) -> None:
-        """Takes a request that waits for room."""
+        """Add a request that waits for room."""
         request.number = next(self._numbers)
         self.blocked[request.number] = request
 
     def seconds_until_due(self, now: float) -> float | None:
-        """0 where a batch is due, None where nothing waits."""
+        """Return the seconds until a batch is due: 0 if one is, None if no request waits."""
         if not self.admitted:
             return None
         if len(self.admitted) >= self.max_batch:
@@ -300,7 +302,7 @@ class Waiting:
         return max(0.0, oldest.entered + self.wait_s - now)
 
     def take(self) -> list[Request]:
-        """Removes and returns the next batch, the oldest request first; empty if nothing waits."""
+        """Remove and return the next batch, the oldest request first; empty if no request waits."""
         batch = list[Request]()
         passed = set[Hashable]()
         for request in list(self.admitted.values()):
@@ -314,12 +316,12 @@ class Waiting:
         return [request for request in batch if self.admitted.pop(request.number, None)]
 
     def withdraw(self, request: Request) -> bool:
-        """Removes a request; False where it does not wait any more."""
+        """Remove a request; return False if it no longer waits."""
         places = (self.admitted, self.blocked)
         return any(place.pop(request.number, None) is not None for place in places)
 
     def move_up(self) -> list[Request]:
-        """Admits blocked requests for which there is room now, and returns them."""
+        """Admit blocked requests for which there is room now, and return them."""
         moved = list[Request]()
         while self.blocked and not self.is_full:
             number, request = self.blocked.popitem(last=False)

@@ -1,4 +1,5 @@
-"""Streams, as users hold them, and the mixin that gives a batcher its `submit`."""
+"""Streams: the user's interface to batched requests, and the mixin that gives a batcher its
+`submit`."""
 
 from __future__ import annotations
 
@@ -46,18 +47,19 @@ def _require_duration(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How requests become batches.
+    """Settings for how requests become batches.
 
-    max_batch: requests in one batch at most.
-    max_wait_ms: a request waits no longer than this for others to share its batch, in
-        milliseconds, unless the batch before it still runs. The time that batches took lately is
-        taken from the wait, up to half of it, so that where batches are short a request is answered
-        about this long after it came. 0 begins a batch whenever the one before has ended; batches
-        then form while others run.
-    max_waiting: requests that may wait for their batch, at least `max_batch`.
-    when_full: what `submit` does when so many wait: "wait" until there is room, or "raise"
+    max_batch: largest number of requests in a batch.
+    max_wait_ms: longest time in milliseconds that a request waits for others to share its
+        batch, unless the batch before it still runs. The time of recent batches is subtracted
+        from the wait, up to half of it, so that where batches are short a request is answered
+        about this long after it came. 0 begins a batch whenever the one before has ended;
+        batches then form while others run.
+    max_waiting: number of requests that may wait for their batch, at least `max_batch`.
+    when_full: what `submit` does when that many wait: "wait" until there is room, or "raise"
         StreamFull.
-    full_timeout_s: seconds that it waits for room at most, then it raises StreamFull; None waits.
+    full_timeout_s: seconds to wait for room before raising StreamFull; None waits without
+        limit.
     """
 
     max_batch: int = 64
@@ -80,20 +82,21 @@ _DEFAULT = StreamOptions()
 
 
 class Stream:
-    """Answers requests in batches, as they come. Safe from many threads.
+    """Answer requests in batches, as they come. Safe to use from many threads.
 
     - The requests of one thread are answered in the order in which it submitted them.
-    - A request that fails does so alone: its future has the exception, its neighbours their
-      results. Where a whole run raises, smaller ones find out which requests fail, so the function
+    - A request that fails does so alone: its future has the exception, the others have their
+      results. If a whole run raises, smaller runs find the requests that fail, so the function
       may be called for an instance more than once.
-    - Done-callbacks run on the thread of the stream, as those of an executor do: while one runs,
-      no batch does. A callback may submit; its requests are taken beyond `max_waiting`. It must
-      not wait for another request of the same stream.
+    - Done-callbacks run on the thread of the stream, as those of an executor do: while one
+      runs, no batch does. A callback may submit; its requests are accepted beyond
+      `max_waiting`. It must not wait for another request of the same stream.
     - Instances must not be changed until their request is done.
-    - A stream that is closed, deleted, or open at the exit of the interpreter answers all requests
-      that it has taken. In a child of `fork` it is empty, and a future from before raises RunError.
+    - A stream that is closed, deleted, or open at the exit of the interpreter answers all
+      requests that it has accepted. In a child of `fork` it is empty, and a future from before
+      raises RunError.
 
-    `run` runs a batch, see `calls.Run`. It is called on one thread at a time.
+    `run` runs a batch, see `requests.Run`. It is called on one thread at a time.
     """
 
     def __init__(
@@ -102,34 +105,35 @@ class Stream:
         self._run = run
         self._options = o = options or _DEFAULT
         self._worker = Worker(Waiting(o.max_batch, o.max_wait_ms / 1e3, o.max_waiting), clock)
-        # The worker knows neither this object nor `run`, so it does not keep them alive.
+        # The worker refers neither to this object nor to `run`, so it does not keep them alive.
         weakref.finalize(self, self._worker.abandon).atexit = False
 
     def submit(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The future of one instance: `args` has a value for each parameter of the function.
+        """Return the future of one instance: `args` has a value for each parameter of the
+        function.
 
-        Keywords are shared by a batch, so requests whose keywords are not the same form different
-        batches. Same are equal numbers, texts and tuples of these, and what is the same object.
-        Requests with more or fewer instances than others, too, form other batches.
-
-        Raises StreamFull, see `StreamOptions.when_full`; StreamClosed, also while it waits.
+        A batch shares its keywords, so requests whose keywords differ are in different batches.
+        Values are the same if they are equal numbers, texts or tuples of these, or the same
+        object. Requests with different numbers of positional arguments are in different
+        batches, too. Raises StreamFull, see `StreamOptions.when_full`, and StreamClosed, even
+        while waiting for room.
         """
         request = self._request(args, kwargs, threading.current_thread())
         self._enter(request)
         if request.admitted is not None:
             try:
                 self._wait_for_room(request, request.admitted)
-            except BaseException:  # of a signal, too: nobody will have the future
+            except BaseException:  # including signals: the caller will never get the future
                 request.reply.cancel()
                 raise
         return request.reply
 
     async def asubmit(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The result for one instance, for `asyncio`: `await stream.asubmit(instance)`.
+        """Return the result for one instance, for `asyncio`: `await stream.asubmit(instance)`.
 
-        Does not block the event loop, also where it waits for room. A task that is cancelled takes
-        its request along, unless its batch has begun. Each task is a caller of its own: which of
-        two tasks has its result first is not said.
+        Does not block the event loop, even while it waits for room. Cancelling the task cancels
+        its request, unless its batch has begun. Each task is a separate caller: the order of
+        the results of two tasks is unspecified.
         """
         request = self._request(args, kwargs, asyncio.current_task() or object())
         self._enter(request)
@@ -145,10 +149,10 @@ class Stream:
         except CancelledError:
             if request.reply.cancelled():
                 raise closed_error("it was closed by close(cancel_waiting=True)") from None
-            raise  # the function of the user raised it
+            raise  # the user's function raised it
 
     def metrics(self) -> Metrics:
-        """What the stream has counted until now; print it for a table."""
+        """Return what the stream has counted so far; print it for a table."""
         return self._worker.metrics()
 
     @property
@@ -157,19 +161,19 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Whether requests are refused; those taken before may still be running."""
+        """True if new requests are refused; accepted ones may still be running."""
         return self._worker.is_closed
 
     def close(self, *, cancel_waiting: bool = False) -> None:
-        """Takes no more requests, and returns when all that were taken are answered. Callers that
-        wait for room get StreamClosed. May be called again, and by several threads.
+        """Refuse new requests, and return when all accepted ones are answered. Callers that wait
+        for room get StreamClosed. May be called repeatedly, and by several threads.
 
-        cancel_waiting: cancels the requests whose batch has not begun.
+        cancel_waiting: cancel the requests whose batch has not begun.
         """
         self._worker.close(_CLOSED, cancel_waiting=cancel_waiting)
 
     async def aclose(self, *, cancel_waiting: bool = False) -> None:
-        """`close`, while the event loop goes on."""
+        """Run `close` without blocking the event loop."""
         await asyncio.to_thread(self.close, cancel_waiting=cancel_waiting)
 
     def __enter__(self) -> Stream:
@@ -195,7 +199,7 @@ class Stream:
         await self.aclose()
 
     def __reduce__(self) -> tuple[Callable[..., Stream], tuple[Run, StreamOptions]]:
-        """A copy, as in another process, is an open stream of its own, without any request."""
+        """A copy, as in another process, is a separate open stream without requests."""
         return Stream, (self._run, self._options)
 
     def _request(
@@ -214,7 +218,7 @@ class Stream:
             admitted.result(self._options.full_timeout_s)
         except TimeoutError:
             self._give_up(request)
-            admitted.result()  # has just been admitted, or refused
+            admitted.result()  # admitted or refused in the meantime
 
     async def _await_room(self, request: Request, admitted: Future[None]) -> None:
         try:
@@ -226,23 +230,23 @@ class Stream:
         admitted.result()
 
     def _give_up(self, request: Request) -> None:
-        """Raises StreamFull, unless the request has left the line in this moment."""
+        """Raise StreamFull, unless the request has been admitted or refused in the meantime."""
         if self._worker.withdraw(request):
             raise full_error(self._options.max_waiting, self._options.full_timeout_s)
 
 
 class Streaming:
-    """Mixin of a batcher: `submit` and what belongs to it, by a stream that its first use opens.
+    """Mixin of a batcher: `submit` and related methods, on a stream that is opened at first use.
 
-    The batcher gives `run_calls`, of the type `Run`, and may set `stream_options`. What it pickles
-    must not have `_own_stream`.
+    The batcher implements `run_calls`, of the type `Run`, and may set `stream_options`. Its
+    pickled state must not include `_own_stream`.
     """
 
     stream_options: StreamOptions = _DEFAULT
     _own_stream: Stream | None = None
 
     def run_calls(self, calls: Sequence[Call]) -> Sequence[Outcome]:
-        """Runs calls with equal keywords as one batch; see `calls.Run`."""
+        """Run calls with equal keywords as one batch; see `requests.Run`."""
         raise NotImplementedError
 
     def stream(
@@ -254,24 +258,25 @@ class Streaming:
         when_full: Literal["wait", "raise"] = _DEFAULT.when_full,
         full_timeout_s: float | None = _DEFAULT.full_timeout_s,
     ) -> Stream:
-        """A further stream with settings of its own; see StreamOptions. Use it in `with`."""
+        """Return a further stream with its own settings; see StreamOptions. Use it in a `with`
+        statement."""
         options = StreamOptions(max_batch, max_wait_ms, max_waiting, when_full, full_timeout_s)
         return Stream(self.run_calls, options)
 
     def submit(self, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """`Stream.submit` of the batcher's own stream."""
+        """Run `Stream.submit` of the batcher's own stream."""
         return self._opened().submit(*args, **kwargs)
 
     async def asubmit(self, /, *args: Any, **kwargs: Any) -> Any:
-        """`Stream.asubmit` of the batcher's own stream."""
+        """Run `Stream.asubmit` of the batcher's own stream."""
         return await self._opened().asubmit(*args, **kwargs)
 
     def metrics(self) -> Metrics:
-        """`Stream.metrics` of the batcher's own stream."""
+        """Return `Stream.metrics` of the batcher's own stream."""
         return self._opened().metrics()
 
     def close(self, *, cancel_waiting: bool = False) -> None:
-        """`Stream.close` of the batcher's own stream. The batcher itself can still be called."""
+        """Run `Stream.close` of the batcher's own stream. The batcher can still be called."""
         self._opened().close(cancel_waiting=cancel_waiting)
 
     def __enter__(self) -> Streaming:
@@ -299,8 +304,8 @@ _opening = ForkSafeLock()
 
 
 async def _done(future: Future[Any]) -> None:
-    """Returns when a future is done, however. `asyncio.wrap_future` would never return where it
-    holds a StopIteration, which no future of asyncio may have."""
+    """Return when a future is done, however it ends. `asyncio.wrap_future` would never return for
+    a future that holds a StopIteration, which asyncio futures cannot hold."""
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
@@ -309,7 +314,7 @@ async def _done(future: Future[Any]) -> None:
             woken.set_result(None)
 
     def tell(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop was closed, so nobody waits
+        with suppress(RuntimeError):  # the loop was closed, so nothing waits
             loop.call_soon_threadsafe(wake)
 
     future.add_done_callback(tell)

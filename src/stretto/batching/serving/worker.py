@@ -1,4 +1,4 @@
-"""The thread that runs batches, and what it shares with the threads that submit."""
+"""The thread that runs batches, and the state that it shares with the threads that submit."""
 
 from __future__ import annotations
 
@@ -37,51 +37,52 @@ from stretto.batching.serving.requests import (
 from stretto.errors import RunError
 from stretto.text import counted
 
-# ---- A request that fails does so alone.
+# ---- Isolation of requests that fail.
 
 
 def outcomes_of(run: Run, calls: Sequence[Call]) -> Sequence[Outcome]:
-    """An outcome per call; never raises.
+    """Return an outcome per call; never raises.
 
-    Where the whole run raises, both halves run again by themselves, and so on. What fails in the
-    end is a run of one call, and each other call has been in a run that succeeded. For one bad call
-    among `n` that is about `2 log2(n)` more runs.
+    If the whole run raises, both halves run again separately, and so on. In the end each
+    failure is that of a run of one call, and each other call has been in a run that succeeded.
+    For one bad call among `n` that is about `2 log2(n)` more runs.
     """
     try:
         outcomes = run(calls)
         if len(outcomes) == len(calls):
             return outcomes
-    except BaseException as error:  # the function of the user may raise SystemExit, too
+    except BaseException as error:  # the user's function may raise even SystemExit
         if len(calls) == 1:
             return [Failure(error)]
     else:
         wrong = f"{counted(len(outcomes), 'outcome')} for {counted(len(calls), 'call')}"
         return [Failure(RunError(f"the batcher gave {wrong}")) for _ in calls]
-    # Not inside `except`: errors of the halves would name this one as their context.
+    # Outside `except`, else the errors of the halves would have this one as context.
     middle = len(calls) // 2
     return [*outcomes_of(run, calls[:middle]), *outcomes_of(run, calls[middle:])]
 
 
-_LONGEST_PAUSE_S = 3600.0  # the pauses of the system have a limit, `max_wait_ms` has none
+_LONGEST_PAUSE_S = 3600.0  # the system limits a pause, while `max_wait_ms` is unlimited
 _NEVER = sys.maxsize
 
 _numbers = itertools.count(1)
 
 
 class Clock(Protocol):
-    """Time as a worker sees it."""
+    """The clock of a worker; tests replace it."""
 
     def now(self) -> float:
-        """Seconds since any moment."""
+        """Return the seconds since an arbitrary moment."""
         ...
 
     def pause(self, bell: SimpleQueue[None], seconds: float | None) -> None:
-        """Returns when `bell` has an item, which it takes, or at the latest after `seconds`."""
+        """Return when `bell` has an item, which is taken, or after `seconds` at the latest (None:
+        no limit)."""
         ...
 
 
 class SystemClock:
-    """The time of the system, which is never set back."""
+    """The system's monotonic clock."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -95,13 +96,13 @@ class SystemClock:
 class Worker:
     """The requests of one stream, and the thread that answers them.
 
-    - One reentrant lock guards all fields. No code of the user runs under it, except what the
-      garbage collector runs, which may withdraw requests: hence reentrant.
-    - The thread sleeps on `_bell`, a queue that a finalizer may put into as well. `_ring_at` is how
-      many waiting requests wake it; it is set under the lock before the thread sleeps, and the bell
-      keeps what is put into it, so no request is missed.
-    - Futures are completed outside of the lock, each by the one thread that took its request out of
-      `_waiting`.
+    - One reentrant lock guards all fields. No user code runs under it, except finalizers run by
+      the garbage collector, which may withdraw requests: hence reentrant.
+    - The thread sleeps on `_bell`, a queue that a finalizer may put into as well. `_ring_at` is
+      the number of waiting requests that wakes it; it is set under the lock before the thread
+      sleeps, and the bell stores what is put into it, so no request is missed.
+    - Futures are completed outside of the lock, each by the one thread that removed its request
+      from `_waiting`.
     """
 
     def __init__(self, waiting: Waiting, clock: Clock) -> None:
@@ -121,13 +122,13 @@ class Worker:
         self._counts = Counts()
 
     def after_fork(self) -> None:
-        """In the child: an empty stream, whose thread is started by its first request. What was
-        submitted before is answered by the parent."""
+        """Become an empty stream in the child; its first request starts its thread. Earlier
+        requests are answered by the parent."""
         old = self._waiting
         self._waiting = Waiting(old.max_batch, old.max_wait_s, old.max_waiting)
         self._begin()
 
-    # ---- called by those who submit ----------------------------------------------------------
+    # ---- called by submitting threads --------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
@@ -137,11 +138,11 @@ class Worker:
         return self._clock.now()
 
     def enter(self, request: Request, *, may_block: bool) -> None:
-        """Takes a request. Where there is no room, and `may_block`, it sets `request.admitted`,
-        which completes when there is: the caller has to wait for that.
+        """Accept a request. If there is no room, and `may_block`, set `request.admitted`, which
+        completes when there is: the caller has to wait for that.
 
         The worker's own thread, in a done-callback, would wait for itself, so its requests are
-        taken beyond the bound. Raises StreamClosed, and StreamFull where it may not block.
+        accepted beyond the bound. Raises StreamClosed, and StreamFull if it may not block.
         """
         with self._lock:
             if self._closed is not None:
@@ -149,7 +150,7 @@ class Worker:
                 raise closed_error(self._closed)
             on_thread = self._started() is threading.current_thread()
             request.reply.withdraw = lambda: self.withdraw(request)
-            # The bell rings first: were this thread interrupted in between, nothing would be lost.
+            # The bell rings first, so that an interruption in between loses no request.
             if not self._waiting.is_full or on_thread:
                 self._ring(1)
                 self._counts.submitted += 1
@@ -162,7 +163,7 @@ class Worker:
                 raise full_error(self._waiting.max_waiting, None)
 
     def withdraw(self, request: Request) -> bool:
-        """Takes a request out again, and cancels its future. False where it does not wait."""
+        """Remove a request and cancel its future; return False if it does not wait."""
         with self._lock:
             blocked = request.number in self._waiting.blocked
             if not self._waiting.withdraw(request):
@@ -182,16 +183,17 @@ class Worker:
                 blocked=len(self._waiting.blocked),
             )
 
-    # ---- the end -----------------------------------------------------------------------------
+    # ---- shutdown ----------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """No more requests; the thread answers those that wait, and ends. Called when the stream
-        is collected, which may be at any place of any thread, so it takes no lock."""
+        """Refuse new requests; the thread answers those that wait, and ends. Called when the
+        stream is garbage collected, which may happen at any point of any thread, so it takes no
+        lock."""
         self._closed = self._closed or "it was deleted"
         self._bell.put(None)
 
     def close(self, reason: str, *, cancel_waiting: bool) -> None:
-        """No more requests; returns when those that wait are answered, or cancelled, and the
+        """Refuse new requests; return when those that wait are answered or cancelled and the
         thread has ended. In a done-callback, which runs on that thread, it does not wait."""
         with self._lock:
             self._closed = self._closed or reason
@@ -206,14 +208,14 @@ class Worker:
             thread.join()
 
     def _turn_away(self) -> list[Request]:
-        """Takes out the requests that wait for room."""
+        """Remove and return the requests that wait for room."""
         blocked = list(self._waiting.blocked.values())
         self._waiting.blocked.clear()
         self._counts.refused += len(blocked)
         return blocked
 
     def _drop_waiting(self) -> list[Request]:
-        """Takes out the requests that wait for their batch."""
+        """Remove and return the requests that wait for their batch."""
         waiting = list(self._waiting.admitted.values())
         self._waiting.admitted.clear()
         return waiting
@@ -221,17 +223,17 @@ class Worker:
     # ---- the thread --------------------------------------------------------------------------
 
     def _started(self) -> threading.Thread:
-        """The thread, started if need be."""
+        """Return the thread; start it if need be."""
         if self._thread is not None:
             return self._thread
-        # A daemon: Python waits for all other threads before it calls what is registered for its
-        # exit, and that is what closes the stream.
+        # A daemon: Python joins other threads before it runs `atexit` functions, one of which
+        # closes the stream.
         name = f"stretto-stream-{next(_numbers)}"
         thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread = thread
         try:
             thread.start()
-        except BaseException:  # if it runs in spite of this, it finds that it is not `_thread`
+        except BaseException:  # if it runs anyway, it ends, since it is not `_thread`
             self._thread = None
             raise
         _live.add(self)
@@ -239,7 +241,7 @@ class Worker:
         return thread
 
     def _ring(self, coming: int = 0) -> None:
-        """Wakes the thread if enough requests wait, with those that are about to come."""
+        """Wake the thread if enough requests wait, counting `coming` that are about to be added."""
         if len(self._waiting.admitted) + coming >= self._ring_at:
             self._bell.put(None)
             self._ring_at = _NEVER
@@ -251,12 +253,12 @@ class Worker:
         return moved
 
     def _serve(self) -> None:
-        """Runs batches until the stream is closed and nothing waits."""
+        """Run batches until the stream is closed and no request waits."""
         more = True
         while more:
             try:
                 more = self._step()
-            except BaseException as error:  # thrown into this thread from outside, or a bug
+            except BaseException as error:  # raised in this thread asynchronously, or a bug
                 if not self._fail_batch(error):
                     self._give_up(error)
                     more = False
@@ -264,8 +266,8 @@ class Worker:
             _live.discard(self)
 
     def _step(self) -> bool:
-        """Runs a batch, or waits for one; False at the end. What belongs to the batch is let go
-        when it returns: a stream that waits keeps neither requests nor the batcher alive."""
+        """Run a batch, or wait for one; return False at the end. No local of a batch survives the
+        call, so a waiting stream keeps neither requests nor the batcher alive."""
         with self._lock:
             if self._thread is not threading.current_thread():
                 return False
@@ -289,7 +291,7 @@ class Worker:
         return True
 
     def _answer(self, now: float) -> None:
-        """Runs the batch that was taken at the time `now`, and completes its futures in order."""
+        """Run the batch that was taken at the time `now`, and complete its futures in order."""
         batch = [request for request in self._batch if begins(request)]
         with self._lock:
             self._counts.cancelled += self._running - len(batch)
@@ -311,7 +313,8 @@ class Worker:
         self._batch = []
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
-        """Counts first, so that who has the result finds it in the metrics."""
+        """Count a request, then complete it, so that a caller with the result finds it in the
+        metrics."""
         with self._lock:
             self._running -= 1
             self._counts.latencies.add(self._clock.now() - request.entered)
@@ -320,7 +323,8 @@ class Worker:
         complete(request, outcome)
 
     def _fail_batch(self, error: BaseException) -> bool:
-        """What is open of the batch fails; False if there is no batch. Who waits is not harmed."""
+        """Fail the open requests of the current batch; return False if there is no batch. Waiting
+        requests are not affected."""
         batch, self._batch = self._batch, []
         with self._lock:
             self._counts.failed += self._running
@@ -331,7 +335,7 @@ class Worker:
         return bool(batch)
 
     def _give_up(self, error: BaseException) -> None:
-        """The thread cannot go on. No future may stay open."""
+        """Close the stream after an error outside of any batch, failing all open futures."""
         with self._lock:
             self._closed = str(_ended(error))
             blocked = self._turn_away()
@@ -352,7 +356,8 @@ def _ended(error: BaseException) -> RunError:
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 _live = set[Worker]()
-"""Workers with a thread. A stream that is deleted leaves its worker here until all is answered."""
+"""Workers with a thread. The worker of a deleted stream stays here until all requests are
+answered."""
 
 
 def _finish_all() -> None:
@@ -361,12 +366,13 @@ def _finish_all() -> None:
 
 
 def _finish_at_exit() -> None:
-    """Registered anew by each worker, so that it runs before what others registered earlier, as the
-    removal of folders that a batch may need."""
+    """Register the shutdown at exit. Each worker registers it again, so that it runs before
+    functions that were registered earlier, such as the removal of folders that a batch may
+    need."""
     if multiprocessing.parent_process() is None:
         atexit.unregister(_finish_all)
         atexit.register(_finish_all)
-    else:  # the children of multiprocessing end without what `atexit` has registered
+    else:  # children of multiprocessing do not run `atexit` functions
         Finalize(None, _finish_all, exitpriority=100)
 
 

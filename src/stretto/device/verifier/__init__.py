@@ -1,20 +1,29 @@
-"""The rules of a program in each of its forms, checked without regard to how it was made.
+"""The rules for programs in each form, checked independently of how the program was
+created.
 
-`verify_form` takes any form. Trees of operators and of kernels are verified as the program that a
-single unit runs (`sequential`), a plan as the program that its launches are together (`plans`). So
-the rules are those of a DeviceProgram, which `verify` checks:
+`verify_form` takes any form. Trees of operators and of kernels are verified as the
+program that a single unit runs (`sequential`), a plan as the program that its launches
+form together (`plans`). So the rules are those of a DeviceProgram, which `verify`
+checks:
 
-Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of its tasks
-once; all units have the same register statements; registers are assigned before they are used.
-Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is written before it
-is read; nothing is pending when a function is called or returns, but for what one unit does to
-lists that it alone accesses there.
-Parallel loops: their iterations share no memory that one of them writes, and no registers.
-Memory: frames hold their buffers; accesses lie inside of them; functions say which params they
-write; memory that is written has one name in each function.
-Source: where it is given, the program does what the tree does that it was scheduled from.
+Form: kernels, functions, buffers and units exist; each kernel of a leaf runs each of
+its tasks once; all units have the same register statements; registers are assigned
+before they are used.
 
-docs/verifier.md says precisely what follows from it, and what does not.
+Order: waits cannot deadlock; no two conflicting accesses are unordered; memory is
+written before it is read; no access is pending when a function is called or returns,
+except those of one unit to lists that it alone accesses there.
+
+Parallel loops: their iterations share no memory that one of them writes, and no
+registers.
+
+Memory: frames contain their buffers; accesses are inside them; functions declare which
+params they write; memory that is written has one name in each function.
+
+Source: if it is given, the program does the same as the tree that it was scheduled
+from.
+
+docs/verifier.md states precisely what follows from these rules, and what does not.
 """
 
 from __future__ import annotations
@@ -52,9 +61,11 @@ from stretto.device.verifier.touched import Touched, check_coverage, check_templ
 
 
 def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
-    """Raises VerifyError with the first rule that a program breaks, in any of its forms.
+    """Raise VerifyError with the first rule that a program in any form breaks; return what was
+    proved.
 
-    source: the tree of kernels that a program or plan was made from, which it must do the same as.
+    source: the tree of kernels that a program or plan was made from, which it must be
+    equivalent to.
     """
     match form:
         case Lowered(tree):
@@ -72,8 +83,8 @@ def verify_form(form: Form, source: Tree[Body] | None = None) -> Proof:
 
 
 def verify_selection(tree: Tree[Body]) -> None:
-    """Raises VerifyError for kernels that do not compute their operators. The rest is verified
-    when the tree is scheduled."""
+    """Raise VerifyError for kernels that do not compute their operators. All other rules are
+    verified once the tree is scheduled."""
     kernels = tuple(tree_kernels(tree))
     check_kernels(kernels)
     check_templates(kernels)
@@ -81,19 +92,18 @@ def verify_selection(tree: Tree[Body]) -> None:
 
 
 def verify_plan(plan: Plan, source: Tree[Body] | None = None) -> None:
-    """Raises VerifyError for a plan that does not do what its program does, which is correct."""
+    """Raise VerifyError for a plan that is not equivalent to its program. The program itself is
+    verified separately."""
     check_words(plan)
     if not plan.is_whole:
         verify(as_program(plan), source)
 
 
 def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
-    """Says for which sizes the program keeps all rules.
+    """Prove that the program keeps all rules, and return the sizes for which it does.
 
-    Raises VerifyError with the first rule that it breaks.
-
-    source: the tree that the program was scheduled from. Without it the program may do anything
-    that is safe to do.
+    Raises VerifyError with the first rule that it breaks. source: the tree that the program
+    was scheduled from. Without it the program may do anything that is safe.
     """
     check_form(program)
     check_symbols(program)
@@ -117,7 +127,7 @@ def verify(program: DeviceProgram, source: Tree[Body] | None = None) -> Proof:
         found = origins(program, normalize(source), touched)
     if program.units > 1:
         relevant = relevance(program.tree, program.kernels)
-        alone = apart_functions(program.tree)  # of which each unit runs all by itself
+        alone = apart_functions(program.tree)  # each unit runs these without the others
         own = own_lists(program, touched)
         for function in functions:
             if function.name in alone:

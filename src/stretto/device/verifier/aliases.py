@@ -1,7 +1,7 @@
-"""Memory that somebody writes has one name in every function.
+"""Check that memory which is written has one name in every function.
 
-Frames give each local buffer its own bytes while it is in use (`initialisation`); here it is looked
-at what calls bind to params, and at the buffers of single kernels.
+Frames give each local buffer separate bytes while it is in use (`initialisation`); this
+module checks the memory that calls bind to params, and the buffers of single kernels.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from stretto.device.verifier.touched import Touched
 from stretto.errors import VerifyError
 
 Stands = Mapping[str, Mapping[str, frozenset[str]]]
-"""For each function and each of its params, the external buffers that it may stand for."""
+"""For each function and each of its params, the external buffers that it may be bound to."""
 
 Pairs = Mapping[str, Collection[frozenset[str]]]
-"""For each function, which two of its params one call may bind to memory that overlaps."""
+"""For each function, the pairs of its params that one call may bind to overlapping memory."""
 
 
 def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched: Touched) -> None:
-    """Raises VerifyError for memory that is written and has two names, and for params that are
-    written although their function does not say so."""
+    """Raise VerifyError if written memory has two names, or if a function does not declare a param
+    that it writes."""
     functions = {function.name: function for function in program.tree.functions}
     stands = _stands(functions)
     pairs = _pairs(functions, places, stands)
@@ -39,7 +39,7 @@ def check_aliases(program: DeviceProgram, places: Mapping[str, Places], touched:
         for buffer in written:
             if buffer.kind == "param" and buffer not in function.written:
                 raise VerifyError(
-                    f"function {function.name} writes {buffer.name} but does not say so"
+                    f"function {function.name} writes {buffer.name}, which it does not declare"
                 )
         _check_externals(function, {b.name for b in written}, stands, touched)
         name = function.name
@@ -55,7 +55,7 @@ def _written(
     functions: Mapping[str, TreeFunction[Schedule]],
     touched: Touched,
 ) -> set[Buffer]:
-    """What a function writes itself or lets others write through their params."""
+    """Return the buffers that a function writes, itself or through params of its callees."""
     found: set[Buffer] = set()
     for schedule in leaves(function.body):
         for name in schedule.kernels:
@@ -85,7 +85,7 @@ def _stands(functions: Mapping[str, TreeFunction[Schedule]]) -> Stands:
 
 
 def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The external buffers that a name in a function may stand for."""
+    """Return the external buffers that a name in a function may refer to."""
     if buffer.kind == "param":
         return params[buffer.name]
     return frozenset() if buffer.kind in ("local", "items") else frozenset({buffer.name})
@@ -94,7 +94,8 @@ def _memory(buffer: Buffer, params: Mapping[str, frozenset[str]]) -> frozenset[s
 def _check_externals(
     function: TreeFunction[Schedule], written: set[str], stands: Stands, touched: Touched
 ) -> None:
-    """A param is not an external buffer that the function accesses by its own name too."""
+    """Check that no param is bound to an external buffer that the function also accesses by its
+    own name."""
     own = {buffer.name for buffer in _accessed(function, touched)}
     for param, externals in stands[function.name].items():
         for name in sorted(externals & own):
@@ -139,7 +140,7 @@ def _pairs(
 
 
 def _bound(call: Call[Schedule]) -> list[tuple[Buffer, Region]]:
-    """The params of a call, and what it binds them to."""
+    """Return the params of a call with the regions that it binds them to."""
     return [(param, bound_region(param, access, write=False)) for param, access in call.tensors]
 
 
@@ -151,8 +152,8 @@ def _may_meet(
     stands: Mapping[str, frozenset[str]],
     pairs: Collection[frozenset[str]],
 ) -> bool:
-    """Whether two regions of a function may overlap in some call of it. Params that stand for one
-    external buffer in different calls do not, so they are looked at in pairs."""
+    """Return True if two regions of a function may overlap in some call of it. Params are compared
+    by `pairs`: two that are bound to one external buffer in different calls do not overlap."""
     if a.buffer.name == b.buffer.name:
         return overlap(a, b)
     if places.meet(a, b) or frozenset((a.buffer.name, b.buffer.name)) in pairs:
@@ -179,7 +180,8 @@ def _check_call(
 
 
 def _check_kernel(name: str, places: Places, touched: Touched) -> None:
-    """Tasks of one kernel have no order, and neither have the elements of one stage."""
+    """Check that a kernel does not write memory under a second name: its tasks, and the elements
+    of a stage, have no order."""
     regions = touched.kernel(name)
     names = {region.buffer.name for region in regions}
     for region in regions:

@@ -1,4 +1,4 @@
-"""Which registers are surely assigned, on every way through a tree."""
+"""Registers that are definitely assigned on every path, and memory that a program changes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ from stretto.errors import VerifyError
 from stretto.ir.sizes import Symbol
 
 Assigned = frozenset[str]
-"""Names of registers that are surely assigned."""
+"""Names of registers that are definitely assigned."""
 
 Use = Callable[[Iterable[Reg], Assigned, str], None]
-"""Called with what is read, what is assigned by then, and who reads it."""
+"""Called with the registers read, those assigned by then, and a description of the reader."""
 
 
 class Assignment(Facts[Schedule, Assigned]):
-    """Carries the registers that are surely assigned through a tree.
+    """Propagates the set of definitely assigned registers through a tree.
 
-    kernel_reads: the registers that the tasks of a kernel read, by its name.
+    kernel_reads: the registers that the tasks of a kernel read, by its name. use: called
+    for each read.
     """
 
     def __init__(self, kernel_reads: Callable[[str], Iterable[Reg]], use: Use) -> None:
@@ -75,7 +76,8 @@ class Assignment(Facts[Schedule, Assigned]):
         return call, state | {mine.name for mine, _ in call.results}
 
     def loop(self, node: Loop[Schedule], state: Assigned) -> tuple[Node[Schedule], Assigned]:
-        """What a parallel iteration assigns, neither another one nor what follows it finds."""
+        """Handle parallel loops: registers that an iteration assigns are unassigned in other
+        iterations and after the loop."""
         if not is_parallel(node):
             return super().loop(node, state)
         kept = state - {reg.name for reg in _assigned(node)}
@@ -93,7 +95,7 @@ class Assignment(Facts[Schedule, Assigned]):
 
 
 def _assigned(loop: For[Schedule]) -> Iterator[Reg]:
-    """The registers that an iteration assigns."""
+    """Yield the registers that an iteration assigns."""
     for node in walk(loop):
         yield from assigns(node)
         if isinstance(node, Leaf):
@@ -105,9 +107,9 @@ def check_registers(
     externals: Iterable[Buffer],
     touched: Touched,
 ) -> None:
-    """Raises VerifyError for a register that is used before it is assigned.
+    """Raise VerifyError for a register that is used before it is assigned.
 
-    The machine sets those that hold the capacity of a list.
+    Registers with the capacity of a list are set by the machine.
     """
     limits = {limit_register(buffer.slot).name for buffer in externals if buffer.kind == "list"}
 
@@ -123,14 +125,15 @@ def check_registers(
     require(function.results, end, "the end of the function")
 
 
-# ---- Which memory a program changes: what nobody writes needs no order.
+# ---- Memory that a program changes: accesses to memory that is never written need no order.
 
 
 L = TypeVar("L")
 
 
 def written_externals(tree: Tree[L], kernels: Iterable[Kernel]) -> frozenset[str]:
-    """Names of the external buffers that kernels write, by themselves or as a function's param."""
+    """Return the names of the external buffers that kernels write, directly or as a function's
+    param."""
     buffers = [buffer for kernel in kernels for buffer in written_buffers(kernel)]
     for function in tree.functions:
         for call in function_calls(function):
@@ -146,7 +149,8 @@ def function_calls(function: TreeFunction[L]) -> tuple[Call[L], ...]:
 def relevance(
     tree: Tree[L], kernels: Iterable[Kernel]
 ) -> Callable[[TreeFunction[L]], Callable[[Region], bool]]:
-    """For each function: can the access to a region take part in a conflict at all?"""
+    """Return, for each function, a predicate on regions: True if an access to the region can be
+    part of a conflict."""
     written = written_externals(tree, kernels)
     still = _still_params(tree, written)
 
@@ -167,7 +171,7 @@ def _is_still(buffer: Buffer, params: set[str], written: frozenset[str]) -> bool
 
 
 def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]:
-    """For each function its params that stand only for memory that nobody writes."""
+    """Return for each function the params that are bound only to memory that is never written."""
     still = {f.name: {p.name for p in f.tensors if p not in f.written} for f in tree.functions}
     changed = True
     while changed:
@@ -183,18 +187,18 @@ def _still_params(tree: Tree[L], written: frozenset[str]) -> dict[str, set[str]]
     return still
 
 
-# ---- Which lists one unit alone accesses in the functions that are called.
+# ---- Lists that only one unit accesses in the functions that are called.
 #
-# Of these something may be pending when a function is called or returns: only `main` can race
-# with it. `races` looks at what it does behind the call.
+# Accesses to these may be pending when a function is called or returns: only `main` can race with
+# them. `races` checks what `main` does after the call.
 
 
 Relevant = Callable[[Region], bool]
 
 
 def own_lists(program: DeviceProgram, touched: Touched) -> frozenset[str]:
-    """The names of the lists that in all functions but `main` one unit accesses, always the same,
-    and by this name only."""
+    """Return the names of the lists that in all functions but `main` a single unit accesses,
+    always the same one, and under this name only."""
     units: dict[str, set[int]] = {}
     shared: set[str] = set()
     for function in program.tree.functions:
@@ -208,14 +212,14 @@ def own_lists(program: DeviceProgram, touched: Touched) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class OwnListCalls:
-    """What is pending behind a call from `main`: what the functions that it comes to do to the
-    lists of the names `own`."""
+    """Accesses pending after a call from `main`: those of the reachable functions to the lists
+    named in `own`."""
 
     program: DeviceProgram
     own: frozenset[str]
 
     def schedules(self, function: str) -> Iterator[Schedule]:
-        """The leaves that a call of a function may come to."""
+        """Yield the leaves that a call of a function may reach."""
         functions = self.program.tree.functions
         callees = {one.name: called(one.body) for one in functions}
         names = {function, *reached(function, callees)}
@@ -225,7 +229,7 @@ class OwnListCalls:
 
 
 def apart_from(own: frozenset[str], relevant: Relevant) -> Relevant:
-    """The regions that are relevant and not of the lists of these names."""
+    """Return a predicate for regions that are relevant and not of the lists of these names."""
     return lambda region: region.buffer.name not in own and relevant(region)
 
 
@@ -240,7 +244,7 @@ def _accesses(schedule: Schedule, touched: Touched) -> set[tuple[str, int]]:
 
 
 def _renamed(body: Node[Schedule]) -> set[str]:
-    """Buffers that are bound to parameters, or trade places."""
+    """Return the names of buffers that are bound to parameters or rotated."""
     found: set[str] = set()
     for node in walk(body):
         found.update(swaps(rotation(node)))
@@ -249,15 +253,16 @@ def _renamed(body: Node[Schedule]) -> set[str]:
     return found
 
 
-# ---- What a verification has proved, for which sizes.
+# ---- The result of a verification.
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """That a program keeps the rules for all values of its symbols, in the ranges that they have.
+    """A proof that a program keeps the rules for all values of its symbols in their ranges.
 
-    in_range: accesses that depend on symbols and were proved to be in range. at_run: those whose
-    positions only the run can tell, which it checks.
+    in_range: number of accesses that depend on symbols and were proved to be in range.
+    at_run: number of those whose positions are known only at run time, when they are
+    checked.
     """
 
     symbols: tuple[Symbol, ...] = ()

@@ -1,9 +1,11 @@
-"""Accesses lie inside of what they access, as far as that can be told without running the program.
+"""Check that accesses are inside their buffers, as far as that is decidable without
+running.
 
-For each access the interval of each index is computed over all tasks of the kernel. An access in an
-arm of `where` is made only where the condition holds: comparisons of positions with numbers narrow
-the intervals of the variables. What still seems out of range is looked at point by point. Positions
-that are read from memory or from registers without a known range are left to checks at run time.
+For each access the interval of each index is computed over all tasks of the kernel. An
+access in an arm of `where` happens only if the condition holds: comparisons of
+positions with numbers narrow the intervals of the variables. Accesses that still seem
+out of range are evaluated point by point. Positions that are read from memory or from
+registers without a known range are left to checks at run time.
 """
 
 from __future__ import annotations
@@ -50,17 +52,18 @@ from stretto.errors import VerifyError
 from stretto.ir.sizes import Quantity, Symbol
 
 Known = Mapping[Reg, Interval]
-"""Registers whose values lie in an interval: first, last + 1."""
+"""Registers whose values are in an interval: first, last + 1."""
 
 Guards = tuple[tuple[Expr, bool], ...]
-"""Conditions, each with whether it holds."""
+"""Conditions, each with the truth value that is assumed."""
 
 MOST_POINTS = 1 << 20
-"""Points of a box that are looked at one by one. Larger ones are left to the run."""
+"""Largest number of points of a box that are checked individually; larger boxes are left to the
+run."""
 
 
 def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
-    """Raises VerifyError for an access of the function that is surely out of range."""
+    """Raise VerifyError for an access of the function that is certainly out of range."""
     known = loop_ranges(function)
     always = set(_unconditional(function.body))
     for node in walk(function.body):
@@ -80,7 +83,7 @@ def check_bounds(function: TreeFunction[Schedule], touched: Touched) -> None:
 
 
 def _check_once(kernel: Kernel, known: Known, touched: Touched) -> None:
-    """Checks a kernel once for each set of ranges of the registers that it reads."""
+    """Check a kernel once for each set of ranges of the registers that it reads."""
     names = {reg.name for reg in touched.registers(kernel.name)}
     mine = {reg: interval for reg, interval in known.items() if reg.name in names}
     key = kernel.name, tuple(mine.items())
@@ -105,7 +108,7 @@ def _check_call(call: Call[Schedule]) -> None:
 
 
 def _unconditional(node: Node[Schedule]) -> Iterator[int]:
-    """The ids of the leaves that run in every iteration of the loops around them."""
+    """Yield the ids of the leaves that run in every iteration of the loops around them."""
     match node:
         case Leaf(schedule):
             yield id(schedule)
@@ -119,9 +122,11 @@ def _unconditional(node: Node[Schedule]) -> Iterator[int]:
 
 
 def loop_ranges(function: TreeFunction[Schedule]) -> dict[Reg, Interval]:
-    """Indices of loops whose bounds are numbers, where nothing else assigns the register.
+    """Return the ranges of loop indices with constant bounds, if nothing else assigns the
+    register.
 
-    An index that a check looks at may be out of range: then the run stops there.
+    Indices in the condition of a check are excluded: they may leave the range, since the
+    run stops there.
     """
     known: dict[Reg, Interval] = {}
     unknown: set[Reg] = set(function.params)
@@ -162,7 +167,7 @@ def _check_stage(kernel: Kernel, stage: Stage, known: Known) -> None:
 
 
 class StageBounds:
-    """Checks the accesses of one stage, whose variables lie in `ranges`."""
+    """Checks the accesses of one stage, whose variables are in `ranges`."""
 
     def __init__(self, what: str, ranges: Ranges, known: Known) -> None:
         self.what = what
@@ -202,7 +207,7 @@ class StageBounds:
                 )
 
     def _inside(self, index: Index, end: int | None, guards: Guards) -> bool:
-        """False if the index surely leaves 0 .. end at a point where the guards hold."""
+        """Return False if the index certainly leaves 0 .. end at a point where the guards hold."""
         interval = index_range(index, self._ranges, self.known)
         if _within(interval, end):
             return True
@@ -216,7 +221,7 @@ class StageBounds:
 
     # ---- guards --------------------------------------------------------------------------------
     def _narrowed(self, guards: Guards) -> Ranges | None:
-        """The ranges of the variables where the guards hold; None if they never do."""
+        """Return the ranges of the variables where the guards hold; None if they never do."""
         ranges = list(self._ranges)
         for condition, holds in guards:
             for sign, difference in comparisons(condition, holds):
@@ -246,7 +251,7 @@ class StageBounds:
 
 
 def _takes_a_run(expr: Expr) -> bool:
-    """Does the value depend on registers or memory?"""
+    """Return True if the value depends on registers, sizes or memory."""
     return any(
         isinstance(part, Load) or (isinstance(part, Apply) and part.function == "checked")
         for part in parts(expr)
@@ -254,7 +259,7 @@ def _takes_a_run(expr: Expr) -> bool:
 
 
 def _points(used: list[int], ranges: Ranges) -> Scope | None:
-    """All points of some variables; None if there are too many to look at."""
+    """Return all points of some variables; None if there are too many to check."""
     chosen = [interval for number in used if (interval := ranges[number]) is not None]
     if len(chosen) < len(used) or prod(last - first for first, last in chosen) > MOST_POINTS:
         return None
@@ -273,7 +278,7 @@ def _values(interval: Interval | None) -> str:
 
 
 def _is_tight(index: Index, ranges: Ranges, known: Known) -> bool:
-    """Does the index take both ends of its interval?"""
+    """Return True if the index takes both ends of its interval."""
     return all(
         (isinstance(atom, Var) and ranges[atom.number] is not None)
         or (isinstance(atom, Reg) and atom in known)
@@ -290,7 +295,7 @@ def _cut(interval: Interval | None, sign: str, difference: Index, number: int) -
     return first, end
 
 
-# ---- what conditions say -----------------------------------------------------------------------
+# ---- facts implied by conditions ---------------------------------------------------------------
 
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
@@ -298,7 +303,7 @@ _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "
 
 
 def comparisons(condition: Expr, holds: bool) -> Iterator[tuple[str, Index]]:
-    """(sign, difference): what a condition says, as comparisons of positions with 0."""
+    """Yield (sign, difference): comparisons of positions with 0 that follow from a condition."""
     match condition:
         case Apply("and", (a, b), _) if holds:
             yield from (*comparisons(a, holds), *comparisons(b, holds))
@@ -325,8 +330,9 @@ def _position(expr: Expr) -> Index | None:
 
 
 def limits(sign: str, difference: Index, number: int) -> tuple[Index | None, Index | None]:
-    """The smallest and the largest value that a variable has where `difference` compares so with 0;
-    None for what does not follow, or would depend on other variables or on the run."""
+    """Return the smallest and the largest value of a variable for which `difference` compares so
+    with 0. None for a limit that does not follow, or that depends on other variables or on
+    registers."""
     variable = Var(number)
     factor = difference.coefficient(variable)
     bound = (difference - Index.of(variable) * factor) * -factor

@@ -1,9 +1,10 @@
-"""The elements of a buffer in few pieces: those together that lie in the same regions.
+"""Cells of a buffer: groups of elements that lie in the same regions.
 
-What is known of a buffer is a mask with one entry per cell instead of one per element. Programs
-access large buffers in few regions, so cells are few however large a buffer is. The cells of a
-buffer whose size is known at the call only are a grid: a dim that is a number is divided where
-regions begin and end, one that is symbolic into the tiles of the cut that most regions have.
+Facts about a buffer are masks with one entry per cell instead of one per element.
+Programs access large buffers in few regions, so there are few cells however large a
+buffer is. The cells of a buffer whose size is known only at the call are a grid: a dim
+that is a number is divided where regions begin and end, a symbolic dim into the tiles
+of the cut that most regions have.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ Selection = slice | NDArray[np.bool_]
 
 
 MOST_CELLS = 1 << 12
-"""A grid of more cells is not made: the buffer is one cell."""
+"""Maximum number of cells of a grid; a buffer that needs more becomes one cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How a dim of a sized buffer is divided: at `starts`, or into the tiles of `cut`."""
+    """The division of a dim of a sized buffer: at `starts`, or into the tiles of `cut`."""
 
     extent: Extent
     starts: tuple[int, ...] = (0,)
@@ -40,18 +41,18 @@ class Axis:
 
     @staticmethod
     def of(dim: Extent, parts: Sequence[Part]) -> Axis:
-        """As the parts of a dim want it."""
+        """Divide a dim at the boundaries of parts, or by the most frequent cut."""
         if isinstance(dim, int):
             ends = {end for part in parts if isinstance(part, tuple) for end in part}
             return Axis(dim, tuple(sorted({0, *(end for end in ends if 0 < end < dim)})))
         dims = (part.dim for part in parts if isinstance(part, Piece))
         cuts = Counter(dim for dim in dims if isinstance(dim, TileDim))
-        # The order of regions is that of a set: of equally frequent cuts the text decides.
+        # Regions come from a set: the text breaks ties, so that the result is deterministic.
         cut = max(cuts, key=lambda cut: (cuts[cut], str(cut)), default=None)
         return Axis(dim, tuple(range(1 if cut is None else cut.tiles)), cut)
 
     def cells(self, part: Part) -> tuple[slice, bool]:
-        """The cells that have something of a part; whether they have nothing else."""
+        """Return the cells that overlap a part, and True if they contain nothing else."""
         if part is None:
             return slice(None), True
         if isinstance(part, Piece):
@@ -66,8 +67,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cell number n begins at element starts[n], and ends where the next one begins; of a sized
-    buffer it is number n of the grid of `axes`."""
+    """The cells of a buffer: cell n begins at element starts[n] and ends where the next one
+    begins; for a sized buffer it is number n of the grid of `axes`."""
 
     buffer: Buffer
     starts: Positions
@@ -76,7 +77,7 @@ class Cells:
 
     @staticmethod
     def of(buffer: Buffer, regions: Iterable[Region], spans: Iterable[Interval]) -> Cells:
-        """The cells that regions and spans of elements cut a buffer into."""
+        """Cut a buffer into cells at the boundaries of regions and spans of elements."""
         if buffer.is_sized:
             return Cells._grid(buffer, regions)
         cuts = [np.zeros(1, np.int64)]
@@ -89,7 +90,7 @@ class Cells:
 
     @staticmethod
     def _grid(buffer: Buffer, regions: Iterable[Region]) -> Cells:
-        """The cells of a buffer whose size is known at the call only."""
+        """Return the cells of a buffer whose size is known only at the call."""
         boxes = [region.box for region in regions if region.shape == buffer.shape]
         axes = tuple(
             Axis.of(dim, [box[number] for box in boxes]) for number, dim in enumerate(buffer.shape)
@@ -100,7 +101,7 @@ class Cells:
         return Cells(buffer, np.arange(count, dtype=np.int64), axes)
 
     def is_exact(self, region: Region) -> bool:
-        """Whether the cells of a region have nothing beside it."""
+        """Return True if the cells of a region contain no other elements."""
         if not self.buffer.is_sized:
             return True
         if region.shape != self.buffer.shape:
@@ -109,11 +110,11 @@ class Cells:
         return not self.axes or all(axis.cells(part)[1] for axis, part in parts)
 
     def none(self) -> NDArray[np.bool_]:
-        """A mask of no cells."""
+        """Return a mask of no cells."""
         return np.zeros(len(self.starts), np.bool_)
 
     def region(self, region: Region) -> Selection:
-        """The cells of a region, which must be one of those that made the cells."""
+        """Return the cells of a region, which must be one of those that the cells were cut by."""
         if region not in self._known and self.buffer.is_sized:
             self._known[region] = self._in_grid(region)
         if region not in self._known:
@@ -129,7 +130,7 @@ class Cells:
         return self._known[region]
 
     def _in_grid(self, region: Region) -> Selection:
-        """The cells of a sized buffer that have something of a region."""
+        """Return the cells of a sized buffer that overlap a region."""
         if region.shape != self.buffer.shape:
             return slice(0, len(self.starts))
         found = np.zeros([len(axis.starts) for axis in self.axes], np.bool_)
@@ -138,15 +139,17 @@ class Cells:
         return found.reshape(-1)
 
     def span(self, span: Interval) -> slice:
-        """The cells of neighbouring elements."""
+        """Return the cells of a range of elements."""
         first, last = np.searchsorted(self.starts, span)
         return slice(int(first), int(last))
 
 
 def _runs(region: Region, elements: int) -> tuple[Positions, int]:
-    """Where the runs of neighbouring elements of a region begin, and the length that all have.
+    """Return the starts of a region's contiguous runs of elements, and the length that all
+    runs have.
 
-    A dim whose extent is known at run time only has as many elements as the buffer has room for.
+    A dim whose extent is known only at run time has as many elements as the buffer has room
+    for.
     """
     shape = [dim if isinstance(dim, int) else -1 for dim in region.shape]
     if -1 in shape:

@@ -1,10 +1,11 @@
-"""A DeviceProgram against the tree that it schedules: does it do the same?
+"""Check that a DeviceProgram does the same as the tree that it schedules.
 
-Control nodes, kernels, buffers and signatures of functions must be equal, and each leaf must have
-the statements of its source. What a leaf may change is the order. It must keep the order of the
-register statements; a kernel reads the registers as they are at its place in the source, after all
-checks that stand before it. The order of accesses to memory is looked at by `races` and by
-`check_unit_order`, which take the places in the source from here.
+Control nodes, kernels, buffers and signatures of functions must be equal, and each leaf
+must have the statements of its source. A leaf may only change their order. It must keep
+the order of the register statements; a kernel reads the registers as they are at its
+place in the source, after all checks that precede it. The order of accesses to memory
+is checked by `races` and by `check_unit_order`, which take the places in the source
+from here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Origin:
     statements: tuple[int, ...]
 
     def places(self, items: tuple[Item, ...]) -> Iterator[int | None]:
-        """The position of each item of a unit in the source; None for a wait or a signal."""
+        """Yield the position in the source of each item of a unit; None for a wait or a signal."""
         statements = iter(self.statements)
         for item in items:
             match item:
@@ -62,7 +63,8 @@ Origins = Mapping[int, Origin]
 
 
 def origins(program: DeviceProgram, source: Tree[Body], touched: Touched) -> Origins:
-    """Raises VerifyError where the program differs from its source in more than the order."""
+    """Return the origin of each leaf. Raise VerifyError if the program differs from its source in
+    more than the order."""
     if program.tree.externals != source.externals:
         raise VerifyError("the external buffers are not those of the source")
     theirs = {function.name: function for function in source.functions}
@@ -137,7 +139,8 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """Before a kernel: how often registers have been assigned in the leaf, how many checks hold."""
+    """State required before a kernel: number of assignments of each register in the leaf, number
+    of passed checks."""
 
     versions: Mapping[str, int]
     checks: int
@@ -185,9 +188,9 @@ def _check_registers(
 
 
 def check_unit_order(items: tuple[Item, ...], origin: Origin, touched: Touched) -> None:
-    """On one unit, accesses to the same memory stand in the order of the source.
+    """Check that each unit accesses any memory in the order of the source.
 
-    Most units keep the order of the source for each buffer, which is quickly seen.
+    Most units keep the order of the source as a whole, which is tested first and quickly.
     """
     places = list(origin.places(items))
     latest = -1
@@ -226,7 +229,7 @@ def _check_apart(earlier: Region, later: Region, first: Item, second: Item) -> N
 
 
 def what_of(item: Item) -> str:
-    """What error messages call an item."""
+    """Return the name of an item for error messages."""
     match item:
         case Run(kernel=name):
             return f"kernel {name}"
@@ -237,7 +240,8 @@ def what_of(item: Item) -> str:
 
 
 def _head(node: Node[L]) -> Node[None]:
-    """A control node without what is below it. Places that calls bind are positions in memory."""
+    """Return a control node without the nodes below it. Places bound by calls become positions in
+    memory."""
     if isinstance(node, Call):
         placed = with_inputs(node, lambda value: value, _flat_access)
         return cast("Node[None]", placed)
@@ -252,7 +256,7 @@ def _flat_access(access: Access) -> Access:
 
 
 def _flat(node: Node[L]) -> Iterator[Node[L]]:
-    """The nodes in order, sequences dissolved."""
+    """Yield the nodes in order, with sequences flattened."""
     if isinstance(node, Seq):
         for child in node.children:
             yield from _flat(child)
@@ -271,5 +275,5 @@ def _does_nothing(node: Node[Body]) -> bool:
 
 
 def _is_run(item: Statement) -> bool:
-    """Is there anything to do? A kernel without tasks is left out of schedules."""
+    """Return True if the item does anything. A kernel without tasks is omitted from schedules."""
     return not (isinstance(item, Kernel) and item.is_static and item.tasks == 0)

@@ -1,6 +1,7 @@
-"""The form of a DeviceProgram: what it names exists, and its parts fit together.
+"""Well-formedness of a DeviceProgram: everything that it names exists, and its parts fit
+together.
 
-The other rules take this for granted: they may look up every kernel, function, buffer and unit.
+The other rules rely on this: they may look up every kernel, function, buffer and unit.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ from stretto.errors import VerifyError
 from stretto.ir.size_bounds import at_most
 from stretto.ir.types import DType
 
-# ---- Scalar functions get what they take, and results have the dtype of the memory they go to.
+# ---- Arguments fit scalar functions, and results have the dtype of the memory they are stored in.
 
 
 POSITIONS = ("argmax", "argmin", *SORTS)
-"""Reductions whose result is a position, whatever they reduce."""
+"""Combines whose result is an i64 position for any operand dtype."""
 
 
 def check_operator_types(operator: Operator, what: str) -> None:
-    """Raises VerifyError for an expression whose dtypes do not fit together. What is added to
-    memory of f16 or bf16 may be f32, the dtype in which it is added."""
+    """Raise VerifyError for an expression whose dtypes do not fit together. A value that is added
+    to f16 or bf16 memory may be f32, the dtype of the addition."""
     check_types(operator.value, what)
     for index in operator.out.index:
         for part in index_parts(index):
@@ -73,7 +74,7 @@ def check_operator_types(operator: Operator, what: str) -> None:
 
 
 def check_types(expr: Expr, what: str) -> None:
-    """Raises VerifyError for a function of arguments that it does not take."""
+    """Raise VerifyError for a function that is applied to arguments it does not take."""
     for part in parts(expr):
         _check(part, what)
 
@@ -111,13 +112,13 @@ def _fits(result: Result, given: list[DType], dtype: DType) -> bool:
             return True
 
 
-# ---- What the function of a user is called with is what its kernel declares.
+# ---- Calls of user kernels match their declarations.
 #
-# It knows of no parts of a dim that has no index, and not that a tensor may be the result.
+# A user kernel cannot handle a part of a dim without an index, nor an operand that is the result.
 
 
 def check_user_stage(kernel: Kernel, stage: Stage) -> None:
-    """Raises VerifyError for a stage that calls a kernel of a user otherwise than that says."""
+    """Raise VerifyError for a stage that calls a user kernel against its declaration."""
     operator = stage.operator
     if operator.combine is not Combine.KERNEL:
         return
@@ -147,17 +148,18 @@ Kernels = Mapping[str, Kernel]
 Scope = Mapping[str, Buffer]
 
 MOST_TASKS = 1 << 24
-"""Tasks of one kernel. More would not fit the tables that the verifier and the machines keep."""
+"""Maximum number of tasks of one kernel. More would not fit the tables of the verifier and the
+machines."""
 
 
 def check_form(program: DeviceProgram) -> None:
-    """Raises VerifyError for what is missing, named twice, or of the wrong kind."""
+    """Raise VerifyError for anything missing, named twice, or of the wrong kind."""
     kernels = {kernel.name: kernel for kernel in program.kernels}
     if len(kernels) != len(program.kernels):
         raise VerifyError("two kernels have one name")
     functions = {function.name: function for function in program.tree.functions}
     if len(functions) != len(program.tree.functions) or "main" not in functions:
-        raise VerifyError("functions need names of their own, and one is main")
+        raise VerifyError("function names must differ, and one function must be main")
     if program.units < 1:
         raise VerifyError("a program needs a unit")
     _check_externals(program)
@@ -191,7 +193,7 @@ def check_form(program: DeviceProgram) -> None:
 
 
 def check_kernels(kernels: Iterable[Kernel]) -> None:
-    """Raises VerifyError for a kernel whose parts do not fit together."""
+    """Raise VerifyError for a kernel whose parts do not fit together."""
     for kernel in kernels:
         _check_kernel(kernel)
 
@@ -214,7 +216,7 @@ def _check_frames(program: DeviceProgram) -> None:
         if function.name not in frames:
             raise VerifyError(f"function {function.name} has no frame")
     if len(frames) != len(program.tree.functions) or len(frames) != len(program.frames):
-        raise VerifyError("there are frames of no function")
+        raise VerifyError("there is a frame of no function, or a function has two")
     for function in program.tree.functions:
         frame = frames[function.name]
         placed = [name for name, _ in frame.placements]
@@ -227,7 +229,8 @@ def _check_frames(program: DeviceProgram) -> None:
 
 
 def _scope(function: TreeFunction[Schedule], externals: Iterable[Buffer]) -> Scope:
-    """The buffers of a function by name."""
+    """Return the buffers of a function by name. Raise VerifyError for one that is declared
+    wrongly."""
     everything = (*function.locals, *function.tensors, *externals)
     scope = {buffer.name: buffer for buffer in everything}
     if len(scope) != len(everything):
@@ -255,7 +258,8 @@ def _check_buffers(used: Iterable[Buffer], scope: Scope, function: TreeFunction[
 
 
 def _check_rotation(node: Node[Schedule], scope: Scope, function: TreeFunction[Schedule]) -> None:
-    """Each buffer trades places with one other, so the order of the pairs means nothing."""
+    """Check that each buffer is swapped with one other only, so that the order of the pairs is
+    irrelevant."""
     buffers = [buffer for pair in rotation(node) for buffer in pair]
     if len({buffer.name for buffer in buffers}) != len(buffers):
         raise VerifyError("a buffer rotates twice in one loop")
@@ -268,7 +272,7 @@ def _check_rotation(node: Node[Schedule], scope: Scope, function: TreeFunction[S
 
 
 def kernel_buffers(kernel: Kernel) -> Iterator[Buffer]:
-    """The buffers that a kernel names."""
+    """Yield the buffers that a kernel names."""
     if kernel.call is not None:
         yield from (*call_buffers(kernel.call), *kernel.call.outs)
     for stage in kernel.stages:
@@ -285,7 +289,8 @@ def _statement_buffers(schedule: Schedule) -> Iterator[Buffer]:
 
 # ---- leaves ----------------------------------------------------------------------------------
 def _check_leaf(schedule: Schedule, units: int, kernels: Kernels, is_apart: bool) -> None:
-    """is_apart: in a parallel loop, where each unit runs all tasks of its iterations."""
+    """Check one leaf. is_apart: it is in a parallel loop, where each unit runs all tasks of its
+    iterations."""
     if len(schedule.units) != units:
         raise VerifyError(f"a leaf has {len(schedule.units)} units instead of {units}")
     statements = [[i for i in items if isinstance(i, Let | Check)] for items in schedule.units]
@@ -304,7 +309,7 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels, is_apart: bool
             raise VerifyError("the units differ in what they do in a parallel loop")
         everyone = everyone[:1]
     elif schedule.steps == 0 and any(everyone):
-        # Who waits for step 0 of the next leaf would not learn what this one has done.
+        # A unit that waits for step 0 of the next leaf would not see the effects of this one.
         raise VerifyError("a leaf with items publishes nothing at its end")
     runs: dict[str, list[Run]] = {}
     for item in (item for items in everyone for item in items):
@@ -320,8 +325,8 @@ def _check_leaf(schedule: Schedule, units: int, kernels: Kernels, is_apart: bool
 
 
 def _check_cuts(items: Iterable[Item], kernels: Kernels) -> None:
-    """Where a register cuts a dim into parts, it stays the same to the end of the leaf: parts of
-    one leaf are compared with each other by their numbers."""
+    """Check that a register that cuts a dim into parts is not assigned later in the leaf: parts of
+    one leaf are compared by their numbers."""
     cutting: dict[str, str] = {}
     for item in items:
         match item:
@@ -331,7 +336,7 @@ def _check_cuts(items: Iterable[Item], kernels: Kernels) -> None:
                 cutting |= {extent.name: name for extent in cut if isinstance(extent, Reg)}
             case Let(reg=reg) if reg.name in cutting:
                 raise VerifyError(
-                    f"register {reg.name} is assigned behind kernel {cutting[reg.name]}, which it "
+                    f"register {reg.name} is assigned after kernel {cutting[reg.name]}, which it "
                     "cuts into parts"
                 )
             case _:
@@ -339,7 +344,7 @@ def _check_cuts(items: Iterable[Item], kernels: Kernels) -> None:
 
 
 def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
-    """Together the runs execute every task once."""
+    """Check that the runs together execute every task once."""
     if not kernel.is_static and any(run.count is not None for run in runs):
         raise VerifyError(f"kernel {kernel.name} has a dynamic grid but a fixed number of tasks")
     if any(run.count is None for run in runs):
@@ -363,7 +368,7 @@ def _check_runs(kernel: Kernel, runs: list[Run]) -> None:
 
 
 def _check_dynamic(kernel: Kernel, runs: list[Run]) -> None:
-    """The runs have one stride, and every first task below it occurs once."""
+    """Check that the runs have one stride, and that every first task below it occurs once."""
     stride = runs[0].stride
     if any(run.count is not None or run.stride != stride for run in runs) or sorted(
         run.first for run in runs
@@ -417,7 +422,7 @@ def _check_written(kernel: Kernel, buffer: Buffer) -> None:
 
 
 def _check_box(kernel: Kernel, stage: Stage) -> None:
-    """A task computes a part of the operator's dims."""
+    """Check that the tasks compute a part of the operator's dims."""
     dims = stage.operator.dims
     if len(stage.box) != len(dims):
         raise VerifyError(f"kernel {kernel.name} has a stage of other dims than its operator")
@@ -453,9 +458,9 @@ def _check_operator(kernel: Kernel, operator: Operator) -> None:
 
 
 def _check_sort(operator: Operator, what: str) -> None:
-    """A sort has a dim that is sorted and one that is stored; the second is not larger."""
+    """Check that a sort has a dim that is sorted and one that is stored, which is not larger."""
     if len(operator.reduce) != 2:
-        raise VerifyError(f"{what} sorts {len(operator.reduce)} dims and not one into another")
+        raise VerifyError(f"{what} sorts with {len(operator.reduce)} reduction dims, not two")
     sorted_, stored = (Var(len(operator.dims) + n) for n in range(2))
     if stored in expr_atoms(operator.value):
         raise VerifyError(f"{what} sorts values that depend on their rank")
@@ -468,7 +473,8 @@ def _check_sort(operator: Operator, what: str) -> None:
 
 
 def _check_attention(operator: Operator, what: str) -> None:
-    """An attention has the parts of one, of which only the product depends on the depth."""
+    """Check that an attention has all its arguments, of which only the product depends on the
+    depth."""
     value = operator.value
     attends = operator.combine is Combine.ATTENTION
     found = [x for x in parts(value) if isinstance(x, Apply) and x.function == ATTEND]
@@ -478,9 +484,9 @@ def _check_attention(operator: Operator, what: str) -> None:
         return
     depth = Var(len(operator.dims) + 1)
     if any(depth in expr_atoms(part) for part in value.args[1:]):
-        raise VerifyError(f"{what} attends to keys by scores that are not summed")
+        raise VerifyError(f"{what} attends with a scale, bias or value that depends on the depth")
     if not isinstance(value.args[1], Const):
-        raise VerifyError(f"{what} scales its scores by what is no number")
+        raise VerifyError(f"{what} scales its scores by an expression that is not a constant")
 
 
 def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:
@@ -497,18 +503,18 @@ def _check_vars(atoms: Iterable[object], count: int, what: str) -> None:
 
 
 def _check_access(access: Access, what: str) -> None:
-    """The view of the buffer has no more elements than the buffer itself."""
+    """Check that the view of the buffer has no more elements than the buffer itself."""
     buffer, shape = access.buffer, access.shape
     if len(access.index) != len(shape):
         raise VerifyError(f"{what} accesses {buffer.name} with {len(access.index)} indices")
     if any(factor == 0 for index in access.index for _, factor in index.terms):
         raise VerifyError(f"{what} accesses {buffer.name} with a term of factor 0")
     if not all(is_known(dim) for dim in shape[1:]):
-        raise VerifyError(f"{what} sees {buffer.name} with a dim of no size")
+        raise VerifyError(f"{what} sees {buffer.name} with a register after its first dim")
     if any(isinstance(dim, int) and dim < 0 for dim in shape):
         raise VerifyError(f"{what} sees {buffer.name} with a dim of negative size")
     if any(isinstance(dim, Reg) for dim in buffer.shape):
-        return  # it grows
+        return  # a list, whose capacity grows
     if shape and isinstance(shape[0], Reg):
         row, room = known_size(shape[1:]), known_size(buffer.shape)
         fits = at_most(row, known_size(buffer.shape[1:])) or at_most(row, room) or room == 0

@@ -1,11 +1,13 @@
-"""Proves that memory is written before it is read, and not overwritten in between, on every way.
+"""Prove that memory is written before it is read, and not overwritten in between, on every
+path.
 
-For each buffer two masks are carried through the tree: the elements that are surely written, and
-those whose content may be lost, because other memory at the same bytes was written after them. A
-read needs elements that are written. Lists, and buffers that are written at positions known only at
-run time, are *loose*: which of their elements are written is for the source to know, so a read of
-them needs only that nothing of what it may touch is lost. Since no two conflicting accesses are
-unordered (`races`), it is enough to look at a leaf in one order that its waits allow.
+For each buffer two masks are propagated through the tree: the elements that are
+definitely written, and those whose content may be lost, because other memory at the
+same bytes was written after them. A read needs elements that are written. Lists, and
+buffers that are written at positions known only at run time, are *loose*: only the
+source determines which of their elements are written, so a read of them needs only that
+nothing it may touch is lost. Since no two conflicting accesses are unordered (`races`),
+it is enough to consider a leaf in one order that its waits allow.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ Masks = dict[str, Mask]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """By name of a buffer, for each of its cells: is it surely written, may it have been, may
-    what was written be lost? Of loose buffers the latter two, of others the first.
+    """Masks over cells, by buffer name: definitely written, possibly written (`touched`),
+    possibly lost. Loose buffers have the latter two, others the first.
 
-    Masks are never changed, so that states share those that are the same in both.
+    Masks are never modified, so that states can share equal ones.
     """
 
     written: Masks
@@ -58,7 +60,7 @@ class State:
     lost: Masks
 
     def meet(self, other: State) -> State:
-        """What holds in both."""
+        """Return a state that holds wherever either of two does."""
         return State(
             _merged(self.written, other.written, np.logical_and),
             _merged(self.touched, other.touched, np.logical_or),
@@ -66,7 +68,7 @@ class State:
         )
 
     def rotate(self, pairs: Rotation) -> State:
-        """After the buffers of each pair have traded places."""
+        """Return the state after the buffers of each pair have been swapped."""
         names = {name: buffer.name for name, buffer in swaps(pairs).items()}
         return State(
             *(
@@ -88,14 +90,14 @@ class State:
 
 
 class _Draft:
-    """What one leaf or one call makes of a state."""
+    """The state that one leaf or one call produces, while it is computed."""
 
     def __init__(self, state: State) -> None:
         self.state = State(dict(state.written), dict(state.touched), dict(state.lost))
         self._own: set[tuple[int, str]] = set()
 
     def mask(self, masks: Masks, name: str) -> Mask:
-        """A mask of the state, for changing it."""
+        """Return a mask of the state that may be modified."""
         key = id(masks), name
         if key not in self._own:
             self._own.add(key)
@@ -112,11 +114,12 @@ def _merged(ours: Masks, theirs: Masks, both: Callable[[Mask, Mask], Mask]) -> M
 
 @dataclass(slots=True)
 class Summary:
-    """What a call needs and gives: the buffers that the function reads before it writes them, and
-    those that it has surely written when it returns. Both are params, or outputs.
+    """Preconditions and effects of a call: the buffers that the function reads before it
+    writes them, and those that it has definitely written when it returns. Both are params,
+    or outputs.
 
-    loose: params that are written at positions known only at run time. written: all that it may
-    write.
+    loose: params that are written at positions known only at run time. written: all params
+    that it may write.
     """
 
     needs: set[Buffer] = field(default_factory=set[Buffer])
@@ -128,9 +131,9 @@ class Summary:
 def check_initialisation(
     program: DeviceProgram, places: Mapping[str, Places], orders: Orders, touched: Touched
 ) -> None:
-    """Raises VerifyError for a read of memory that may be unwritten or overwritten.
+    """Raise VerifyError for a read of memory that may be unwritten or overwritten.
 
-    What functions need and give depends on each other, so they are checked until nothing changes.
+    The summaries of functions depend on each other, so they are computed to a fixpoint.
     """
     functions = program.tree.functions
     outputs = {b for b in program.tree.externals if b.kind == "output" and _is_known(b)}
@@ -173,7 +176,7 @@ class _Checker(Facts[Schedule, State]):
         self._cells = self._cut()
 
     def check(self) -> bool:
-        """Raises VerifyError for a read of unwritten memory; True if the summary changed."""
+        """Return True if the summary changed. Raise VerifyError for a read of unwritten memory."""
         before = set(self._own.needs), set(self._own.gives)
         nothing = {name: cells.none() for name, cells in self._cells.items()}
         loose = {name: mask for name, mask in nothing.items() if name in self._loose}
@@ -187,7 +190,7 @@ class _Checker(Facts[Schedule, State]):
         return before != (self._own.needs, self._own.gives)
 
     def _cut(self) -> dict[str, Cells]:
-        """The cells of each buffer; those of buffers that trade places are cut in the same way."""
+        """Return the cells of each buffer; buffers that rotate together are cut equally."""
         regions: dict[str, set[Region]] = {name: set() for name in self._buffers}
         spans: dict[str, set[Interval]] = {name: set() for name in self._buffers}
         for region in self._accesses():
@@ -198,7 +201,7 @@ class _Checker(Facts[Schedule, State]):
                     spans[name].add(span)
         cut = {name: (regions[name], spans[name]) for name in self._buffers}
         for group in self._places.groups():
-            # What lies at one place is divided alike.
+            # Buffers at one place are divided equally, so that masks fit both.
             alike = {*group, *(other for name in group for other in self._places.alike(name))}
             together: set[Region] = set().union(*(regions[name] for name in alike))
             pieces: set[Interval] = set().union(*(spans[name] for name in group))
@@ -220,13 +223,13 @@ class _Checker(Facts[Schedule, State]):
                     pass
 
     def _destroyed(self, region: Region) -> Iterator[tuple[str, Interval]]:
-        """Elements of other buffers that a write to the region may destroy."""
+        """Yield elements of other buffers that a write to the region may destroy."""
         for name, first, last in self._places.destroyed(region):
             size = self._buffers[name].dtype.itemsize
             yield name, (first // size, -(-last // size))
 
     def _destroyed_cells(self, region: Region) -> Iterator[tuple[str, Selection]]:
-        """Cells of other buffers that a write to the region may destroy."""
+        """Yield cells of other buffers that a write to the region may destroy."""
         for name, span in self._destroyed(region):
             yield name, self._cells[name].span(span)
         for name, part in self._places.destroyed_sized(region):
@@ -257,8 +260,9 @@ class _Checker(Facts[Schedule, State]):
         return draft.state
 
     def _written_by(self, run: Run, ran: int, draft: _Draft) -> None:
-        """`ran`: how many tasks of the kernel have run in the leaf, or runs if its grid is known at
-        the call only. What no cells stand for, all of them together write."""
+        """Record the writes of a run. `ran`: number of the kernel's tasks that have run in the
+        leaf, or of its runs if the grid is known only at the call. Regions that cells do not
+        represent exactly count as written once all tasks have run."""
         partly = self._touched.partly_written(run.kernel)
         last = ran == (run.stride if run.count is None else self._touched.tasks(run.kernel))
         for region in self._touched.regions(run):
@@ -285,7 +289,7 @@ class _Checker(Facts[Schedule, State]):
         if mask is None or mask[self._cells[name].region(region)].all():
             return
         if self._function.name != "main" and region.buffer.kind != "local":
-            # Whoever calls must have written it.
+            # The caller must have written it.
             self._own.needs.add(region.buffer)
             draft.mask(state.written, name)[:] = True
             return
@@ -334,7 +338,7 @@ class _Checker(Facts[Schedule, State]):
 
 
 def bound_region(param: Buffer, access: Access, write: bool) -> Region:
-    """The memory of the caller that a param stands for."""
+    """Return the memory of the caller that a param is bound to."""
     buffer = access.buffer
     offset = access.offset
     if not offset.is_const:
@@ -348,7 +352,8 @@ def bound_region(param: Buffer, access: Access, write: bool) -> Region:
 
 
 def _fills(call: Call[Schedule], param: Buffer, access: Access) -> bool:
-    """Whether a param is the whole of a buffer whose size is known at the call only."""
+    """Return True if a param covers the whole of a buffer, also for sizes that are known only at
+    the call."""
     buffer = access.buffer
     if not buffer.is_sized and not param.is_sized:
         return True
@@ -366,7 +371,7 @@ def _is_static(buffer: Buffer) -> bool:
 
 
 def loose_names(program: DeviceProgram) -> frozenset[str]:
-    """Names of the buffers of which a read is not proved to find something written."""
+    """Return the names of the buffers for which reads are not proved to find written elements."""
     touched = Touched({kernel.name: kernel for kernel in program.kernels})
     summaries = {function.name: Summary() for function in program.tree.functions}
     found = _loose_buffers(program.tree, touched, summaries)
@@ -376,9 +381,10 @@ def loose_names(program: DeviceProgram) -> frozenset[str]:
 def _loose_buffers(
     tree: Tree[Schedule], touched: Touched, summaries: Mapping[str, Summary]
 ) -> dict[str, frozenset[str]]:
-    """For each function, names of the buffers that are lists or written at unknown positions.
+    """Return for each function the names of the buffers that are lists or written at unknown
+    positions.
 
-    Enters the params among them into the summaries: what is bound to them is loose too.
+    Adds the params among them to the summaries: buffers bound to them are loose too.
     """
     loose: dict[str, set[str]] = {}
     for function in tree.functions:
@@ -411,7 +417,7 @@ def _loose_buffers(
 
 
 def _written_outputs(tree: Tree[Schedule], touched: Touched) -> dict[str, set[Buffer]]:
-    """For each function the outputs that it may write by their own names, by others too."""
+    """Return for each function the outputs that it or its callees may write by their own names."""
     found = {
         f.name: {
             region.buffer

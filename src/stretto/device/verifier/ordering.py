@@ -1,7 +1,7 @@
-"""The order that waits and signals give the items of one leaf, for the verifier.
+"""The order that waits and signals impose on the items of one leaf, for the verifier.
 
-Every unit is run as far as its waits allow, over and over: units that get stuck are a deadlock. On
-the way each item learns what surely comes before it.
+Every unit is run as far as its waits allow, repeatedly: units that stay blocked are a
+deadlock. For each item this yields what certainly precedes it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stretto.errors import VerifyError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What is over for sure. done[v]: how many items of unit v; start[v]: the knowledge of unit v
-    at the start of the leaf is included."""
+    """Items that are certainly finished. done[v]: number of items of unit v; start[v]: True if the
+    knowledge of unit v at the start of the leaf is included."""
 
     done: NDArray[np.int32]
     start: NDArray[np.bool_]
@@ -29,7 +29,8 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeafOrder:
-    """before[u][i]: what is over when item i of unit u begins; end[u]: what u knows at the end.
+    """before[u][i]: what is finished when item i of unit u begins; end[u]: what u knows at the
+    end.
 
     sequence: all items as (unit, index), in an order that the waits allow.
     """
@@ -40,24 +41,25 @@ class LeafOrder:
 
 
 class Orders:
-    """The orders of the leaves of a program, each found once."""
+    """The orders of the leaves of a program, each computed once."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Schedule, LeafOrder]] = {}
 
     def __call__(self, schedule: Schedule) -> LeafOrder:
-        # The schedule is kept with its order, for its `id` to stay its own.
+        # The schedule is stored with its order, so that its id is not reused.
         if id(schedule) not in self._found:
             self._found[id(schedule)] = schedule, order_leaf(schedule)
         return self._found[id(schedule)][1]
 
 
 def order_leaf(schedule: Schedule) -> LeafOrder:
-    """Raises VerifyError for steps out of range, signals that do not grow, and deadlocks."""
+    """Compute the order of a leaf. Raise VerifyError for steps out of range, signals that do not
+    grow, and deadlocks."""
     if schedule.steps < 0:
         raise VerifyError(f"a leaf of {schedule.steps} steps: what was published is taken back")
     if schedule.steps == 0 and any(isinstance(i, Wait) for items in schedule.units for i in items):
-        # Who waits for step 0 of the next leaf would not learn what this one has waited for.
+        # A unit that waits for step 0 of the next leaf would not learn what this one waited for.
         raise VerifyError("a leaf with waits publishes nothing at its end")
     for unit, items in enumerate(schedule.units):
         _check_steps(unit, items, schedule)
@@ -68,8 +70,8 @@ def _check_steps(unit: int, items: tuple[Item, ...], schedule: Schedule) -> None
     last = 0
     for item in items:
         if isinstance(item, Signal):
-            # The last step is published by the end of the leaf: who waits for it, or for the next
-            # leaf, waits for everything in this one.
+            # The last step is published by the end of the leaf: a wait for it, or in the next
+            # leaf, is for everything in this one.
             if not last < item.step < schedule.steps:
                 raise VerifyError(
                     f"unit {unit} publishes step {item.step} after step {last} in a leaf of "
@@ -93,24 +95,24 @@ def _check_units(unit: int, wait: Wait, units: int) -> None:
 
 
 class _Published:
-    """What the units knew when they published a step that somebody waits for; rows by unit."""
+    """The knowledge of the units when they published an awaited step; rows by unit."""
 
     def __init__(self, units: int) -> None:
         self.units = np.zeros(units, np.bool_)
         self.done: NDArray[np.int32] = np.zeros((units, units), np.int32)
         self.start = np.zeros((units, units), np.bool_)
-        # What waits for these units (first, last + 1) tell, once all of them have published.
+        # The joint knowledge of units (first, last + 1), once all of them have published.
         self._joined: dict[tuple[int, int], Knowledge] = {}
 
     def has(self, unit: int, wait: Wait) -> bool:
-        """Have all units of the wait published, the waiting one aside?"""
+        """Return True if all units of the wait have published, except the waiting one itself."""
         first, last = wait.unit, wait.unit + wait.count
         missing = wait.count - int(np.count_nonzero(self.units[first:last]))
         return missing == 0 or (missing == 1 and first <= unit < last and not self.units[unit])
 
     def knowledge(self, wait: Wait) -> Knowledge:
-        """What is known after a wait. It contains nothing about the waiting unit itself, which has
-        not published this step yet."""
+        """Return the knowledge after a wait. It contains nothing about the waiting unit itself,
+        which has not published this step yet."""
         span = wait.unit, wait.unit + wait.count
         if span in self._joined:
             return self._joined[span]
@@ -167,7 +169,7 @@ class _Runner:
         return f"unit {unit} waits for unit {other} to publish step {item.step}"
 
     def _advance(self, unit: int) -> bool:
-        """Runs the unit until it must wait; True if it came forward, or to its end."""
+        """Run the unit until it must wait; return True if it made progress or reached its end."""
         items = self._schedule.units[unit]
         start = self._at[unit]
         while self._at[unit] < len(items):
@@ -189,7 +191,7 @@ class _Runner:
         return self._at[unit] > start
 
     def _publish(self, unit: int, step: int) -> None:
-        """A wait is for the first publication of its step or of a later one."""
+        """Record the knowledge for each awaited step that this signal is the first to reach."""
         for awaited, published in self._published.items():
             if self._last[unit] < awaited <= step:
                 published.units[unit] = True

@@ -1,16 +1,19 @@
-"""Iterations of parallel loops touch no memory of each other, and nobody waits inside of them.
+"""Check that iterations of parallel loops touch no memory of each other, and have no waits
+inside.
 
-A buffer of which every unit has a copy is private: only one parallel loop accesses it, so a unit
-finds there what it has written itself (`initialisation` looks at an iteration as if it was the
-first one, so nothing comes from an earlier one). So is any local buffer of a single unit that only
-one parallel loop accesses. Of everything else that the loop writes, each
-access has the index of the loop, plus a number, as one of its indices, always the same one: two
-iterations then have different elements. Registers that an iteration assigns are looked at where
-assignments are (`assignment`).
+A buffer of which every unit has a copy is private: only one parallel loop accesses it,
+so a unit reads there only what it has written itself (`initialisation` treats an
+iteration as if it was the first one, so no value comes from an earlier one). In a
+program of a single unit any local buffer that only one parallel loop accesses is
+private too. To all other memory that the loop writes, each access has the index of the
+loop, plus a number, as one of its indices, always the same one: two iterations then
+have different elements. Registers that an iteration assigns are checked in
+`assignment`.
 
-Functions that iterations call are called by nothing else, so that each unit runs them by itself, in
-frames of its own. They write to what a call gives them and to nothing else that others see. The
-units meet right behind such a loop, for nobody else knows what they called.
+Functions that iterations call are called by nothing else, so that each unit runs them
+by itself, in its own frames. They write only to params and locals, not to memory that
+other units see. All units synchronise directly after such a loop, because no unit knows
+which functions another one called.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from stretto.errors import VerifyError
 
 
 def apart_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
-    """The leaves of parallel loops, and of the functions that these come to, by their identity."""
+    """Return the leaves of parallel loops and of the functions reachable from them, by identity."""
     apart = apart_functions(tree)
     bodies = [function.body for function in tree.functions if function.name in apart]
     nodes = (node for function in tree.functions for node in walk(function.body))
@@ -55,7 +58,7 @@ def apart_schedules(tree: Tree[Schedule]) -> dict[int, Schedule]:
 
 
 def check_apart(program: DeviceProgram, touched: Touched) -> None:
-    """Raises VerifyError for functions that units call by themselves, and which they may not."""
+    """Raise VerifyError for functions called in parallel loops that do not fit that use."""
     apart = apart_functions(program.tree)
     for function in program.tree.functions:
         name, frame = function.name, program.frame(function.name)
@@ -75,7 +78,7 @@ def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touche
     if name == "main":
         raise VerifyError("a parallel loop calls main")
     if frame.slots:
-        raise VerifyError(f"function {name} has buffers of sizes that units do not agree on")
+        raise VerifyError(f"function {name} has sized buffers, but units call it by themselves")
     for node in walk(function.body):
         if is_parallel(node):
             raise VerifyError(f"function {name} has a parallel loop, and is called in another one")
@@ -83,7 +86,9 @@ def _check_function(function: TreeFunction[Schedule], frame: FrameLayout, touche
             _check_leaf(node.body, touched)
     for buffer, _, writes in _accesses(function.body, None, {}, touched):
         if writes and buffer.kind not in ("local", "items", "param"):
-            raise VerifyError(f"function {name} writes {buffer.name}, and units run it apart")
+            raise VerifyError(
+                f"function {name} writes {buffer.name}, but units call it by themselves"
+            )
 
 
 def check_parallel(
@@ -92,7 +97,7 @@ def check_parallel(
     touched: Touched,
     orders: Orders,
 ) -> None:
-    """Raises VerifyError for a parallel loop whose iterations may disturb each other."""
+    """Raise VerifyError for a parallel loop whose iterations may interfere with each other."""
     frame, units = program.frame(function.name), program.units
     functions = {one.name: one for one in program.tree.functions}
     loops = [node for node in walk(function.body) if is_parallel(node)]
@@ -117,7 +122,7 @@ def check_parallel(
 
 def _check_form(loop: For[Schedule], touched: Touched) -> None:
     if loop.rotate:
-        raise VerifyError("buffers trade places from one parallel iteration to the next")
+        raise VerifyError("a parallel loop rotates buffers, which would order its iterations")
     for node in walk(loop.body):
         if is_parallel(node):
             raise VerifyError("a parallel loop has another one inside")
@@ -138,8 +143,8 @@ def _check_leaf(schedule: Schedule, touched: Touched) -> None:
 
 
 def _check_meetings(body: Node[Schedule], orders: Orders) -> None:
-    """Behind a parallel loop with calls stands a leaf, in which all units wait for all others
-    before they do anything else."""
+    """Check that each parallel loop with calls is followed by a leaf in which all units wait for
+    all others before they do anything else."""
     calling = {id(node) for node in walk(body) if is_parallel(node) and called(node)}
     for node in walk(body):
         items = children(node) if isinstance(node, Seq) else ()
@@ -147,7 +152,7 @@ def _check_meetings(body: Node[Schedule], orders: Orders) -> None:
             if id(loop) in calling and isinstance(behind, Leaf) and _meets(behind.body, orders):
                 calling.remove(id(loop))
     if calling:
-        raise VerifyError("the units do not meet behind a parallel loop that calls functions")
+        raise VerifyError("the units do not meet after a parallel loop that calls functions")
 
 
 def _meets(schedule: Schedule, orders: Orders) -> bool:
@@ -162,7 +167,8 @@ def _meets(schedule: Schedule, orders: Orders) -> bool:
 
 Functions = Mapping[str, TreeFunction[Schedule]]
 Rows = frozenset[tuple[object, int, int]]
-"""The dims of an access, with the shape, in which its position is the loop's index and a number."""
+"""The dims of an access, each with the view's shape, in which its position is the loop's index
+plus a number."""
 
 
 def _check_memory(
@@ -191,8 +197,8 @@ def _rows(access: Access, index: Reg | None) -> Rows:
 def _accesses(
     body: Node[Schedule], index: Reg | None, functions: Functions, touched: Touched
 ) -> Iterator[tuple[Buffer, Rows, bool]]:
-    """What a node accesses, which rows of it, and whether it writes there. functions: those that it
-    calls, of which external buffers are looked at; index: the register that rows are told by."""
+    """Yield the accesses of a node: buffer, rows, and True for a write. functions: callees whose
+    accesses to external buffers are included; index: the register that identifies rows."""
     for schedule in leaves(body):
         for name in schedule.kernels:
             for access, writes in _of_kernel(touched.kernels[name]):
@@ -213,7 +219,7 @@ def _accesses(
 
 
 def _is_one_row(param: Buffer, access: Access) -> bool:
-    """Whether what a call gives a param is in one row of dim 0."""
+    """Return True if the memory that a call binds to a param is within one row of dim 0."""
     row = access.shape[1:]
     is_start = all(position == Index() for position in access.index[1:])
     numbers = [dim for dim in (*param.shape, *row) if isinstance(dim, int)]
@@ -239,7 +245,7 @@ def _names(loop: For[Schedule], touched: Touched) -> Iterator[str]:
 
 
 def _outside(function: TreeFunction[Schedule], touched: Touched) -> Iterator[str]:
-    """Names of what is accessed outside of parallel loops."""
+    """Yield the names of buffers that are accessed outside of parallel loops."""
     inside = {id(node) for loop in walk(function.body) if is_parallel(loop) for node in walk(loop)}
     for node in walk(function.body):
         if id(node) in inside:

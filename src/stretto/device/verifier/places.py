@@ -1,4 +1,5 @@
-"""Where local buffers may lie, for the verifier: read off a DeviceProgram, not off the planner."""
+"""Possible places of local buffers, for the verifier: taken from a DeviceProgram, not from the
+planner."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ from stretto.ir.sizes import Size
 
 
 class Places:
-    """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their group.
+    """Byte ranges of the locals of one function. Rotating buffers may be anywhere in their
+    group.
 
-    Buffers whose size the call decides share bytes if they lie in one slot and are not proved to
-    lie apart there.
+    Buffers whose size the call decides are assumed to share bytes if they are in one slot
+    and are not proved to be disjoint there.
 
-    Raises VerifyError for a local without a place, a place outside of the frame, too small or not
-    aligned, and for buffers of a rotating group that overlap or differ in type.
+    Raises VerifyError for a local without a place, a place outside of the frame, too small
+    or not aligned, and for buffers of a rotating group that overlap or differ in type.
     """
 
     def __init__(self, function: TreeFunction[Schedule], frame: FrameLayout) -> None:
@@ -59,15 +61,16 @@ class Places:
                 self._near[one] = (*self.near(one), other)
 
     def near(self, name: str) -> tuple[str, ...]:
-        """The buffer itself and those that may have bytes in common with it."""
+        """Return the buffer itself and those that may have bytes in common with it."""
         return self._near.get(name, (name,))
 
     def groups(self) -> list[list[str]]:
-        """Names of the local buffers, those that may trade places together."""
+        """Return the names of the local buffers, grouped by rotation."""
         return list({id(group): group for group in self._group.values()}.values())
 
     def share(self, a: Boxes, b: Boxes) -> Mask:
-        """[r, s]: may regions of two local buffers that are near have a byte in common?"""
+        """Return a mask [r, s]: True if regions r and s of two local buffers that are near may
+        share a byte."""
         common = np.zeros((len(a), len(b)), np.bool_)
         names = a.buffer.name, b.buffer.name
         if names[0] in self._sized:
@@ -78,7 +81,7 @@ class Places:
         return common
 
     def meet(self, a: Region, b: Region) -> bool:
-        """May regions of two different local buffers have a byte in common?"""
+        """Return True if regions of two different local buffers may have a byte in common."""
         if b.buffer.name not in self.near(a.buffer.name):
             return False
         if a.buffer.name in self._sized:
@@ -86,8 +89,8 @@ class Places:
         return any(_meet(x, y) for x in self._ranges(a) for y in self._ranges(b))
 
     def destroyed(self, region: Region) -> Iterator[tuple[str, int, int]]:
-        """(name, first, last + 1): bytes of other buffers that a write to `region` may destroy, of
-        those with a place that is a number."""
+        """Yield (name, first, last + 1): bytes of other buffers at fixed places that a write to
+        `region` may destroy."""
         if region.buffer.is_sized:
             return
         ranges = self._ranges(region)
@@ -101,27 +104,29 @@ class Places:
                         yield name, low, high
 
     def destroyed_sized(self, region: Region) -> Iterator[tuple[str, Region | None]]:
-        """The sized buffers that a write to `region` of one may destroy, and what of them; None is
-        the whole."""
+        """Yield the sized buffers that a write to `region` of one may destroy, and the destroyed
+        part; None is the whole."""
         name = region.buffer.name
         for other in self.near(name)[1:] if name in self._sized else ():
             alike = self._are_alike(name, other)
             yield other, replace(region, buffer=self._buffers[other]) if alike else None
 
     def alike(self, name: str) -> tuple[str, ...]:
-        """The sized buffers that lie where this one does, and whose elements are the same bytes."""
+        """Return the sized buffers at the same place as this one whose elements are the same
+        bytes."""
         near = self.near(name)[1:] if name in self._sized else ()
         return tuple(other for other in near if self._are_alike(name, other))
 
     def _are_apart(self, one: str, other: str) -> bool:
-        """Are two sized buffers proved to have no byte in common?"""
+        """Return True if two sized buffers are proved to have no byte in common."""
         a, b = self._sized[one], self._sized[other]
         if a.slot != b.slot:
             return True
         return at_most(a.offset + a.nbytes, b.offset) or at_most(b.offset + b.nbytes, a.offset)
 
     def _are_alike(self, one: str, other: str) -> bool:
-        """Are the bytes of an element those of the same element of the other buffer?"""
+        """Return True if the bytes of each element are those of the same element of the other
+        buffer."""
         a, b = self._buffers[one], self._buffers[other]
         alone = len(self._group[one]) == len(self._group[other]) == 1
         same = a.shape == b.shape and a.dtype.itemsize == b.dtype.itemsize
@@ -155,7 +160,8 @@ class Places:
         self._group |= dict.fromkeys(two, one)
 
     def _bytes_of(self, boxes: Boxes) -> Iterator[Limits]:
-        """[r]: the bytes of the frame that region r may be, for each place of the buffer."""
+        """Yield for each place of the buffer an array [r]: the bytes of the frame that region r
+        may occupy."""
         buffer = boxes.buffer
         if buffer.is_sized:
             return
@@ -164,7 +170,7 @@ class Places:
             yield spans + self._placements[name].offset
 
     def _ranges(self, region: Region) -> list[Interval]:
-        """The bytes of the frame that a region may be."""
+        """Return the byte ranges of the frame that a region may occupy."""
         buffer = region.buffer
         if buffer.name not in self._group or buffer.is_sized:
             return []
@@ -176,13 +182,13 @@ class Places:
 
 
 def _check_slots(function: TreeFunction[Schedule], frame: FrameLayout) -> None:
-    """Buffers whose size the call decides lie in their slots, for every size."""
+    """Check that buffers whose size the call decides are inside their slots, for every size."""
     for number, nbytes in enumerate(frame.slots):
         if Size.of(nbytes) % FRAME_ALIGNMENT != Size() or not at_most(0, nbytes):
             raise VerifyError(f"slot {number} of {function.name} may end where nothing may begin")
     sized = {buffer.name: buffer for buffer in function.locals if buffer.is_sized}
     if list(sized) != [name for name, _ in frame.sized]:
-        raise VerifyError(f"the frame of {function.name} has not its sized buffers in order")
+        raise VerifyError(f"the frame of {function.name} lacks sized buffers, or their order")
     for name, place in frame.sized:
         needed = sized_bytes(sized[name])
         if not at_most(needed, place.nbytes):
@@ -197,7 +203,7 @@ def _check_slots(function: TreeFunction[Schedule], frame: FrameLayout) -> None:
 
 
 def _meeting(spans: list[tuple[str, Interval]]) -> Iterator[tuple[str, str]]:
-    """Pairs of different names whose spans meet, each in both orders."""
+    """Yield pairs of different names whose spans overlap, each in both orders."""
     open_spans: list[tuple[str, Interval]] = []
     for name, span in sorted(spans, key=lambda item: item[1]):
         open_spans = [item for item in open_spans if item[1][1] > span[0]]

@@ -1,9 +1,10 @@
-"""The rules of a plan of launches: it does what its program does, and all that it needs is there.
+"""The rules of plans and launch graphs: a plan does what its program does and has all it
+needs.
 
-A launch begins when all before it has ended. So a plan is the program in which all units wait for
-each other before each launch and each library call, and that program is verified like any other.
-Registers and addresses pass between launches and the host in words: each has one of its own, and
-who reads it comes after who wrote it.
+A launch begins when all earlier ones have ended. So a plan is equivalent to the program
+in which all units wait for each other before each launch and each library call, and
+that program is verified like any other. Registers and addresses pass between launches
+and the host in words: each has its own word, which is written before it is read.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from stretto.device.verifier.assignment import Assigned, Assignment
 from stretto.errors import VerifyError
 
 Written = frozenset[str]
-"""Names of the registers whose words surely have their values."""
+"""Names of the registers whose words definitely hold their values."""
 
 
 def check_words(plan: Plan) -> None:
-    """Raises VerifyError for a word that is missing, shared, or read before it is written."""
+    """Raise VerifyError for a word that is missing, shared, or read before it is written."""
     limits = {limit_register(buffer.slot).name for buffer in plan.program.lists}
     for function in plan.tree.functions:
         words = plan.words.get(function.name, {})
@@ -66,7 +67,7 @@ def check_words(plan: Plan) -> None:
 
 
 def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) -> None:
-    """A launch takes its kernels, functions and memory from the program."""
+    """Check that a launch takes its kernels, functions and memory from the program."""
     program, mine = plan.program, launch.program
     main, *others = mine.tree.functions
     known = dict(program.frames)
@@ -86,7 +87,10 @@ def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) ->
         raise VerifyError(f"a launch of function {function.name} has no kernel {name}")
     moving = {buffer for buffer in main.tensors if buffer in rotating(main.body)}
     if set(launch.rotated) != moving:
-        raise VerifyError(f"a launch of function {function.name} lets other buffers trade places")
+        raise VerifyError(
+            f"the rotated buffers of a launch of function {function.name} are not those that its "
+            "loops rotate"
+        )
     words = plan.words[function.name]
     for buffer in main.tensors:
         if address_name(buffer) not in words:
@@ -97,8 +101,9 @@ def _check_launch(launch: Launch, function: TreeFunction[Action], plan: Plan) ->
 
 
 def _check_predicated(function: TreeFunction[Action], plan: Plan) -> None:
-    """A launch is guarded by the predicated branches that it is in. Their arms have nothing but
-    launches, and no launch writes what guards it: another one behind it would look at that."""
+    """Check that a launch is guarded by exactly the predicated branches that contain it. Their
+    arms may contain only launches, and no launch writes its guards' registers, since a later
+    launch would read the new value."""
 
     def check(node: Node[Action], guards: tuple[Guard, ...]) -> None:
         match node:
@@ -132,7 +137,7 @@ def _check_predicated(function: TreeFunction[Action], plan: Plan) -> None:
 
 
 class _Passing(Facts[Action, Written]):
-    """Carries the registers whose words are written through what the host does."""
+    """Propagates the registers whose words are written through the nodes that the host executes."""
 
     def __init__(self, function: str, words: frozenset[str], limits: frozenset[str]) -> None:
         super().__init__()
@@ -182,7 +187,8 @@ class _Passing(Facts[Action, Written]):
 
 
 def _registers(program: DeviceProgram) -> tuple[Written, Written]:
-    """The registers that a launch may read before it assigns them, and those it surely assigns."""
+    """Return the registers that a launch may read before it assigns them, and those it definitely
+    assigns."""
     kernels = {kernel.name: kernel for kernel in program.kernels}
     needed: set[str] = set()
 
@@ -197,18 +203,19 @@ def _registers(program: DeviceProgram) -> tuple[Written, Written]:
 # ---- the plan as one program -----------------------------------------------------------------
 @dataclass(slots=True)
 class Marks:
-    """Leaves of the program of a plan that stand for work of the host. begins: the barrier before
-    each launch. reads: where the host reads a register of the device."""
+    """Leaves in the program of a plan that represent work of the host. begins: the barrier before
+    each launch. reads: the places where the host reads a register of the device."""
 
     begins: list[Leaf[Schedule]] = field(default_factory=list["Leaf[Schedule]"])
     reads: list[Leaf[Schedule]] = field(default_factory=list["Leaf[Schedule]"])
 
 
 def as_program(plan: Plan, marks: Marks | None = None) -> DeviceProgram:
-    """The program of a plan: what the host does at its place, and a barrier before each launch.
+    """Return the program of a plan: the nodes of the host in place, and a barrier before each
+    launch.
 
-    marks: is filled, for a simulation of the plan; leaves are then kept apart, and there is an
-    empty leaf where the host reads.
+    marks: filled for a simulation of the plan; leaves are then not joined, and an empty
+    leaf marks each place where the host reads.
     """
     hosted = {function.name: function for function in plan.tree.functions}
     functions = tuple(
@@ -221,10 +228,10 @@ def as_program(plan: Plan, marks: Marks | None = None) -> DeviceProgram:
 
 
 class _Inliner:
-    """Puts the launches of one function together.
+    """Joins the launches of one function into one body.
 
-    Some registers exist for the host alone: a launch computes a bound of a loop into one, and the
-    host reads it. They are replaced by their values where the host reads them.
+    Some registers exist for the host alone: a launch computes a loop bound into one, and
+    the host reads it. Where the host reads them they are replaced by their values.
     """
 
     def __init__(
@@ -265,12 +272,12 @@ class _Inliner:
                 self._for_host = {}
 
     def _control(self, node: Node[Action], read: Node[Action]) -> Iterator[Node[Schedule]]:
-        """A node of the host. read: the same with its inputs as the program has them."""
+        """Yield a node of the host. read: the node with its inputs as the program has them."""
         parts = [self.node(part) for part in children(node)]
         if self._marks is not None and reads(node) and not is_predicated(node):
             mark = Leaf(Schedule(((),) * self._units, 1))
             self._marks.reads.append(mark)
-            if is_loop(node) and not isinstance(node, For):  # decided behind its head
+            if is_loop(node) and not isinstance(node, For):  # a `while` decides after its head
                 parts[0] = Seq((parts[0], mark))
             else:
                 yield mark
@@ -325,7 +332,7 @@ def _flat(node: Node[Schedule]) -> tuple[Node[Schedule], ...]:
 
 
 def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
-    """The nodes in order, neighbouring leaves as one."""
+    """Return the nodes in order as one node, with adjacent leaves joined."""
     merged: list[Node[Schedule]] = []
     for node in nodes:
         last = merged[-1] if merged else None
@@ -337,7 +344,7 @@ def _sequence(nodes: list[Node[Schedule]]) -> Node[Schedule]:
 
 
 def _one_leaf(first: Schedule, second: Schedule) -> Schedule:
-    """Two leaves, one after the other: the steps of the second go on from those of the first."""
+    """Join two consecutive leaves: the steps of the second continue those of the first."""
     if second.steps == 0:
         return first
     moved = [[_later(item, first.steps) for item in items] for items in second.units]
@@ -356,12 +363,12 @@ def _later(item: Item, steps: int) -> Item:
             return item
 
 
-# ---- The rules of a graph of launches: every order that its edges allow gives the same results.
+# ---- Rules of a launch graph: every order that its edges allow gives the same results.
 
 
 def verify_graph(graph: LaunchGraph) -> None:
-    """Raises VerifyError for edges in a circle, and for two nodes whose order matters and that no
-    path of edges puts in an order; so it does for the graphs of control nodes."""
+    """Raise VerifyError for an edge against the plan's order, and for two nodes whose order
+    matters but that no path of edges orders; also in the graphs of control nodes."""
     for edge in graph.edges:
         if not 0 <= edge.before < edge.after < len(graph.nodes):
             raise VerifyError(
@@ -375,8 +382,8 @@ def verify_graph(graph: LaunchGraph) -> None:
 
 
 def verify_arrangement(graph: LaunchGraph, arrangement: Arrangement) -> None:
-    """Raises VerifyError for an order that lacks nodes, and for two nodes whose order matters and
-    that neither a stream nor events put in that of the plan."""
+    """Raise VerifyError for an order that lacks nodes, and for two nodes whose order matters but
+    that neither a stream nor events put in the plan's order."""
     numbers = list(range(len(graph.nodes)))
     if sorted(arrangement.order) != numbers or len(arrangement.streams) != len(numbers):
         raise VerifyError(f"graph {graph.name}: not every node is enqueued once, on a stream")

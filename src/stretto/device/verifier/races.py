@@ -1,12 +1,15 @@
-"""Proves that no two conflicting accesses are unordered, on every way through a function's tree.
+"""Prove that no two conflicting accesses are unordered, on every path through a function's
+tree.
 
-Where the source of a leaf is known, accesses to one buffer must have the order of the source.
+If the source of a leaf is known, accesses to one buffer must also have the order of the
+source.
 
-An access that some unit may not know to be over is *pending*, with the set of units that know. The
-pending accesses are carried through the tree: around loops until nothing new comes, through both
-arms of a branch. Each access in a leaf is compared with the pending ones and with the other units'
-in the leaf. Accesses of one kind by one kernel in one leaf are looked at together, as arrays; those
-to memory that is not accessed later are dropped.
+An access that some unit may not know to be finished is *pending*, with the set of units
+that know. Pending accesses are propagated through the tree: around loops to a fixpoint,
+through both arms of a branch. Each access in a leaf is compared with the pending ones
+and with those of other units in the leaf. Accesses of one kind by one kernel in one
+leaf are handled together, as arrays; those to memory that is not accessed later are
+dropped.
 """
 
 from __future__ import annotations
@@ -36,10 +39,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accesses:
-    """What kernel or statement `what` does to one buffer in one leaf.
+    """The accesses of kernel or statement `what` to one buffer in one leaf.
 
-    Row r: unit units[r] accesses region r of `boxes`, as item indices[r] of its list. `number` is
-    that of these accesses in the function, `place` that of the item in the source of the leaf.
+    Row r: unit units[r] accesses region r of `boxes`, as item indices[r] of its list.
+    `number` identifies these accesses in the function; `place` is the position of the item
+    in the source of the leaf.
     """
 
     number: int
@@ -56,19 +60,20 @@ class Accesses:
 
     @property
     def key(self) -> tuple[int, str]:
-        """Identifies the accesses; it stays the same when the buffer gets another name."""
+        """Key of the accesses under the buffer's present name."""
         return self.number, self.name
 
 
 Pending = Mapping[tuple[int, str], tuple[Accesses, Mask]]
-"""Accesses, with [r, u]: does unit u know that access r is over?"""
+"""Accesses with a mask [r, u]: True if unit u knows that access r is finished."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leaf:
-    """lasting[g]: group g as other leaves see it, where registers may have changed.
-    done[g][r, v]: how many items of unit v are over when access r of group g begins;
-    start[g][r, v]: does its unit then know what unit v knew at the start? At the end: by unit."""
+    """Accesses and knowledge of a leaf. lasting[g]: group g as other leaves see it, where
+    registers may have changed. done[g][r, v]: number of items of unit v that are finished when
+    access r of group g begins. start[g][r, v]: True if its unit then knows all that unit v knew
+    at the start. end_done, end_start: the same at the end of the leaf, by unit."""
 
     groups: tuple[Accesses, ...]
     lasting: tuple[Accesses, ...]
@@ -79,8 +84,8 @@ class _Leaf:
 
 
 class RaceFinder(Facts[Schedule, Pending]):
-    """`relevant`: can a region take part in a race at all? (What nobody writes cannot.) calls: in
-    `main`, what is pending behind them."""
+    """A race analysis of one function. `relevant`: True for regions that can be part of a race
+    (memory that is never written cannot). calls: in `main`, the accesses pending after calls."""
 
     def __init__(
         self,
@@ -102,20 +107,21 @@ class RaceFinder(Facts[Schedule, Pending]):
         self._leaves: dict[int, _Leaf] = {}
         self._number = 0
         self._later: Callable[[Schedule], BufferNames | None] = lambda schedule: None
-        # The accesses are kept with the answer, for their `id` to stay theirs.
+        # The accesses are stored with the result, so that their ids are not reused.
         self._met: dict[tuple[int, int], tuple[Accesses, Accesses, Mask]] = {}
         self._renamed: dict[tuple[int, str], tuple[Accesses, Accesses]] = {}
         self._apart: dict[int, Pending] = {}
 
     def check(self, body: Node[Schedule], name: str) -> None:
-        """Raises VerifyError for a race; nothing may be pending when a function returns."""
+        """Raise VerifyError for a race, or for an access pending when a function returns."""
         self._later = later_names(body, self._names, returns=name != "main")
         pending = self.end(body, {})
         if name != "main":
             self._require_quiet(pending, f"function {name} returns")
 
     def _names(self, schedule: Schedule) -> set[str]:
-        """What a leaf accesses, and what may lie at the same place."""
+        """Return the names of the buffers that a leaf accesses, and of those that may share their
+        memory."""
         regions = [r for name in schedule.kernels for r in self._touched.kernel(name)]
         for item in schedule.statements:
             regions += self._touched.regions(item)
@@ -127,7 +133,8 @@ class RaceFinder(Facts[Schedule, Pending]):
         return call, self._pending_behind(call.function)
 
     def _pending_behind(self, function: str) -> Pending:
-        """What one unit alone has done in functions, which the others need not know to be over."""
+        """Return accesses that one unit alone made in called functions and that other units need
+        not know to be finished."""
         if self._calls is None or not self._calls.own:
             return {}
         if function not in self._behind:
@@ -140,9 +147,9 @@ class RaceFinder(Facts[Schedule, Pending]):
         return self._behind[function]
 
     def loop(self, node: Loop[Schedule], state: Pending) -> tuple[Node[Schedule], Pending]:
-        """Units run parallel iterations in any order, so nothing may be pending before them. Behind
-        them each unit knows of its own ones only. (`parallel` looks at what they do to each
-        other.)"""
+        """Handle parallel loops. Units run their iterations in any order, so nothing may be
+        pending before them; after them each unit knows only of its own accesses. (`parallel`
+        checks iterations against each other.)"""
         if not is_parallel(node):
             return super().loop(node, state)
         self._require_quiet(state, "a parallel loop begins")
@@ -215,7 +222,7 @@ class RaceFinder(Facts[Schedule, Pending]):
             yield Accesses(self._number, what, kernel, place, units, indices, boxes)
 
     def _after(self, leaf: _Leaf, pending: Pending, later: BufferNames | None) -> Pending:
-        """What is pending at the end of a leaf in memory that is accessed later."""
+        """Return the accesses pending at the end of a leaf, to memory that is accessed later."""
         after: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
         told = leaf.end_start.T
         for accesses, seen in pending.values():
@@ -230,7 +237,8 @@ class RaceFinder(Facts[Schedule, Pending]):
 
     # ---- conflicts -----------------------------------------------------------------------------
     def _check_inside(self, leaf: _Leaf) -> None:
-        """The accesses of one leaf against each other, and those of one kernel by several units."""
+        """Check the accesses of one leaf against each other, including those of one kernel by
+        several units."""
         before: dict[str, list[int]] = {}
         for number, a in enumerate(leaf.groups):
             before.setdefault(a.name, []).append(number)
@@ -249,11 +257,12 @@ class RaceFinder(Facts[Schedule, Pending]):
                     self._require_none(a, b, unordered & ~_in_order(a, b, first, second))
 
     def _are_apart(self, a: Accesses) -> bool:
-        """Do tasks of the kernel touch different elements of the buffer, whatever the grid?"""
+        """Return True if tasks of the kernel touch different elements of the buffer, whatever the
+        grid is."""
         return a.kernel is not None and a.name in self._touched.apart(a.kernel)
 
     def _check_against(self, leaf: _Leaf, pending: Pending) -> None:
-        """The accesses of a leaf against what is pending from before it."""
+        """Check the accesses of a leaf against those pending from earlier leaves."""
         before: dict[str, list[tuple[Accesses, Mask]]] = {}
         for b, seen in pending.values():
             before.setdefault(b.name, []).append((b, seen))
@@ -277,7 +286,8 @@ class RaceFinder(Facts[Schedule, Pending]):
             )
 
     def _conflicts(self, a: Accesses, b: Accesses) -> Mask:
-        """[r, s]: may access r of `a` and access s of `b` touch the same memory?"""
+        """Return a mask [r, s]: True if access r of `a` and access s of `b` may touch the same
+        memory."""
         key = id(a), id(b)
         if key not in self._met:
             if a.name == b.name:
@@ -288,13 +298,13 @@ class RaceFinder(Facts[Schedule, Pending]):
         return self._met[key][2]
 
     def again(self, state: Pending, independent: tuple[Buffer, ...]) -> Pending:
-        """Takes the loop at its word: what iterations access, only data say. What lies at the same
-        place as other buffers they may access as those."""
+        """Drop accesses to independent buffers: which elements iterations access depends on data,
+        so the loop's declaration is trusted. Not for buffers that share memory with others."""
         alone = {buffer.name for buffer in independent if len(self._places.near(buffer.name)) == 1}
         return {key: found for key, found in state.items() if found[0].name not in alone}
 
     def rotate(self, state: Pending, pairs: Rotation) -> Pending:
-        """The accesses under the names that their buffers have in the next iteration."""
+        """Return the accesses under the names that their buffers have in the next iteration."""
         names = swaps(pairs)
         turned: dict[tuple[int, str], tuple[Accesses, Mask]] = {}
         for accesses, seen in state.values():
@@ -304,7 +314,8 @@ class RaceFinder(Facts[Schedule, Pending]):
         return turned
 
     def _under(self, accesses: Accesses, buffer: Buffer) -> Accesses:
-        """The same object each time, for what it conflicts with is remembered."""
+        """Return the accesses under another buffer: the same object each time, since conflicts are
+        cached by identity."""
         key = id(accesses), buffer.name
         if key not in self._renamed:
             renamed = replace(accesses, boxes=accesses.boxes.under(buffer))
@@ -313,7 +324,7 @@ class RaceFinder(Facts[Schedule, Pending]):
 
 
 def _own_only(accesses: Accesses, schedule: Schedule) -> Mask:
-    """Each unit knows of its own accesses only."""
+    """Return the mask in which each unit knows of its own accesses only."""
     seen = np.zeros((len(accesses.units), len(schedule.units)), np.bool_)
     seen[np.arange(len(seen)), accesses.units] = True
     return seen
@@ -325,7 +336,8 @@ def _lasting(accesses: Accesses) -> Accesses:
 
 
 def _in_order(a: Accesses, b: Accesses, first: Mask, second: Mask) -> Mask:
-    """`first`: b before a; `second`: a before b. The order of the source, where there is one."""
+    """Return which accesses are ordered as in the source, or in any order without one. `first`: b
+    before a; `second`: a before b."""
     if a.name != b.name or a.place is None or b.place is None or a.place == b.place:
         return first | second
     return first if b.place < a.place else second

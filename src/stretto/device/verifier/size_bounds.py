@@ -1,8 +1,9 @@
-"""Accesses lie inside of what they access for every value of the symbols, or are refused.
+"""Prove that accesses are inside their buffers for every value of the symbols.
 
-The range of each index is found in sizes, not in numbers: variable 0 of an operator over n rows is
-in 0 .. n-1, and i0 + m is in m .. n+m-1. Positions that depend on registers or on memory are left
-to checks at run time, as in `bounds`.
+The range of each index is computed in sizes, not in numbers: variable 0 of an operator
+over n rows is in 0 .. n-1, and i0 + m is in m .. n+m-1. Accesses that are not proved
+are rejected. Positions that depend on registers or on memory are left to checks at run
+time, as in `bounds`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from stretto.ir.sizes import Maximum, Quantity, Size, Symbol
 
 
 class _Unknown(Exception):
-    """A position depends on what only the run can tell."""
+    """A position depends on values that are known only at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ def _larger(a: int | _Range, b: int | _Range) -> _Range:
 def check_sized_bounds(
     function: TreeFunction[Schedule], touched: Touched, tally: Counter[bool]
 ) -> None:
-    """Raises VerifyError for an access of the function that is not proved to be in range, if it
-    depends on symbols. `tally` counts those that are proved, and those that are left to the run."""
+    """Raise VerifyError for an access that depends on symbols and is not proved to be in range.
+    `tally` counts the proved ones under True and those left to the run under False."""
     for node in walk(function.body):
         match node:
             case Leaf(schedule):
@@ -129,7 +130,7 @@ def _check_stage(kernel: Kernel, stage: Stage, tally: Counter[bool]) -> None:
 
 
 def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
-    """Raises VerifyError where a param may reach beyond the buffer that it stands for."""
+    """Raise VerifyError if a param may reach beyond the buffer that it is bound to."""
     dims = access.buffer.shape
     if any(isinstance(dim, Reg) for dim in dims):
         return
@@ -144,7 +145,8 @@ def _check_call(call: Call[Schedule], param: Buffer, access: Access) -> None:
 
 
 def _of_some(size: Size) -> Size:
-    """The extent of a dim that has elements: without the parts of a maximum that are at most 0."""
+    """Simplify the extent of a dim that has elements: drop the parts of a maximum that are at most
+    0."""
     atom, factor = size.terms[0] if len(size.terms) == 1 and not size.const else (None, 0)
     if not isinstance(atom, Maximum) or factor != 1:
         return size
@@ -153,7 +155,7 @@ def _of_some(size: Size) -> Size:
 
 
 def _least(size: Size) -> Iterator[tuple[Symbol, int]]:
-    """What symbols are at least where a dim of this size has elements."""
+    """Yield lower bounds of symbols that follow if a dim of this size has elements."""
     if len(size.terms) != 1:
         return
     ((atom, factor),) = size.terms
@@ -169,7 +171,7 @@ def _symbols_of(size: int | Size | None) -> tuple[Symbol, ...]:
 
 
 def _not_negative(sign: str, difference: Index) -> tuple[Index, ...]:
-    """What is at least 0 where `difference` compares so with 0."""
+    """Return the sizes that are at least 0 if `difference` compares so with 0."""
     match sign:
         case "ge" | "gt":
             return (difference - (sign == "gt"),)
@@ -182,7 +184,8 @@ def _not_negative(sign: str, difference: Index) -> tuple[Index, ...]:
 
 
 class _SizedBounds(StageBounds):
-    """Proofs about one stage. An operator is run where all its dims have elements."""
+    """Proofs about the accesses of one stage. They assume that all its dims have elements, since
+    otherwise no access happens."""
 
     def __init__(self, what: str, extents: list[tuple[int, Extent]], tally: Counter[bool]) -> None:
         super().__init__(what, (None,) * len(extents), NOTHING)
@@ -227,7 +230,8 @@ class _SizedBounds(StageBounds):
         self._tally[proved] += 1
 
     def _follows(self, index: Index, guards: Guards) -> bool:
-        """Is it not negative because one of the guards says so of a position that is not larger?"""
+        """Return True if a guard implies that the index is not negative, via a position that is
+        not larger."""
         for condition, holds in guards:
             for sign, difference in comparisons(condition, holds):
                 for positive in _not_negative(sign, difference):
@@ -256,7 +260,7 @@ class _SizedBounds(StageBounds):
         return _Range.of(index.evaluate(lookup, _larger))
 
     def _narrowed_sizes(self, guards: Guards) -> Mapping[int, _Range]:
-        """The ranges of the variables where the guards hold."""
+        """Return the ranges of the variables where the guards hold."""
         found = dict(self._variables)
         for condition, holds in guards:
             for sign, difference in comparisons(condition, holds):

@@ -1,7 +1,8 @@
-"""Sizes that are known at the call: who may use which, and what calls make of them.
+"""Checks of symbols, sizes that are known at the call: where each may be used, and its
+value in calls.
 
-A symbol of main is a dim of an input. Another function has the symbols that its parameters give
-values to, under their `size_name`, and sees those of main as well.
+A symbol of main is a dim of an input. Another function has the symbols whose values its
+parameters give, under their `size_name`, and can use those of main as well.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from stretto.ir.sizes import Atom, Size, Symbol
 
 
 def check_symbols(program: DeviceProgram) -> None:
-    """Raises VerifyError for a symbol that has no value where it is used, for a call that gives one
-    a value out of its range, and for a buffer whose size may be negative."""
+    """Raise VerifyError for a symbol without a value where it is used, for a call that passes a
+    value out of its range, and for a buffer whose size may be negative."""
     inputs = (buffer for buffer in program.tree.externals if buffer.is_input)
     given = {symbol for b in inputs for dim in b.shape if (symbol := _symbol(dim)) is not None}
     for buffer in program.tree.externals:
@@ -54,7 +55,7 @@ def check_symbols(program: DeviceProgram) -> None:
 
 
 def call_sizes(call: Call[Schedule]) -> dict[str, Index]:
-    """What a call gives the symbols of the function, by their names."""
+    """Return the values that a call gives to the symbols of the function, by name."""
     return {
         reg.name.removeprefix(SIZE): value.index
         for reg, value in call.registers
@@ -63,7 +64,7 @@ def call_sizes(call: Call[Schedule]) -> dict[str, Index]:
 
 
 def seen_size(call: Call[Schedule], param: Buffer) -> int | Size:
-    """The number of elements of a param, in the sizes of the caller."""
+    """Return the number of elements of a param, in the sizes of the caller."""
     size = known_size(param.shape)
     if isinstance(size, int):
         return size
@@ -73,12 +74,12 @@ def seen_size(call: Call[Schedule], param: Buffer) -> int | Size:
 
 
 def is_decided(size: int | Size) -> bool:
-    """Whether a size depends on symbols alone."""
+    """Return True if a size does not depend on registers."""
     return isinstance(size, int) or not any(isinstance(atom, Reg) for atom in size.atoms())
 
 
 def kernel_symbols(kernel: Kernel) -> Iterator[Symbol]:
-    """The symbols in the sizes and positions of a kernel."""
+    """Yield the symbols in the sizes and positions of a kernel."""
     extents: list[Extent] = [dim.extent for dim in kernel.grid]
     for stage in kernel.stages:
         operator = stage.operator
@@ -103,7 +104,7 @@ def _symbol(extent: Extent) -> Symbol | None:
 def _symbols_of(
     function: TreeFunction[Schedule], kernels: dict[str, tuple[Symbol, ...]]
 ) -> set[Symbol]:
-    """All symbols that the nodes and the buffers of a function name."""
+    """Return all symbols that the nodes and the buffers of a function use."""
     found: set[Symbol] = set()
     exprs: list[Expr] = []
     for buffer in (*function.locals, *function.tensors):
@@ -155,7 +156,7 @@ def _check_call(
             )
 
 
-# ---- What goes in, what comes out and what a check raises: it fits the program.
+# ---- Inputs, outputs and failures of checks fit the program.
 
 
 NUMBERED = (CheckCode.ASSERTION, CheckCode.INDEX)
@@ -163,7 +164,7 @@ NUMBERED = (CheckCode.ASSERTION, CheckCode.INDEX)
 
 
 def check_interface(interface: ProgramInterface, program: DeviceProgram) -> None:
-    """Raises VerifyError for inputs, outputs, constants and failures that the program lacks."""
+    """Raise VerifyError for inputs, outputs, constants and failures that the program lacks."""
     externals = set(program.tree.externals)
     results = set(program.tree.main.results)
     for buffer in interface.inputs:
@@ -197,7 +198,7 @@ def _can_be_transformed(packing: Packing) -> bool:
 
 
 def _subjects(program: DeviceProgram) -> Iterator[int]:
-    """The numbers of the failures that checks of control and of kernels raise."""
+    """Yield the numbers of the failures that register checks and kernels raise."""
     exprs = [stage.operator.value for kernel in program.kernels for stage in kernel.stages]
     for function in program.tree.functions:
         for schedule in leaves(function.body):

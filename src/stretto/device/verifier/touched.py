@@ -1,4 +1,4 @@
-"""What the items of a DeviceProgram touch, for the verifier."""
+"""Regions that the items of a DeviceProgram touch, for the verifier, and coverage of operators."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from stretto.device.tree import Check, Let, Tree, leaves
 from stretto.device.verifier.symbols import kernel_symbols
 from stretto.errors import VerifyError
 
-# ---- Kernels compute their operators: in the way of a template that can, and every element once.
+# ---- Kernels compute their operators: by a template that can, and every element once.
 #
 # An operator may be computed in parts, by several stages of the kernels of one leaf: their boxes
 # together are its dims.
 
 
 Part = tuple[Interval | None, ...]
-"""What a stage computes of the dims of its operator; None is the whole dim."""
+"""The part of an operator's dims that a stage computes; None is the whole dim."""
 
 
 def check_coverage(tree: Tree[Body]) -> None:
-    """Raises VerifyError for an operator of which a part is not computed, or more than once.
+    """Raise VerifyError for an operator of which a part is not computed, or computed more than
+    once.
 
-    Parts of a size that is known only at run time are left to the run.
+    Parts whose size is known only at run time are not checked here.
     """
     for function in tree.functions:
         for body in leaves(function.body):
@@ -61,7 +62,7 @@ def check_coverage(tree: Tree[Body]) -> None:
 
 
 def check_templates(kernels: Iterable[Kernel]) -> None:
-    """Raises VerifyError for a stage whose template cannot compute its operator so."""
+    """Raise VerifyError for a stage whose template cannot compute its operator."""
     for kernel in kernels:
         for stage in kernel.stages:
             template = stage.template
@@ -78,7 +79,8 @@ def check_templates(kernels: Iterable[Kernel]) -> None:
 
 
 def computed_part(kernel: Kernel, stage: Stage) -> Part | None:
-    """What all tasks of a kernel compute in one of its stages; None where that is not known."""
+    """Return the part that all tasks of a kernel compute in one of its stages; None if that is not
+    known."""
     part: list[Interval | None] = []
     for span, dim in zip(stage.box, stage.operator.dims, strict=True):
         extent = span.extent if span.grid is None else kernel.grid[span.grid].extent
@@ -92,8 +94,8 @@ def computed_part(kernel: Kernel, stage: Stage) -> Part | None:
 
 
 def are_all(operator: Operator, parts: Collection[Part]) -> bool:
-    """Whether parts are all of an operator, and do not overlap. A part that is not a whole dim is
-    of one whose size is a number."""
+    """Return True if parts cover an operator without overlap. Parts of a dim must be whole unless
+    its size is a number."""
     if any(_overlap(one, other) for one, other in combinations(parts, 2)):
         return False
     fixed = [n for n, dim in enumerate(operator.dims) if isinstance(dim, int)]
@@ -103,7 +105,8 @@ def are_all(operator: Operator, parts: Collection[Part]) -> bool:
 
 
 def _check(operator: Operator, parts: list[Part]) -> None:
-    """A leaf may contain an operator several times; then all elements are computed as often."""
+    """Check the parts of one operator. A leaf may contain it several times; then all elements are
+    computed equally often."""
     extents = [dim if isinstance(dim, int) else 1 for dim in operator.dims]
     size = prod(extents)
     done = sum(
@@ -130,9 +133,11 @@ def _meet(a: Interval, b: Interval) -> bool:
 
 
 class Touched:
-    """The regions of items, computed once for each run: they take most of the verifier's time.
+    """The regions of items, computed once per verification: they take most of the verifier's
+    time.
 
-    inside: kernels whose accesses `bounds` has found to be in range, with what it knew then.
+    inside: kernels whose accesses `bounds` found to be in range, with the register ranges
+    it assumed.
     """
 
     def __init__(self, kernels: Mapping[str, Kernel]) -> None:
@@ -149,30 +154,30 @@ class Touched:
         self._partly: dict[str, frozenset[str]] = {}
 
     def kernel(self, name: str) -> tuple[Region, ...]:
-        """All that the tasks of a kernel touch."""
+        """Return the regions that the tasks of a kernel touch."""
         if name not in self._whole:
             self._whole[name] = kernel_regions(self.kernels[name])
         return self._whole[name]
 
     def registers(self, name: str) -> frozenset[Reg]:
-        """The registers that a kernel reads."""
+        """Return the registers that a kernel reads."""
         if name not in self._registers:
             self._registers[name] = frozenset(kernel_reads(self.kernels[name]))
         return self._registers[name]
 
     def is_sized(self, name: str) -> bool:
-        """Whether a kernel computes with sizes that are known at the call only."""
+        """Return True if a kernel computes with sizes that are known only at the call."""
         if name not in self._sized:
             self._sized[name] = any(True for _ in kernel_symbols(self.kernels[name]))
         return self._sized[name]
 
     def tasks(self, name: str) -> int:
-        """The number of tasks of a kernel whose grid is static."""
+        """Return the number of tasks of a kernel whose grid is static."""
         kernel = self.kernels[name]
         return 1 if kernel.call is not None else kernel.tasks
 
     def partly_written(self, name: str) -> frozenset[str]:
-        """Names of the buffers of which a kernel may write less than its regions say."""
+        """Return the names of the buffers of which a kernel may write less than its regions."""
         if name not in self._partly:
             kernel = self.kernels[name]
             sized = self.is_sized(name)
@@ -184,13 +189,14 @@ class Touched:
         return self._partly[name]
 
     def apart(self, name: str) -> frozenset[str]:
-        """Names of the buffers of which each task of a kernel surely has elements of its own."""
+        """Return the names of the buffers of which each task of a kernel certainly accesses
+        separate elements."""
         if name not in self._apart:
             self._apart[name] = frozenset(_apart(self.kernels[name]))
         return self._apart[name]
 
     def regions(self, item: Item) -> tuple[Region, ...]:
-        """All that an item touches."""
+        """Return all regions that an item touches."""
         match item:
             case Run():
                 if item not in self._regions:
@@ -213,13 +219,14 @@ class Touched:
         return tuple(r for task in tasks for stage in self._task(run.kernel, task) for r in stage)
 
     def _task(self, name: str, task: int) -> tuple[tuple[Region, ...], ...]:
-        """What a task touches, stage by stage."""
+        """Return the regions that a task touches, stage by stage."""
         if (name, task) not in self._tasks:
             self._tasks[name, task] = tuple(stage_regions(self.kernels[name], task))
         return self._tasks[name, task]
 
     def exposed(self, item: Item) -> tuple[Region, ...]:
-        """What an item reads that it has not written before, in the same task."""
+        """Return the regions that an item reads without having written them before, in the same
+        task."""
         match item:
             case Run():
                 if item not in self._exposed:
@@ -251,8 +258,8 @@ class Touched:
         yield from found
 
     def _written_before(self, kernel: Kernel) -> frozenset[str]:
-        """Names of buffers that stages write as a whole before others read them, where each task
-        has elements of its own: these the task that reads them has written."""
+        """Return the names of buffers that stages write as a whole before others read them, if
+        each task has separate elements: then the task that reads an element has written it."""
         written: set[str] = set()
         needed: set[str] = set()
         before: list[Stage] = []
@@ -264,11 +271,11 @@ class Touched:
         return frozenset(written & self.apart(kernel.name)) - needed
 
     def _handed_on(self, kernel: Kernel) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of buffers that stages write and later ones read: those that each task surely
-        writes before it reads them, and the others, of which it depends on the task.
+        """Return the names of buffers that stages write and later ones read: those that each task
+        certainly writes before it reads them, and those for which it depends on the task.
 
-        Where each task has elements of its own, what all tasks together write before it is read,
-        the task that reads it has written.
+        If each task has separate elements, those that all tasks together write before reading
+        are written by the task that reads them.
         """
         if kernel.name not in self._handed:
             stages = kernel.stages
@@ -282,7 +289,7 @@ class Touched:
 
 
 def _unwritten(stages: Iterable[tuple[Region, ...]], partly: frozenset[str]) -> Iterator[Region]:
-    """What stages read that earlier ones have not surely written."""
+    """Yield the regions that stages read and earlier ones have not certainly written."""
     written: list[Region] = []
     for regions in stages:
         for region in regions:
@@ -292,7 +299,7 @@ def _unwritten(stages: Iterable[tuple[Region, ...]], partly: frozenset[str]) -> 
 
 
 def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
-    """The parts of a region that the written ones together do not surely contain."""
+    """Yield the parts of a region that the written ones together do not certainly contain."""
     same = [other for other in written if other.buffer == region.buffer]
     if not same:
         yield region
@@ -316,10 +323,10 @@ def _missing(region: Region, written: list[Region]) -> Iterator[Region]:
 
 
 def stores_all(stage: Stage) -> bool:
-    """Does a stage surely write every element of its regions?
+    """Return True if a stage certainly writes every element of its regions.
 
-    It does if each index of the result is one variable, forwards or backwards, or a number, and no
-    extent is known at run time only.
+    It does if each index of the result is one variable, forwards or backwards, or a number,
+    and all extents are numbers.
     """
     operator = stage.operator
     if not all(isinstance(extent, int) for extent in (*operator.dims, *operator.reduce)):
@@ -343,10 +350,11 @@ def _by_operator(stages: Iterable[Stage]) -> dict[Operator, list[Stage]]:
 
 
 def stores_whole(kernel: Kernel, stages: Sequence[Stage]) -> bool:
-    """Do all tasks of some stages of one operator together surely write every element of a buffer?
+    """Return True if all tasks of some stages of one operator together certainly write every
+    element of a buffer.
 
-    They do if each dim of the buffer is one parallel dim of the operator, of the same size, and the
-    boxes of the tasks are the operator.
+    They do if each dim of the buffer is one parallel dim of the operator, of the same size,
+    and the boxes of the tasks cover the operator.
     """
     operator, out = stages[0].operator, stages[0].operator.out
     if not all(map(is_known, (*operator.dims, *out.shape, *out.buffer.shape))):
@@ -372,7 +380,8 @@ def stores_whole(kernel: Kernel, stages: Sequence[Stage]) -> bool:
 
 
 def _apart(kernel: Kernel) -> Iterator[str]:
-    """Buffers that all stages access with the position in each grid dim as one of the indices."""
+    """Yield the buffers that all stages access with the position in each grid dim as one of the
+    indices."""
     accesses: dict[str, list[tuple[Stage, Access]]] = {}
     for stage in kernel.stages:
         operator = stage.operator
@@ -385,8 +394,8 @@ def _apart(kernel: Kernel) -> Iterator[str]:
 
 
 def _is_told_by(found: list[tuple[Stage, Access]], grid: int, size: Extent) -> bool:
-    """Is the position in this grid dim, of `size` positions, one of the indices, the same in all
-    accesses?"""
+    """Return True if the position in this grid dim, of `size` positions, is one of the indices,
+    the same in all accesses."""
     positions = [set(_positions(stage, access, grid, size)) for stage, access in found]
     shapes = {without_units(access.shape) for _, access in found}
     return bool(set.intersection(*positions)) and len(shapes) == 1
@@ -395,11 +404,12 @@ def _is_told_by(found: list[tuple[Stage, Access]], grid: int, size: Extent) -> b
 def _positions(
     stage: Stage, access: Access, grid: int, size: Extent
 ) -> Iterator[tuple[int, int, Index]]:
-    """(dim, factor, offset) of each index that is factor * position + offset.
+    """Yield (dim, factor, offset) for each index that is factor * position + offset.
 
-    The offset is a number, or the same for all tasks. Offsets that differ by all positions tell the
-    same: the four gates of an LSTM cell. Dims of size 1 do not count, but for one with an index: a
-    list with room for one item, of which the run tells how many it has.
+    The offset is a number, or the same for all tasks. Offsets that differ by a multiple of
+    all positions are equivalent: the four gates of an LSTM cell. Dims of size 1 are ignored
+    unless they have an index that is not constant: a list with room for one item, whose
+    number of items is known at run time.
     """
     pairs = zip(access.index, access.shape, strict=True)
     indices = [index for index, dim in pairs if dim != 1 or index.terms]

@@ -1,7 +1,8 @@
-"""FX graphs, as Dynamo and torch.export make them, into Programs.
+"""Conversion of FX graphs, as Dynamo and torch.export make them, to Programs.
 
-A graph is run node by node under the tracer of `frontends.python`, which knows operators, shared
-memory and writes in place; so both front ends give the same program for the same operators.
+A graph is run node by node under the tracer of `frontends.python`, which handles operators,
+shared memory and in-place writes; so both frontends give the same program for the same
+operators.
 """
 
 from stretto.frontends.fx.graph import BoundGraph, GraphFunction, SharedOutput, shared_outputs

@@ -1,4 +1,4 @@
-"""A graph as a function that can be captured: each node is called, at the line it comes from."""
+"""An FX graph as a function that can be captured: it calls each node at its source line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from stretto.frontends.python.tracing.tracer import active
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphFunction:
-    """The function that an FX graph performs. Outside of a capture it runs eager.
+    """The function that an FX graph computes. Outside of a capture it runs eagerly.
 
-    owner: has the tensors and the inner graphs that nodes name. places: the user's line of each
-    node.
+    owner: holds the tensors and inner graphs that nodes refer to. places: the user's line of
+    each node.
     """
 
     owner: fx.GraphModule
@@ -34,6 +34,7 @@ class GraphFunction:
 
     @staticmethod
     def of(owner: fx.GraphModule) -> GraphFunction:
+        """Return the function of a module's graph."""
         nodes = tuple(owner.graph.nodes)
         inputs = tuple(node for node in nodes if node.op == "placeholder")
         return GraphFunction(
@@ -42,8 +43,8 @@ class GraphFunction:
 
     @property
     def sizes(self) -> dict[int, tuple[int, int]]:
-        """The inputs that are always a size of a tensor among the inputs, by position: the position
-        of the tensor, and the dim."""
+        """Inputs that always equal a size of an input tensor: maps the input's position to the
+        position of the tensor and the dim."""
         places: dict[Any, tuple[int, int]] = {}
         for number, node in enumerate(self.inputs):
             fake = node.meta.get("example_value")
@@ -59,7 +60,7 @@ class GraphFunction:
 
     @property
     def outputs(self) -> Any:
-        """The nodes that are returned, in their containers."""
+        """The returned nodes, in their containers."""
         return self.nodes[-1].args[0]
 
     def __call__(self, *args: Any) -> Any:
@@ -96,7 +97,7 @@ class GraphFunction:
         return staging.call(called, *args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
-        """What the owner has under a name; an inner graph is a function of this kind, too."""
+        """Return the owner's attribute at a dotted path; an inner graph becomes a GraphFunction."""
         found: Any = self.owner
         for name in path.split("."):
             found = getattr(found, name)
@@ -105,11 +106,11 @@ class GraphFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundGraph:
-    """A graph some of whose inputs are fixed tensors, which become constants of its Program.
+    """A graph with some inputs bound to fixed tensors, which become constants of its Program.
 
-    fixed: these tensors, by position among the inputs. sizes: the inputs that are a size of a
-    tensor among the inputs: its position and the dim; they are not passed. views: positions of
-    outputs that the caller makes from others; they are None.
+    fixed: these tensors, by input position. sizes: inputs that equal a size of an input tensor,
+    as in `GraphFunction.sizes`; callers do not pass them. views: positions of outputs that the
+    caller derives from other tensors; they are returned as None.
     """
 
     graph: GraphFunction
@@ -136,10 +137,12 @@ class BoundGraph:
 
 
 def _leave_contexts(values: dict[fx.Node, Any]) -> None:
-    """Ends autocast, inference mode and the levels of functorch that nodes have begun.
+    """Leave the autocast, inference-mode and functorch contexts that nodes have entered, after
+    an error.
 
-    Such a node calls a function whose name says so, and another node calls its counterpart of the
-    same module. An error in between must not leave the process in that state.
+    Such a node calls a function named `_enter_*` or `_increment_*`, and another node calls its
+    counterpart in the same module. An error in between must not leave the process in that
+    state.
     """
     begun: list[tuple[Any, Any]] = []
     for node, value in values.items():
@@ -161,15 +164,15 @@ def _counterpart(target: Any) -> Any:
     return None
 
 
-# ---- Outputs of a graph that share memory with one of its inputs, or with another output.
+# ---- Outputs of a graph that share memory with an input, or with another output ---------------
 #
-# A Program computes values, and gives each result memory of its own. Which memory eager PyTorch
-# would give is known from the fake tensors that Dynamo has put into the graph: a view is made
-# again from its base after each run.
+# A Program gives each result separate memory. The fake tensors that Dynamo put into the graph
+# show which outputs share memory in eager PyTorch: such a view is derived from its base again
+# after each run.
 
 
 # pyright: reportPrivateUsage=false
-# the identity of a storage has no public name
+# Private use: torch has no public name for the identity of a storage.
 
 
 Sizes = tuple[int, ...]
@@ -177,10 +180,11 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedOutput:
-    """Output `output` is a view of an input, or of another output.
+    """An output that is a view of an input or of another output, the base.
 
-    geometry: size, strides, and by how many bytes it begins behind the base, from the values of the
-    inputs that are integers. Where the base itself begins in its memory is known at the call only.
+    geometry: computes sizes, strides and the distance in bytes from the start of the base, from
+    the values of the inputs that are integers. The base's own storage offset is known only at
+    the call.
     """
 
     output: int
@@ -190,7 +194,7 @@ class SharedOutput:
     geometry: Callable[[Sequence[Any]], tuple[Sizes, Sizes, int]]
 
     def made(self, inputs: Sequence[Any], results: Sequence[Any]) -> torch.Tensor:
-        """The view, from what the graph was given and what it has returned."""
+        """Return the view, given the graph's inputs and results."""
         base: torch.Tensor = inputs[self.base] if self.of_input else results[self.base]
         size, strides, distance = self.geometry(inputs)
         start = base.storage_offset() * base.element_size() + distance
@@ -202,7 +206,8 @@ class SharedOutput:
 
 
 def shared_outputs(graph: GraphFunction) -> tuple[SharedOutput, ...]:
-    """All of them, in order. The graph returns a flat tuple, as graphs of Dynamo do."""
+    """Return all outputs that are views, in order. The graph must return a flat tuple, as Dynamo's
+    do."""
     positions = {node: number for number, node in enumerate(graph.inputs)}
     outputs = [_fake_of(node) for node in graph.outputs]
     whole: dict[int, int] = {}
@@ -229,8 +234,8 @@ def shared_outputs(graph: GraphFunction) -> tuple[SharedOutput, ...]:
 
 
 def _origin(node: fx.Node, storage: int) -> fx.Node | None:
-    """The input whose memory a node gives, followed from view to view: two inputs that share memory
-    in one call need not share it in another."""
+    """Return the input whose memory a node shares, found by following views back; None if there is
+    none. Two inputs that share memory in one call need not share it in another."""
     while node.op != "placeholder":
         sources = (source for source in node.all_input_nodes if storage in _storages(source))
         found = next(sources, None)
@@ -254,7 +259,7 @@ def _fake_of(node: Any) -> torch.Tensor | None:
 
 def _storage(fake: torch.Tensor) -> int:
     while _of_functorch(fake):
-        fake = _functorch.get_unwrapped(fake)  # what `vmap` has wrapped has no storage
+        fake = _functorch.get_unwrapped(fake)  # a tensor that `vmap` has wrapped has no storage
     return fake.untyped_storage()._cdata if fake.layout is torch.strided else 0
 
 
@@ -263,7 +268,7 @@ _of_functorch = _functorch.is_functorch_wrapped_tensor
 
 
 def _is_whole(fake: torch.Tensor) -> bool:
-    """Whether a tensor has all that its storage has, in order."""
+    """True if a tensor covers its whole storage, contiguously."""
     count: Any = 1
     for size, stride in reversed(list(zip(map(_term, fake.shape), fake.stride(), strict=True))):
         if size != 1 and _term(stride) != count:
@@ -274,7 +279,7 @@ def _is_whole(fake: torch.Tensor) -> bool:
 
 
 def _term(number: Any) -> Any:
-    """A number, or the expression of a symbolic one, to compare without making guards."""
+    """Return a number, or the expression of a symbolic one, so that comparing adds no guards."""
     return number.node.expr if isinstance(number, torch.SymInt) else number
 
 
@@ -300,4 +305,4 @@ def _geometry(
 
 
 _MOST_GEOMETRIES = 64
-"""Geometries of one view that are remembered."""
+"""Number of geometries of one view to cache."""

@@ -1,3 +1,2 @@
-"""Lists: `storage` finds out how long they may become and which share memory, `slots` where those
-live that functions take and return, `ops` lowers what the Program does to them.
-"""
+"""Lists: `storage` bounds their lengths and finds which may share memory, `slots` assigns memory
+to the lists that functions take and return, `ops` lowers the list ops."""

@@ -1,8 +1,8 @@
 """Lowering of the ops on lists.
 
-A list value is a buffer and a length (`ListView`), from the base of the activation on. Several list
-values may lie in one buffer: what a list was before a push, what it is after it. An op changes the
-buffer in place when no other list in it is read later, and else changes a copy.
+A list value is a buffer and a length (`ListView`), from the base of the activation on. Several
+list values may share one buffer, such as a list before and after a push. An op changes the
+buffer in place if no other list in it is read later; otherwise it changes a copy.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def _wrong_length(number: Extent) -> Failure:
 
 
 def lower_list_op(low: Lowering, op: Op) -> None:
+    """Lower an op on lists."""
     match op:
         case ListNewOp():
             _new(low, op)
@@ -78,7 +79,7 @@ def lower_list_op(low: Lowering, op: Op) -> None:
 
 
 def new_list_buffer(low: Lowering, value: Value) -> Buffer:
-    """Memory for a list of the group of `value`; any other list of the group fits in as well."""
+    """Return memory for a list of the group of `value`; any other list of the group also fits."""
     element = value.list.element
     item = low.extents(element.shape)
     shape = low.room(item)
@@ -100,7 +101,7 @@ def new_list_buffer(low: Lowering, value: Value) -> Buffer:
 
 
 def first_list_buffer(low: Lowering, value: Value) -> Buffer:
-    """Memory for a list that begins: where it is to be in the end, if no other list is there."""
+    """Return memory for a new list: its final place if no live list is there, else a new buffer."""
     for buffer in low.slots.wanted.get(low.lists.roots[value], ()):
         if not any(list_values(low, buffer)):
             low.protect(buffer)
@@ -109,25 +110,25 @@ def first_list_buffer(low: Lowering, value: Value) -> Buffer:
 
 
 def list_values(low: Lowering, buffer: Buffer) -> Iterator[Value]:
-    """The lists in `buffer` that are read later."""
+    """Iterate over the lists in `buffer` that are read later."""
     for value, binding in low.env.items():
         if isinstance(binding, ListView) and binding.buffer == buffer and low.uses.is_needed(value):
             yield value
 
 
 def others_need(low: Lowering, buffer: Buffer, value: Value) -> bool:
-    """True when a list in `buffer` other than `value` is read later, or `value` itself."""
+    """True if `value` or another list in `buffer` is read later."""
     return low.uses.is_needed(value) or any(list_values(low, buffer))
 
 
 def _owned(low: Lowering, value: Value) -> ListView:
-    """The list for changing it: a copy when its buffer is still needed as it is."""
+    """Return the list for changing it: a copy if its buffer must stay unchanged."""
     view = low.list(value)
     return copied(low, value, view) if others_need(low, view.buffer, value) else view
 
 
 def copied(low: Lowering, value: Value, view: ListView) -> ListView:
-    """The list in a buffer of its own."""
+    """Return a copy of the list in a new buffer."""
     buffer = new_list_buffer(low, value)
     copy_items(low, view, buffer)
     return ListView(buffer, view.length, view.item)
@@ -141,9 +142,9 @@ def copy_items(
     start: Index | None = None,
     to: Index | None = None,
 ) -> None:
-    """All items of a list, which begins at `start`, into another buffer from `to` on.
+    """Copy all items of a list that begins at `start` into another buffer from `to` on.
 
-    Both are the base where they are not given.
+    Both default to the base of the activation.
     """
     start = low.base(view.buffer) if start is None else start
     to = low.base(buffer) if to is None else to
@@ -169,6 +170,7 @@ def _new(low: Lowering, op: ListNewOp) -> None:
 
 
 def push(low: Lowering, value: Value, item: Value) -> ListView:
+    """Append an item to a list, in place or in a copy; return the new list."""
     view = _owned(low, value)
     if low.lists.is_popped(value):
         low.protect(view.buffer)

@@ -1,13 +1,13 @@
-"""Where the lists live that functions take and return.
+"""Memory of the lists that functions take and return.
 
-Each list parameter and each list result of a function has a *slot*: one buffer of the whole program
-that grows at run time. A parameter and a result share a slot where the function returns the list
-that it takes, and so do the parameters that a list is handed on to, so that a list which travels
-through the recursion stays where it is. Two parameters of one function never share a slot, nor do
-two results.
+Each list parameter and each list result of a function has a *slot*: a buffer, shared by the
+whole program, that grows at run time. A parameter and a result share a slot if the function
+returns the list that it takes, and so do the parameters that a list is passed on to, so that a
+list that is passed through a recursion stays in place. Two parameters of one function never
+share a slot, nor do two results.
 
-A slot is a stack. Everything below the *base* of an activation belongs to its callers: an argument
-begins at the base, and so does the result (`Lowering.base`).
+A slot is a stack. Everything below the *base* of an activation belongs to its callers: an
+argument begins at the base, and so does the result (`Lowering.base`).
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ from stretto.ir.ops import CallOp, ListGetOp, ListLengthOp, ListStackOp
 from stretto.ir.types import DType, ListType
 from stretto.lowering.lists.storage import list_groups
 
-# ---- The argument block of a program that is being lowered.
+# ---- The argument block of a program that is being lowered ------------------------------------
 
 
 @dataclass(slots=True)
 class Externals:
-    """The argument block: buffers by slot, the tensors of constants, shared by all functions.
+    """The argument block, shared by all functions: buffers by slot, and the tensors of
+    constants.
 
-    stops: what the checks of the program raise, by their number. stacks: lists that grow at run
-    time. Each activation of a function has a part of its own in them (`Lowering.base`).
+    stops: the exceptions of the program's checks, by number. stacks: lists that grow at run
+    time. Each activation of a function has a separate part of them (`Lowering.base`).
     """
 
     buffers: list[Buffer] = field(default_factory=list[Buffer])
     constants: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     tensors: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
     draws: Buffer | None = None
-    """Counts the draws of random numbers, which keeps their order; None where there are none."""
+    """Counts the draws of random numbers, which keeps them in order; None if there are none."""
     stops: list[Stop] = field(default_factory=list[Stop])
     stacks: list[Buffer] = field(default_factory=list[Buffer])
 
     def add(self, name: str, dtype: DType, shape: tuple[Extent, ...], kind: str) -> Buffer:
+        """Add a buffer of the given kind, in the next slot."""
         buffer = Buffer(name, dtype, shape, kind, len(self.buffers))
         self.buffers.append(buffer)
         return buffer
 
     def stack(self, name: str, dtype: DType, shape: tuple[Extent, ...]) -> Buffer:
-        """A list that grows at run time, shared by the activations of functions."""
+        """Add a list that grows at run time and is shared by the activations of functions."""
         buffer = self.add(name, dtype, shape, "list")
         self.stacks.append(buffer)
         return buffer
 
     def constant(self, key: str, tensor: torch.Tensor) -> Buffer:
-        """The buffer of a constant, entered once per key."""
+        """Return the buffer of a constant, added once per key."""
         if key not in self.constants:
             dtype = DType.from_torch(tensor.dtype)
             buffer = self.add(key, dtype, tuple(tensor.shape), "constant")
@@ -65,7 +67,7 @@ class Externals:
         return self.constants[key]
 
     def stop(self, failure: Failure, location: SourceLocation | None) -> int:
-        """The number of a check that raises `failure`, entered once per failure and place."""
+        """Return the number of a check that raises `failure`, added once per failure and place."""
         entry = Stop(failure, location)
         for number, known in enumerate(self.stops):
             if known == entry and known.failure.raised is failure.raised:
@@ -84,10 +86,11 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class ListSlots:
-    """buffers: of each list parameter and result. constant: those that no function writes.
+    """buffers: the slot of each list parameter and result. constant: slots that no function
+    writes.
 
-    wanted: for each group of lists of a function, by its root, the slots that its lists are in or
-    go to; a new list is best made there.
+    wanted: maps each group of lists of a function, by its root, to the slots that its lists
+    come from or go to; a new list is best created there.
     """
 
     buffers: Mapping[Place, Buffer] = field(default_factory=dict[Place, Buffer])
@@ -96,7 +99,7 @@ class ListSlots:
 
 
 def list_slots(program: Program, called: Sequence[str], externals: Externals) -> ListSlots:
-    """Makes the slots of the functions `called`, those that main reaches."""
+    """Create the slots of the functions `called`, which main reaches."""
     functions = [program.functions[name] for name in called]
     classes = _Classes()
     groups: dict[Value, list[Place]] = {}
@@ -123,7 +126,7 @@ def list_slots(program: Program, called: Sequence[str], externals: Externals) ->
 
 
 def _signature(function: Function) -> Iterator[tuple[Place, Value]]:
-    """The list parameters and list results of a function."""
+    """Iterate over the list parameters and list results of a function."""
     for kind, values in (("param", function.params), ("result", function.body.yields)):
         for number, value in enumerate(values):
             if isinstance(value.type, ListType):
@@ -131,7 +134,8 @@ def _signature(function: Function) -> Iterator[tuple[Place, Value]]:
 
 
 def _collect(program: Program, function: Function, groups: dict[Value, list[Place]]) -> None:
-    """Enters for each group of lists of a function the places that its lists come from or go to."""
+    """Add to `groups`, for each group of lists of a function, the places its lists come from or go
+    to."""
     own = list_groups(function)
 
     def enter(value: Value, place: Place) -> None:
@@ -163,7 +167,7 @@ def _slot(externals: Externals, place: Place, value: Value) -> Buffer:
 
 
 def _written(function: Function, buffers: Mapping[Place, Buffer]) -> Iterator[Buffer]:
-    """The slots in which a function may change a list, or to which it may move one."""
+    """Iterate over the slots in which a function may change a list, or to which it may move one."""
     homes = {value: buffers[place] for place, value in _signature(function)}
     params = {value: homes[value] for value in function.params if value in homes}
     for place, _ in _signature(function):
@@ -194,7 +198,7 @@ def _yielded(block: Block) -> Iterator[Value]:
 
 
 class _Classes:
-    """Union-find over places; a class has one parameter and one result of a function at most."""
+    """Union-find over places; a class has at most one parameter and one result of a function."""
 
     def __init__(self) -> None:
         self._members: dict[Place, list[Place]] = {}
@@ -206,7 +210,8 @@ class _Classes:
         return self._members.setdefault(place, [place])
 
     def join(self, first: Place, second: Place) -> None:
-        """Joins two classes, unless a function would have two parameters or results in one slot."""
+        """Join two classes, unless a function would have two parameters or two results in one
+        slot."""
         one, other = self._class(first), self._class(second)
         if one is other or {place[:2] for place in one} & {place[:2] for place in other}:
             return

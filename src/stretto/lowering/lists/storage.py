@@ -1,9 +1,10 @@
-"""Where lists live and how long they may become: an analysis of one function before it is lowered.
+"""Grouping of lists that may share memory, and bounds of their lengths, for one function.
 
-List values that may share memory form a *group*: what a list grows into, what a branch merges, what
-a loop carries. Every buffer of a group has room for its longest list, so that a list can move from
-one to another. The bound comes from abstract interpretation of lengths, which are sizes; one walk
-through a loop body, with a symbol for the length before, tells what an iteration makes of it.
+List values that may share memory form a *group*: a list and what it grows into, what a branch
+merges, what a loop carries. Every buffer of a group has room for its longest list, so that a
+list can move from one to another. The bound comes from abstract interpretation of lengths, which
+are sizes. One pass over a loop body, with a symbol for the length before an iteration, gives the
+growth per iteration.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from stretto.ir.symbols import symbols_of_types
 from stretto.ir.types import Dim, ListType
 
 LARGEST_BYTES = 1 << 24
-"""A list that might need more than this grows at run time, however well its length is known."""
+"""A list that might need more bytes than this grows at run time, even if its length is bounded."""
 
 Bound = Size | None
-"""The most items of a list; None where there is no bound, or none is known."""
+"""The maximum length of a list; None if it has none or none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListStorage:
-    """What a function knows of its lists. Values are looked up by the root of their group."""
+    """Facts about the lists of a function. Values are looked up by the root of their group."""
 
     roots: Mapping[Value, Value]
     capacities: Mapping[Value, Dim | None]
@@ -45,23 +46,23 @@ class ListStorage:
     popped: frozenset[Value]
 
     def capacity(self, value: Value) -> Dim | None:
-        """The most items that a list of the group ever has; None when that is not known.
+        """Return the maximum length of any list of the group; None if unknown.
 
         A size is over the symbols of the function's parameters.
         """
         return self.capacities[self.roots[value]]
 
     def is_returned(self, value: Value) -> bool:
-        """True when a list of the group is a result of the function."""
+        """True if a list of the group is a result of the function."""
         return self.roots[value] in self.returned
 
     def is_popped(self, value: Value) -> bool:
-        """True when a list of the group may lose items, so that a push may overwrite one."""
+        """True if a list of the group may lose items, so that a push may overwrite one."""
         return self.roots[value] in self.popped
 
 
 def list_storage(function: Function) -> ListStorage:
-    """Analyses all lists of a function."""
+    """Analyse all lists of a function."""
     groups = list_groups(function)
     lengths: dict[Value, Bound] = {}
     analysis = _Lengths(function, groups, lengths)
@@ -82,7 +83,7 @@ def list_storage(function: Function) -> ListStorage:
 
 
 def list_groups(function: Function) -> Groups:
-    """The groups of lists of one function."""
+    """Return the groups of lists of one function."""
     groups = Groups()
     groups.block(function.body)
     return groups
@@ -148,7 +149,7 @@ class Groups:
 
 
 def longest(lengths: Iterable[Bound]) -> Bound:
-    """The largest of some bounds."""
+    """Return the largest of some bounds."""
     found = Size()
     for length in lengths:
         if length is None:
@@ -164,10 +165,12 @@ def _plus(length: Bound, more: Bound) -> Bound:
 def iteration_growth(
     after: Bound, before: Symbol, unknown: Set[Symbol]
 ) -> tuple[Size, Bound] | None:
-    """By how much an iteration makes a list of length `before` longer, and the longest list that it
-    makes anew, if any. None where the length that it has then may be anything else.
+    """Return by how much an iteration lengthens a list of length `before`, and the longest list
+    that it creates anew (None if none). Return None if the length afterwards may be anything
+    else.
 
-    after: the bound of its length then. unknown: what growth must not depend on.
+    after: the bound of the length afterwards. unknown: symbols that the growth must not depend
+    on.
     """
     if after is None:
         return None
@@ -184,7 +187,7 @@ def iteration_growth(
 
 
 def _grown(start: Bound, step: tuple[Size, Bound] | None, times: Bound) -> Bound:
-    """The length after so many iterations."""
+    """Return the bound of the length after `times` iterations."""
     if times is not None and at_most(times, 0):
         return start
     if start is None or step is None:
@@ -199,7 +202,7 @@ def _grown(start: Bound, step: tuple[Size, Bound] | None, times: Bound) -> Bound
 
 
 def carried_params(op: ForOp | WhileOp) -> tuple[Sequence[Value], ...]:
-    """The carried values as parameters of each block."""
+    """Return the parameters for the carried values of each block of the loop."""
     return (op.carried,) if isinstance(op, ForOp) else (op.condition.params, op.body.params)
 
 
@@ -211,7 +214,7 @@ class _Lengths:
         self._groups = groups
         self._lengths = lengths
         self._decided: dict[Symbol, Bound] = {}
-        """Sizes that the run decides: the lengths of the lists whose items were stacked."""
+        """Sizes known only at run time: the lengths of the lists whose items were stacked."""
         self._probes = 0
 
     def block(self, block: Block) -> None:
@@ -242,11 +245,11 @@ class _Lengths:
                         self.bind([value], self._longest(arms))
                 case ForOp() | WhileOp():
                     self._loop(op)
-                case _:  # what a function returns may have any length
+                case _:  # a list that a function returns may have any length
                     self.bind(op.results, None)
 
     def _at_most(self, dim: Dim) -> Bound:
-        """A bound of a size, over the symbols of the parameters and the lengths of lists."""
+        """Return a bound of a dim over the symbols of the parameters; None if there is none."""
         size = Size.of(dim)
         if self._symbols.issuperset(size.symbols):
             return size
@@ -278,7 +281,8 @@ class _Lengths:
         return Size.of(trips)
 
     def _loop(self, op: ForOp | WhileOp) -> None:
-        """Bounds per group: what one iteration makes of a list of unknown length says them all."""
+        """Bound the lists of each group: one iteration on lists of unknown length gives their
+        growth."""
         trips = self._trips(op)
         members: dict[Value, list[int]] = {}
         for number, value in enumerate(op.results):
@@ -300,7 +304,8 @@ class _Lengths:
     def _after(
         self, op: ForOp | WhileOp, members: Mapping[Value, list[int]], before: Mapping[Value, Bound]
     ) -> dict[Value, Bound]:
-        """The longest list of each group after an iteration that began with `before`."""
+        """Return the longest list of each group after an iteration that began with lengths
+        `before`."""
         self._bodies(op, members, before)
         return {
             root: longest((before[root], self._longest(op.body.yields[n] for n in numbers)))

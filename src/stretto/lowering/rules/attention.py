@@ -1,5 +1,8 @@
-"""Attention that arrives as one op becomes one operator. Machines that have no kernel for it, or a
-slower one, make products and a softmax of that (`kernels/attention.py`)."""
+"""Rules for softmax and attention.
+
+An attention op becomes one operator; for machines without a kernel for it, or with a slower one,
+`kernels/attention.py` turns that into products and a softmax.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,15 @@ from stretto.lowering.rules.emit import (
 from stretto.lowering.rules.moves import swapped
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 
-# ---- Softmax: the maximum and the sum of each row as operators, the result lazily on top of
-# them.
+# ---- Softmax: the maximum and the sum of each row are operators, the result is lazy -----------
 
 
 LEAST_EXPONENT = {DType.F32: -87.0, DType.F64: -708.0}
-"""exp of less is no normal number."""
+"""exp of a smaller number is denormal."""
 
 
 def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
-    """(exp's argument x - max, the maxima, the sums of exponentials) along `dim`."""
+    """Return (the argument x - max of exp, the maxima, the sums of exponentials) along `dim`."""
     top = reduction(call.low, lazy, (dim,), Combine.MAX)
     raised = apply("sub", lazy.expr, over(top, (dim,), lazy))
     exponentials = mapped(lazy, exponential(call, raised))
@@ -44,11 +46,11 @@ def row_statistics(call: Call, lazy: Lazy, dim: int) -> tuple[Expr, Lazy, Lazy]:
 
 
 def exponential(call: Call, raised: Expr) -> Expr:
-    """exp of x - max, with 0 in place of results too small to be normal numbers.
+    """Return exp of x - max, with denormal results replaced by 0.
 
-    Beside the 1 of the maximum they are nothing, and arithmetic with them takes a hundred cycles
-    each on a CPU: a mask of -100, as Swin has it, made a softmax and the product behind it 15 times
-    as slow.
+    Next to the 1 of the maximum they are negligible, and arithmetic with them takes a hundred
+    cycles each on a CPU: a mask of -100, as in Swin, made a softmax and the product after it 15
+    times slower.
     """
     if raised.dtype not in LEAST_EXPONENT or not call.low.costs.slow_denormals:
         return apply("exp", raised)
@@ -58,7 +60,7 @@ def exponential(call: Call, raised: Expr) -> Expr:
 
 
 def _source(call: Call) -> tuple[Lazy, int]:
-    """The input in the dtype of computation, and the dim."""
+    """Return the input in the dtype of computation, and the dim."""
     lazy = call.cheap("self")
     if call.has("dtype"):
         lazy = computed(lazy, call.dtype)
@@ -67,7 +69,7 @@ def _source(call: Call) -> tuple[Lazy, int]:
 
 @rule("_softmax softmax.int _safe_softmax")
 def _softmax(call: Call) -> Lazy:
-    """The safe one gives 0 for rows of -inf, the others NaN."""
+    """Rows of -inf give 0 in `_safe_softmax`, NaN in the others."""
     lazy, dim = _source(call)
     if 0 in call.shape:
         return call.tensor("self")
@@ -75,7 +77,7 @@ def _softmax(call: Call) -> Lazy:
         raised, top, total = row_statistics(call, lazy, dim)
         weight = apply("div", exponential(call, raised), over(total, (dim,), lazy))
         highest = over(top, (dim,), lazy)
-    else:  # 1, or NaN where it is not finite
+    else:  # the softmax of one element is 1, or NaN if it is not finite
         weight, highest = apply("exp", apply("sub", lazy.expr, lazy.expr)), lazy.expr
     if call.op.target == "aten._safe_softmax.default":
         weight = where(apply("eq", highest, like(-inf, highest)), like(0, weight), weight)
@@ -126,7 +128,7 @@ def _attention_with_logsumexp(call: Call) -> tuple[Lazy, ...]:
 
 
 def _second(call: Call) -> Lazy:
-    """The second result, which nobody reads."""
+    """Return a placeholder for the second result, which nothing reads."""
     second = call.op.results[1].tensor
     return constant(0, second.dtype, call.low.extents(second.shape))
 
@@ -155,10 +157,11 @@ def _attended(call: Call) -> Lazy:
 def _operator(
     call: Call, batch: tuple[Extent, ...], query: Lazy, key: Lazy, value: Lazy, mask: Lazy | None
 ) -> Lazy:
-    """The operator over dims (batch, rows, columns), keys and depth."""
+    """Emit the attention operator over dims (batch, rows, columns), keys and depth."""
     (rows, depth), (keys, columns) = query.shape[-2:], value.shape[-2:]
     if sum(isinstance(dim, Reg) for dim in (*batch, rows, keys)) > 1:
-        raise Decline("scores of which data decide two dims")  # nothing tells the room they take
+        # No limit of their size is known, so they cannot be stored.
+        raise Decline("the scores have two dims that are known only at run time")
     dims = (*batch, rows, columns)
     row, column = (index_of(d, len(batch) + n) for n, d in enumerate((rows, columns)))
     place, inner = (index_of(d, len(dims) + n) for n, d in enumerate((keys, depth)))
@@ -187,7 +190,7 @@ def _bias(
     mask: Lazy | None,
     dtype: DType,
 ) -> Expr:
-    """What is added to the score of a place, which is a row and a key."""
+    """Return the bias added to the score at `place`, a (row, key) pair."""
     bias: Expr = Const(0.0, dtype)
     if mask is not None:
         row, key = (Index() if d == 1 else i for d, i in zip(mask.shape[-2:], place, strict=True))
@@ -205,8 +208,8 @@ def _bias(
 def _grouped(
     query: Lazy, key: Lazy, value: Lazy, mask: Lazy | None
 ) -> tuple[Lazy, Lazy, Lazy, Lazy | None]:
-    """Operands of which each head of keys and values serves several heads of the query: the heads
-    of the query are two dims, of the second of which the others have one."""
+    """Reshape the operands if each head of keys and values serves several query heads: the query's
+    heads become two dims, of which the second has size 1 in keys and values."""
     heads, own = static_dims((query.shape[-3], key.shape[-3]))
     alone = (_split(lazy, own, 1) for lazy in (key, value))
     if mask is not None:
@@ -216,7 +219,7 @@ def _grouped(
 
 
 def _split(lazy: Lazy, groups: int, size: int) -> Lazy:
-    """The third dim from behind as two."""
+    """Split the third dim from the end into two."""
     shape = (*lazy.shape[:-3], groups, size, *lazy.shape[-2:])
     *lead, group, member, first, second = variables(shape)
     return lazy.view(shape, *lead, group * size + member, first, second)

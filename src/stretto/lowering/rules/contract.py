@@ -1,9 +1,9 @@
-"""Contractions: products of matrices, alone and in batches.
+"""Contractions: matrix products, single and batched.
 
 Canonical form: combine "sum", value mul(load of A, load of B), dims the dims of the output, one
-reduction dim. Operands that are not plain loads are stored first, but for results of calls that may
-be rows (`row_results`): which one they are is the same for all elements. A bias is added lazily, on
-top.
+reduction dim. Operands that are not plain loads are stored first, except results of calls that
+may be rows (`row_results`), whose row is the same for all elements. A bias is added lazily to
+the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from stretto.lowering.rules.table import Call, Decline, all_static, rule
 
 
 def operand(call: Call, argument: Argument) -> Lazy:
-    """A matrix or vector as the contraction wants it; later users of the value see a copy, too."""
+    """Return a matrix or vector in the form that contractions need. If that is a copy, later uses
+    of the value read it too."""
     lazy = call.low.tensor(argument)
     if is_row_in_place(lazy):
         return lazy
@@ -53,8 +54,8 @@ def _is_widening(lazy: Lazy) -> bool:
 def matmul(
     call: Call, left: Lazy, right: Lazy, result: Value | None, dtype: DType | None = None
 ) -> Lazy:
-    """left [*batch, m, k] times right [*batch, k, n], batches broadcast; f16 and bf16 give f32.
-    dtype: in which it is computed, where that does not follow from the left one's."""
+    """Emit left [*batch, m, k] times right [*batch, k, n] with batches broadcast; f16 and bf16
+    give f32. dtype: that of the computation, if it does not follow from the left operand."""
     batch = broadcast_dims(left.shape[:-2], right.shape[:-2])
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     dims = (*batch, rows, columns)
@@ -70,7 +71,8 @@ def matmul(
 
 
 def batch_element(lazy: Lazy, batch: tuple[Extent, ...], last: tuple[Index, Index]) -> Expr:
-    """Element (batch variables, *last) of a tensor whose leading dims broadcast to `batch`."""
+    """Return element (batch variables, *last) of a tensor with leading dims that broadcast to
+    `batch`."""
     own = lazy.shape[:-2]
     lead = len(batch) - len(own)
     indices = [index_of(dim, lead + n) for n, dim in enumerate(own)]
@@ -78,14 +80,14 @@ def batch_element(lazy: Lazy, batch: tuple[Extent, ...], last: tuple[Index, Inde
 
 
 def broadcast_dims(a: tuple[Extent, ...], b: tuple[Extent, ...]) -> tuple[Extent, ...]:
-    """The dims that two tensors broadcast to."""
+    """Return the dims that two shapes broadcast to."""
     rank = max(len(a), len(b))
     pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
     return tuple(y if x == 1 else x for x, y in pairs)
 
 
 def flattened(lazy: Lazy) -> Lazy:
-    """[*lead, k] as [rows, k] where that is another shape of the same memory."""
+    """Return [*lead, k] as [rows, k] if that is another shape of the same memory."""
     if lazy.rank == 2 or not all(map(is_known, lazy.shape)) or 0 in lazy.shape:
         return lazy
     if not all_static(lazy.shape[1:]) and whole_buffer(lazy) is None:
@@ -99,7 +101,7 @@ def _affine(lazy: Lazy) -> bool:
 
 
 def finished(call: Call, raw: Lazy, bias: Lazy | None = None) -> Lazy:
-    """The contraction in the dims and dtype of the result, plus a bias."""
+    """Return the contraction in the dims and dtype of the result, plus a bias."""
     lazy = reshaped(call, raw)
     if bias is None:
         return Lazy(call.dtype, call.shape, cast(lazy.expr, call.dtype))
@@ -191,14 +193,16 @@ def _addmm(call: Call) -> Lazy:
 
 
 def _skips_product(call: Call) -> bool:
-    """BLAS does not look at the factors, which may be NaN or infinite, where alpha is 0. Loops of
-    ATen's own multiply: those for f16 and bf16, and those for batches, whose sizes decide."""
+    """True if ATen skips the product: with alpha 0, BLAS does not read the factors, which may be
+    NaN or infinite. ATen's own loops do multiply: those for f16 and bf16, and (depending on
+    sizes) for batches."""
     if call.arguments["alpha"] != 0 or call.op.target == "aten.baddbmm.default":
         return False
     return call.dtype in (DType.F32, DType.F64)
 
 
 def scaled(call: Call, name: str, expr: Expr) -> Expr:
+    """Return the expression times a scalar argument of the op; unchanged if that is 1."""
     if call.arguments[name] == 1:
         return expr
     return apply("mul", expr, cast(call.scalar(name), expr.dtype))

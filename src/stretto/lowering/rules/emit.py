@@ -1,4 +1,4 @@
-"""Emitting operators: a reduction or a contraction into its buffer, the result as a lazy tensor."""
+"""Emitting of operators (reductions, contractions), and building of scalar expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def emit(
     value: Expr,
     result: Value | None = None,
 ) -> Lazy:
-    """Computes `value` over `dims`, into the place of `result` if that has its dtype."""
+    """Emit an operator for `value` over `dims`, stored in `result` if that has its dtype."""
     dtype = DType.I64 if combine in POSITIONS else value.dtype
     if result is not None and result.tensor.dtype is dtype:
         buffer = low.output(result)
@@ -43,7 +43,7 @@ def reduction(
     *,
     name: str = "",
 ) -> Lazy:
-    """The tensor combined over `dims`, which disappear, in its own dtype."""
+    """Return the tensor combined over `dims`, which are removed, in its own dtype."""
     kept = tuple(dim for dim in range(lazy.rank) if dim not in dims)
     turned = permute(lazy, (*kept, *dims))
     shape = turned.shape[: len(kept)]
@@ -55,7 +55,7 @@ def reduction(
 
 
 def keep_dims(lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
-    """A reduced tensor with dims of size 1 where the reduced ones were."""
+    """Return a reduced tensor with dims of size 1 at the places of the reduced ones."""
     kept = [dim for dim in range(rank) if dim not in dims]
     shape: list[Extent] = [1] * rank
     for place, dim in enumerate(kept):
@@ -64,17 +64,17 @@ def keep_dims(lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
 
 
 def computed(lazy: Lazy, dtype: DType) -> Lazy:
-    """The tensor in another dtype."""
+    """Return the tensor converted to `dtype`."""
     return Lazy(dtype, lazy.shape, cast(lazy.expr, dtype))
 
 
 def mapped(lazy: Lazy, expr: Expr) -> Lazy:
-    """A tensor of the same dims with another element."""
+    """Return a tensor of the same dims with `expr` as its element."""
     return Lazy(expr.dtype, lazy.shape, expr)
 
 
 def over(part: Lazy, dims: tuple[int, ...], whole: Lazy) -> Expr:
-    """The element of a tensor that has all dims of `whole` but `dims`."""
+    """Return the element of `part`, a tensor that has all dims of `whole` except `dims`."""
     indices = variables(whole.shape)
     return part.at(*(indices[dim] for dim in range(whole.rank) if dim not in dims))
 
@@ -83,9 +83,9 @@ def over(part: Lazy, dims: tuple[int, ...], whole: Lazy) -> Expr:
 
 
 def factor_of(low: Lowering, lazy: Lazy) -> Lazy:
-    """An operand of a contraction: plain loads at affine positions, copied when they are not.
+    """Return an operand of a contraction: plain loads at affine positions, copied if it is not.
 
-    A conversion of stored f16 or bf16 to f32 stays with the load.
+    A conversion of stored f16 or bf16 to f32 is not a reason to copy.
     """
     inner = lazy.expr
     if isinstance(inner, Apply) and inner.function == "cast":
@@ -98,24 +98,23 @@ def factor_of(low: Lowering, lazy: Lazy) -> Lazy:
 
 
 def product(left: Expr, right: Expr, dtype: DType) -> Expr:
-    """One term of a contraction."""
+    """Return one term of a contraction."""
     return Apply("mul", (cast(left, dtype), cast(right, dtype)), dtype)
 
 
 def index_of(dim: Extent, number: int) -> Index:
-    """Variable `number`, or 0 for a dim of size 1."""
+    """Return variable `number`, or 0 for a dim of size 1."""
     return variables((dim,), number)[0]
 
 
-# ---- Building scalar expressions: functions by name, numbers, casts between storage and
-# computation.
+# ---- Scalar expressions: functions by name, numbers, casts between storage and computation ----
 #
-# Values of f16 and bf16 are computed in f32. Arithmetic of i64 positions stays affine
-# (`Position`), so that an index such as `i + 1` of a loop counter `i` is still known to be one.
+# Values of f16 and bf16 are computed in f32. Arithmetic on i64 positions stays affine
+# (`Position`), so that `i + 1` of a loop counter `i` is still recognised as an index.
 
 
 def apply(function: str, *args: Expr) -> Expr:
-    """The function of the arguments, which have one dtype (but for `where`)."""
+    """Return the function applied to arguments, which have one dtype (except for `where`)."""
     folded = _affine(function, args)
     if folded is not None:
         return folded
@@ -130,12 +129,12 @@ def apply(function: str, *args: Expr) -> Expr:
 
 
 LARGEST_FACTOR = 1 << 24
-"""A position has no larger factors, and no constant from the square of this on: iteration variables
-are smaller than 2^38, so that positions made of them alone do not wrap around."""
+"""Limit of factors in a position; constants stay below its square. Iteration variables are smaller
+than 2^38, so positions that consist only of them do not wrap around."""
 
 
 def _affine(function: str, args: tuple[Expr, ...]) -> Expr | None:
-    """Integer arithmetic on positions as a position."""
+    """Return integer arithmetic on positions as a position, or None."""
     indices = [index for index in map(_index, args) if index is not None]
     if len(indices) != len(args):
         return None
@@ -176,14 +175,14 @@ def _expr(index: Index) -> Expr | None:
 
 
 def _divides_exactly(index: Index, divisor: int) -> bool:
-    """False where the quotient would be simplified though the index may have wrapped around."""
+    """False if the quotient would be simplified although the index may have wrapped around."""
     if divisor == 1 or index.is_const:
         return True
     return not index.may_wrap or any(factor % divisor for _, factor in index.terms)
 
 
 def number(value: bool | int | float, dtype: DType) -> Expr:
-    """A number of the given dtype."""
+    """Return a number of the given dtype."""
     return cast(_plain(value), dtype)
 
 
@@ -194,12 +193,12 @@ def _plain(value: bool | int | float) -> Const:
 
 
 def like(value: bool | int | float, expr: Expr) -> Expr:
-    """A number of the dtype of `expr`."""
+    """Return a number of the dtype of `expr`."""
     return number(value, expr.dtype)
 
 
 def is_number(expr: Expr, value: int) -> bool:
-    """Whether the expression is known to be a number."""
+    """True if the expression is the constant `value`."""
     return isinstance(expr, Const) and expr.value == value
 
 
@@ -208,7 +207,7 @@ def where(condition: Expr, then: Expr, orelse: Expr) -> Expr:
 
 
 def conjunction(conditions: list[Expr]) -> Expr | None:
-    """All of the conditions; None when there are none."""
+    """Return the conjunction of the conditions; None if there are none."""
     total: Expr | None = None
     for condition in conditions:
         total = condition if total is None else apply("and", total, condition)
@@ -216,24 +215,24 @@ def conjunction(conditions: list[Expr]) -> Expr | None:
 
 
 def within(index: Index, size: int | Index) -> list[Expr]:
-    """0 <= index < size, as two conditions."""
+    """Return 0 <= index < size as two conditions."""
     place = Position(index)
     low = apply("ge", place, Const(0, DType.I64))
     return [low, apply("lt", place, Position(Index.of(size)))]
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """The dtype in which values of `dtype` are computed."""
+    """Return the dtype in which values of `dtype` are computed."""
     return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The dtype in which a sum or product of values of `dtype` is accumulated."""
+    """Return the dtype in which a sum or product of values of `dtype` is accumulated."""
     return compute_dtype(dtype) if dtype.is_float else DType.I64
 
 
 def lowest(dtype: DType) -> bool | int | float:
-    """The neutral element of max."""
+    """Return the neutral element of max."""
     if dtype.is_float:
         return -inf
     if dtype is DType.BOOL:
@@ -242,5 +241,5 @@ def lowest(dtype: DType) -> bool | int | float:
 
 
 def truth(expr: Expr) -> Expr:
-    """The expression as a condition: is it other than 0."""
+    """Return the condition that the expression is not 0."""
     return expr if expr.dtype is DType.BOOL else apply("ne", expr, like(0, expr))

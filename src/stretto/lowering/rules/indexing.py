@@ -1,8 +1,9 @@
-"""Reading at computed positions: embedding, index_select, gather, advanced indexing.
+"""Accesses at computed positions (embedding, gather, scatter, advanced indexing) and parts of
+tensors.
 
-Positions found in a tensor are brought into range (negative ones count from the end, where torch
-allows it) and checked in the run. A position that is one number for the whole op becomes a
-register, so that the access stays affine.
+Positions in a tensor are brought into range (negative ones count from the end, if torch allows
+it) and checked in the run. A position that is one number for the whole op becomes a register, so
+that the access stays affine.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from stretto.ops.properties import properties
 
 
 def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
-    """A computed position in a dim of `size`, checked in the run by check `number`."""
+    """Return a computed position in a dim of `size`, checked at run time by check `number`."""
     place, limit = cast(expr, DType.I64), Position(Index.of(size))
     if wraps and expr.dtype is not DType.U8:
         below = apply("lt", place, Const(0, DType.I64))
@@ -58,7 +59,7 @@ def checked(expr: Expr, size: Extent, number: int, wraps: bool = True) -> Index:
 
 
 def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Extent) -> Lazy:
-    """The positions in `dim` in a tensor of integers as a lazy tensor of i64, in range."""
+    """Return a tensor of positions in `dim` as a lazy tensor of i64, in range and checked."""
     if not lazy.dtype.is_integer:
         raise Decline("positions must be integers")
     known = properties(call.op.target).positions
@@ -74,7 +75,7 @@ def position_of(call: Call, argument: Argument, lazy: Lazy, dim: int, size: Exte
 
 @rule(CHECK)
 def _check_positions(call: Call) -> tuple[Lazy, ...]:
-    """One position is checked where control is; of a table, the operator itself checks all."""
+    """Check a single position in control. A table declines: the library call checks all of it."""
     argument = call.arguments["positions"]
     if not _is_single(call.tensor("positions")):
         raise Decline("a table of positions")
@@ -87,13 +88,13 @@ def _check_positions(call: Call) -> tuple[Lazy, ...]:
 
 @rule("stretto.evaluate.default")
 def _evaluate(call: Call) -> tuple[Lazy, ...]:
-    """The value is stored, though nothing reads it, so that a kernel computes it."""
+    """Store the value, although nothing reads it, so that a kernel computes it."""
     call.low.materialised(call.arguments["value"])
     return ()
 
 
 def as_index(lazy: Lazy, *indices: Index) -> Index:
-    """Element of a lazy tensor of positions, as an index."""
+    """Return the element of a lazy tensor of positions as an index."""
     return dynamic_index(lazy.at(*indices))
 
 
@@ -107,10 +108,13 @@ def _embedding(call: Call) -> Lazy:
 
 
 def _require_dependence(source: Lazy, tables: Mapping[int, Lazy]) -> None:
-    """Declines where elements are the same at all positions in a dim, one of size 1 or an expanded
-    one: nothing would compute and check these. It is asked before anything is emitted.
+    """Decline if elements do not depend on the position in a dim (one of size 1, or an expanded
+    one): nothing would compute and check the positions. Must be called before anything is
+    emitted.
 
-    tables: the positions, by dim. A single one is checked where control is."""
+    tables: the positions, by dim. A single position is checked in control and needs no
+    dependence.
+    """
     read = set[Atom]()
     for part in parts(source.expr):
         match part:
@@ -129,7 +133,7 @@ def _is_single(positions: Lazy) -> bool:
 
 
 def _empty(call: Call) -> Lazy:
-    """A result without elements, which reads nothing."""
+    """Return a result without elements, which reads nothing."""
     return Lazy(call.dtype, call.shape, cast(Const(0, DType.I64), call.dtype))
 
 
@@ -141,7 +145,7 @@ def _positions(call: Call, name: str, dim: int, size: Extent) -> Lazy:
 def _index_select(call: Call) -> Lazy:
     lazy = call.tensor("self")
     if lazy.rank == 0:
-        _positions(call, "index", 0, 1)  # there is one, and it is checked
+        _positions(call, "index", 0, 1)  # emits the check of the only position
         return lazy
     dim = call.axis(lazy.rank)
     _require_dependence(lazy, {dim: call.tensor("index")})
@@ -183,7 +187,8 @@ def _take(call: Call) -> Lazy:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The elements that `x[indices]` names: dims of the region, position in x of each element."""
+    """The elements selected by `x[indices]`: dims of the region, and the position in x of each
+    element."""
 
     shape: tuple[Extent, ...]
     indices: tuple[Index, ...]
@@ -191,7 +196,7 @@ class Selection:
 
 @rule("index.Tensor _unsafe_index.Tensor")
 def _index(call: Call) -> Lazy:
-    """Of a selection without elements eager looks at no position."""
+    """If nothing is selected, no position is checked, as in eager PyTorch."""
     lazy = call.tensor("self")
     if 0 in call.shape:
         return _empty(call)
@@ -204,7 +209,7 @@ def _index(call: Call) -> Lazy:
 
 
 def selected(call: Call, shape: tuple[Extent, ...]) -> Selection:
-    """The selection of the argument `indices`, by numpy's rules for where its dims go."""
+    """Return the selection of the argument `indices`; its dims are placed by numpy's rules."""
     arguments = call.arguments["indices"]
     assert isinstance(arguments, tuple)
     tensors = [None if item is None else call.low.tensor(item) for item in arguments]
@@ -239,37 +244,38 @@ def _arranged(
     for dim, place in zip(tail, places[len(lead) + len(common) :], strict=True):
         indices[dim] = place
     if 0 in region:
-        return Selection(region, tuple(indices))  # no position is looked at
-    for number, dim in enumerate(placed):  # ATen counts the dims that are indexed
+        return Selection(region, tuple(indices))  # eager checks no position here
+    for number, dim in enumerate(placed):  # ATen's messages number only the indexed dims
         lazy = call.low.tensor(arguments[dim])
         positions = position_of(call, arguments[dim], lazy, number, shape[dim])
         indices[dim] = as_index(broadcast(positions, common), *inner)
     return Selection(region, tuple(indices))
 
 
-# ---- Writing elements at computed positions: scatter, index_put, index_add and the like.
+# ---- Writing elements at computed positions: scatter, index_put, index_add and the like -------
 #
-# The result begins as the base, in a buffer that may be changed: the base's own buffer when no
-# later op reads it, else a copy (`Lowering.updatable`). Then one operator writes the region.
+# The result begins as the base, in a buffer that may be changed: the base's own buffer if no later
+# op reads it, else a copy (`Lowering.updatable`). Then one operator writes the region.
 
 
 def write(
     call: Call, source: Callable[[], Lazy], selection: Selection, accumulate: bool = False
 ) -> Lazy:
-    """The base with the selected elements replaced by (or increased by) those of `source`.
+    """Return the base with the selected elements replaced (or increased) by those of `source`.
 
-    `source` is called once the base may be changed, as operands that read it are stored by then.
+    `source` is called after the base may be changed, because operands that read it are stored
+    by then.
     """
     base = whole_buffer(call.tensor("self"))
     positions = [load for index in selection.indices for load in index_loads(index)]
-    if any(load.access.buffer == base for load in positions):  # they are read meanwhile
+    if any(load.access.buffer == base for load in positions):  # the update still reads them
         buffer = call.low.new_buffer("copy", call.dtype, call.shape)
         call.low.store(call.tensor("self"), buffer)
     else:
         buffer = call.low.updatable(call.value("self"), call.result)
     if 0 not in selection.shape:
         lazy = source()
-        if any(load.access.buffer == buffer for load in loads(lazy.expr)):  # it is about to change
+        if any(load.access.buffer == buffer for load in loads(lazy.expr)):  # it reads its target
             lazy = call.low.store(lazy, call.low.new_buffer("source", lazy.dtype, lazy.shape))
         value = cast(lazy.expr, compute_dtype(call.dtype) if accumulate else call.dtype)
         out = placed_at(buffer, call.shape, selection.indices)
@@ -294,14 +300,16 @@ def _index_put(call: Call) -> Lazy:
 
 _SCATTERS = {False: "scatter.src scatter.value", True: "scatter_add scatter_reduce.two"}
 _ALONG_DIM = {False: "index_copy index_fill.int_Scalar index_fill.int_Tensor", True: "index_add"}
-"""Operators that write, and those that add to what is there."""
+"""Operators that overwrite (False), and those that add to the elements (True)."""
 
 for _adds, _names in _SCATTERS.items():
 
     @rule(_names)
     def _scatter(call: Call, adds: bool = _adds) -> Lazy:
         """self[..., index[i, j, ...], ...] = source[i, j, ...] along `dim`.
-        An index without elements may have any number of dims."""
+
+        An index without elements may have any number of dims.
+        """
         if "reduce" in call.arguments and (
             call.text("reduce") != "sum" or not call.flag("include_self")
         ):
@@ -325,7 +333,9 @@ for _adds, _names in _ALONG_DIM.items():
     @rule(_names)
     def _index_along(call: Call, adds: bool = _adds) -> Lazy:
         """self[..., index[i], ...] = source[..., i, ...] along `dim`.
-        Positions in a tensor of no elements are not looked at, as in eager."""
+
+        Positions in a tensor without elements are not checked, as in eager PyTorch.
+        """
         if 0 in call.shape:
             return call.tensor("self")
         index = call.tensor("index")
@@ -348,7 +358,7 @@ def _update_positions(call: Call, index: Lazy) -> tuple[int, Lazy]:
 
 
 def _source(call: Call) -> Lazy:
-    """What is written: a tensor, perhaps scaled, or a number as a tensor without dims."""
+    """Return the values to write: a tensor, possibly scaled, or a number as a lazy tensor."""
     if "value" in call.arguments:
         return Lazy(call.dtype, (), cast(call.scalar("value"), call.dtype))
     source = call.tensor("src" if "src" in call.arguments else "source")
@@ -358,20 +368,19 @@ def _source(call: Call) -> Lazy:
     return mapped(source, apply("mul", expr, cast(call.scalar("alpha"), expr.dtype)))
 
 
-# ---- Parts of a tensor: a row, a slice, a diagonal. Reading one is a view; writing one is an
-# update.
+# ---- Parts of a tensor (row, slice, diagonal): reading one is a view, writing one an update ---
 #
-# `part` registers where the elements of a part are in the whole, once for both.
+# `part` registers the positions of a part's elements in the whole, once for both.
 
 
 Shape = tuple[Extent, ...]
 Places = Callable[[Call, Shape, Shape], list[Index]]
-"""The position in the whole of each element of the part, given the dims of the whole and of the
-part."""
+"""Returns the index in each dim of the whole of the part's elements, given the dims of the whole
+and of the part."""
 
 
 def part(reads: str, writes: str) -> Callable[[Places], Places]:
-    """Registers the operators that read such a part, and the one that writes it."""
+    """Register the operators that read such a part, and the one that writes it."""
 
     def register(places: Places) -> Places:
         def read(call: Call) -> Lazy:
@@ -400,7 +409,7 @@ def _row(call: Call, whole: Shape, part: Shape) -> list[Index]:
 
 @part("slice.Tensor slice_copy.Tensor", "slice_scatter")
 def _slice(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    """Python's rules say where a slice begins."""
+    """A slice begins where Python's rules put it."""
     dim = call.axis(len(whole))
     start = call.integer("start") if call.has("start") else 0
     return _window(part, dim, _slice_start(call, start, whole[dim]), call.integer("step"))
@@ -423,11 +432,11 @@ def _slice_start(call: Call, start: int, size: Extent) -> Index:
     "stretto.narrow_scatter.default stretto.narrow_scatter",
 )
 def _narrow(call: Call, whole: Shape, part: Shape) -> list[Index]:
-    """Positions that are negative count from the end of the dim."""
+    """Negative positions count from the end of the dim."""
     dim = call.axis(len(whole))
     size, length = whole[dim], part[dim]
     failure = window_out_of_range(size, length)
-    if "src" in call.arguments and length == 1:  # an item that is assigned to
+    if "src" in call.arguments and length == 1:  # the assignment of one item, with its message
         failure = out_of_range(call.op.target, dim, size)
     start = call.low.position(call.arguments["start"], size, failure, length)
     return _window(part, dim, start, 1)

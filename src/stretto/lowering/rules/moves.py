@@ -1,4 +1,4 @@
-"""Moves: other orders, padding, joining. Only `cat` and `stack` store."""
+"""Rules for views, padding, joining and filled tensors. Only `cat` and `stack` store."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stretto.lowering.lazy import (
 from stretto.lowering.rules.emit import apply, conjunction, like, number, where, within
 from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 
-# ---- Views of whole tensors: another index for each element, never a copy. `parts` has the
-# others.
+# ---- Views of whole tensors: another index for each element, never a copy ---------------------
+# Views of parts are in `indexing`.
 
 
 # ---- the same elements -----------------------------------------------------------------------
@@ -65,7 +65,8 @@ def _reshape(call: Call) -> Lazy:
 
 
 def reshaped(call: Call, lazy: Lazy) -> Lazy:
-    """The tensor in the dims of the result; stored first where a dynamic dim is split or merged."""
+    """Return the tensor in the dims of the result; stored first if a dynamic dim is split or
+    merged."""
     try:
         return reshape(lazy, call.shape)
     except ValueError:
@@ -76,7 +77,7 @@ def reshaped(call: Call, lazy: Lazy) -> Lazy:
 
 
 def _is_run_of_rows(shape: tuple[Extent, ...]) -> bool:
-    """Whether a stored tensor of this shape lies in memory in row-major order without gaps."""
+    """True if a stored tensor of this shape is row-major in memory without gaps."""
     return memory_shape(shape) == shape and all(map(is_known, shape[1:]))
 
 
@@ -103,6 +104,7 @@ def _t(call: Call) -> Lazy:
 
 
 def swapped(lazy: Lazy, first: int, second: int) -> Lazy:
+    """Return the tensor with two dims swapped."""
     order = list(range(lazy.rank))
     if order:
         order[first], order[second] = second, first
@@ -266,7 +268,7 @@ def _padded(call: Call, mode: str, value: Expr | None) -> Lazy:
 
 
 def _folded(place: Index, size: int, mode: str) -> Index:
-    """A position outside of 0 .. size-1 brought back by the given mode."""
+    """Map a position outside of 0 .. size-1 back into the range, by the padding mode."""
     last, position = Const(size - 1, DType.I64), Position(place)
     match mode:
         case "circular":
@@ -303,14 +305,14 @@ def _cat(call: Call) -> Lazy:
 def _stack(call: Call) -> Lazy:
     dim = call.axis(len(call.shape))
     parts: list[Lazy] = []
-    for part in call.tensors("tensors"):  # with a dim of size 1 put in
+    for part in call.tensors("tensors"):  # insert the new dim, of size 1
         places = (*variables(part.shape[:dim]), *variables(part.shape[dim:], dim + 1))
         parts.append(part.view((*part.shape[:dim], 1, *part.shape[dim:]), *places))
     return joined(call, parts, dim)
 
 
 def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
-    """Stores the parts one after the other along `dim`."""
+    """Store the parts one after the other along `dim`."""
     place = _place(call.low, call.result)
     start = Index()
     for part in parts:
@@ -325,7 +327,7 @@ def joined(call: Call, parts: list[Lazy], dim: int) -> Lazy:
 
 
 def _place(low: Lowering, value: Value) -> Lazy:
-    """The memory of a tensor that is put together, as the tensor that it will be."""
+    """Return the memory of a joined tensor, as the tensor that it will be."""
     if value not in low.begun:
         inside = _place_in_whole(low, value)
         if inside is None:
@@ -335,7 +337,8 @@ def _place(low: Lowering, value: Value) -> Lazy:
 
 
 def _place_in_whole(low: Lowering, value: Value) -> Lazy | None:
-    """The place of a part in the tensor that it is put into, where that is a run of memory."""
+    """Return the place of a part in the tensor that it is joined into, if that is contiguous
+    memory."""
     joint = low.joints.get(value)
     if joint is None or value in low.destinations:
         return None
@@ -356,7 +359,7 @@ def _place_in_whole(low: Lowering, value: Value) -> Lazy | None:
     return _place(low, whole).view(own, *indices)
 
 
-# ---- Tensors made of numbers and positions: full, arange, eye, triangles, one-hot.
+# ---- Tensors of numbers and positions: full, arange, eye, triangles, one-hot ------------------
 
 
 def _filled(call: Call, value: Expr) -> Lazy:
@@ -424,7 +427,8 @@ def _eye(call: Call) -> Lazy:
 
 @rule("tril triu")
 def _triangle(call: Call) -> Lazy:
-    """The elements whose column - row is at most, or at least, the diagonal; 0 elsewhere."""
+    """Keep the elements whose column - row is at most (tril) or at least (triu) the diagonal; 0
+    elsewhere."""
     function = "le" if call.op.target == "aten.tril.default" else "ge"
     lazy = call.tensor("self")
     row, column = variables(lazy.shape)[-2:]

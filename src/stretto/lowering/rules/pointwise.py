@@ -1,8 +1,8 @@
 """Pointwise ops: each is a scalar expression over the broadcast elements of its operands.
 
 `pointwise` registers an expression as the rule of operators. The expression takes one element of
-each tensor and each `Scalar` of the schema, in the schema's order, None where one is not given.
-What `operand` makes of each of them says in which dtype the operator computes.
+each tensor and each `Scalar` in the schema, in the schema's order; None for an optional argument
+that is absent. The `operand` function creates these, and so determines the dtype of computation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stretto.ops.properties import is_random
 
 
 def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> Lazy:
-    """The operand broadcast to the result, stored first when it would be computed many times."""
+    """Return the operand broadcast to the result, stored if it would be computed many times."""
     shape = call.shape if shape is None else shape
     lazy = call.tensor(name)
     costs = call.low.costs
@@ -37,12 +37,12 @@ def spread(call: Call, name: str, shape: tuple[Extent, ...] | None = None) -> La
 
 
 def element(call: Call, name: str, dtype: DType) -> Expr:
-    """One element of an operand, rounded to `dtype` and then in the dtype of computation."""
+    """Return one element of an operand, rounded to `dtype` and then in the dtype of computation."""
     return cast(cast(spread(call, name).expr, dtype), compute_dtype(dtype))
 
 
 def finish(call: Call, expr: Expr) -> Lazy:
-    """The expression as the (first) result, rounded to its dtype."""
+    """Return the expression as the (first) result, rounded to its dtype."""
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
@@ -52,25 +52,25 @@ Operand = Callable[[Call, str], Expr]
 
 
 def rounded(call: Call, name: str) -> Expr:
-    """An operand in the dtype of the result."""
+    """Return an operand rounded to the dtype of the result."""
     return element(call, name, call.dtype)
 
 
 def unrounded(call: Call, name: str) -> Expr:
-    """An operand of a product or quotient, in which ATen does not round numbers to F16 or BF16:
-    neither Python's, nor a divisor or second factor of one element of another dtype."""
+    """Return an operand of a product or quotient. ATen does not round Python numbers to F16 or
+    BF16 there, nor a divisor or second factor that has one element."""
     if call.is_number(name) or (name == "other" and _is_single(call)):
         return cast(spread(call, name).expr, compute_dtype(call.dtype))
     return element(call, name, call.dtype)
 
 
 def _is_single(call: Call) -> bool:
-    """Whether a divisor or second factor is a number, or a tensor of one element."""
+    """True if the divisor or second factor is a number, or a tensor of one element."""
     return call.is_number("other") or set(call.tensor("other").shape) <= {1}
 
 
 def setting(call: Call, name: str) -> Expr:
-    """A tensor in the dtype of the result; a number, as a setting, in that of computation."""
+    """Return a tensor in the dtype of the result, or a number (a setting) in the computation's."""
     if parameters(call.op.target)[name].is_tensor:
         return element(call, name, call.dtype)
     return cast(call.scalar(name), compute_dtype(call.dtype))
@@ -81,12 +81,13 @@ def as_flag(call: Call, name: str) -> Expr:
 
 
 def compared(call: Call, name: str) -> Expr:
-    """An operand in the common dtype of both."""
+    """Return an operand in the common dtype of both operands."""
     return element(call, name, common_dtype(*(_promotable(call, one) for one in ("self", "other"))))
 
 
 def _promotable(call: Call, name: str) -> Lazy | bool | int | float:
-    """A number counts as its Python type, also where its value is known at run time only."""
+    """Return the operand for type promotion. A number counts as its Python type, even if its value
+    is known only at run time."""
     lazy = call.tensor(name)
     if not call.is_number(name):
         return lazy
@@ -106,7 +107,7 @@ Expression = Callable[..., Expr]
 
 
 def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Expression], Expression]:
-    """Registers an expression as the rule of operators."""
+    """Register an expression as the rule of operators."""
 
     def register(expression: Expression) -> Expression:
         def lowered(call: Call) -> Lazy:
@@ -122,7 +123,7 @@ def pointwise(*targets: str, operand: Operand = setting) -> Callable[[Expression
 
 
 def _named(names: str, overloads: str = "default", operand: Operand = rounded) -> None:
-    """Operators that are the scalar function of a name; `aten=function` where the names differ."""
+    """Register operators that are one scalar function; `aten=function` if the names differ."""
     for name in names.split():
         aten, _, function = name.partition("=")
         targets = (f"aten.{aten}.{overload}" for overload in overloads.split())
@@ -165,7 +166,7 @@ for _name in ("floor", "ceil", "round", "trunc"):
 
 
 def _scaled(function: str, a: Expr, b: Expr, alpha: Expr) -> Expr:
-    """a + alpha * b, and the like."""
+    """Return a + alpha * b, or the like for another function."""
     b = b if is_number(alpha, 1) else apply("mul", b, alpha)
     return apply("or" if a.dtype is DType.BOOL else function, a, b)
 
@@ -201,7 +202,7 @@ def _masked_fill(call: Call) -> Lazy:
 # ---- quotients and remainders ----------------------------------------------------------------
 
 BY_ZERO = Failure("RuntimeError", "ZeroDivisionError")
-"""What ATen raises for an integer divided by 0."""
+"""The error that ATen raises for an integer divided by 0."""
 
 
 @rule("div.Tensor_mode div.Scalar_mode")
@@ -214,7 +215,7 @@ def _div_mode(call: Call) -> Lazy:
     a, b = (unrounded(call, name) for name in ("self", "other"))
     quotient = apply("div", a, b)
     if mode == "trunc":
-        if not _is_single(call):  # ATen rounds quotients of tensors before
+        if not _is_single(call):  # ATen rounds the quotient of two tensors before it truncates
             quotient = cast(cast(quotient, call.dtype), a.dtype)
         quotient = apply("trunc", quotient)
     return finish(call, quotient)
@@ -232,27 +233,27 @@ for _name, _function, _kinds in (
 
 
 def _divided(call: Call, function: str) -> Lazy:
-    """A quotient or remainder; of integers, a divisor of 0 stops the run."""
+    """Return a quotient or remainder; for integers, a divisor of 0 stops the run."""
     operand = unrounded if function == "floordiv" else rounded
     a, b = (operand(call, name) for name in ("self", "other"))
     if call.dtype.is_float or (isinstance(b, Const) and b.value) or 0 in call.shape:
         return finish(call, apply(function, a, b))
     number = call.low.stop(BY_ZERO)
     if not call.tensor("other").rank:
-        # The same for all elements. Those of a dynamic dim are taken to be some.
+        # One check in control for all elements; a dynamic dim is assumed to have some.
         divisor = rounded(call, "other")
         call.low.check(apply("ne", divisor, like(0, divisor)), CheckCode.ASSERTION, number)
         return finish(call, apply(function, a, b))
-    # The kernel checks a divisor as it checks a position: here position 1 of 1, out of range, if it
-    # is 0.
+    # The kernel checks the divisor like a position: a divisor of 0 gives position 1 in a dim of
+    # size 1, which is out of range.
     wrong = cast(apply("eq", b, like(0, b)), DType.I64)
     place = Apply("checked", (wrong, Const(1, DType.I64), Const(number, DType.I64)), DType.I64)
     quotient = finish(call, apply(function, a, apply("add", b, cast(place, b.dtype))))
-    # Stored, since an expression inside an arm of `where` would be computed where it is taken only.
+    # Stored, because inside an arm of `where` the check would run only if that arm is taken.
     return call.low.materialise(quotient)
 
 
-# ---- Activation functions and other pointwise ops made of several scalar functions.
+# ---- Activation functions and other pointwise ops of several scalar functions -----------------
 
 
 SELU_ALPHA = 1.6732632423543772848170429916717
@@ -262,7 +263,7 @@ add, sub, mul, div = (partial(apply, name) for name in ("add", "sub", "mul", "di
 
 
 def clamped(x: Expr, low: Expr | None, high: Expr | None) -> Expr:
-    """NaN stays, as do bounds that cross: the upper one wins."""
+    """Clamp x. NaN stays NaN; if the bounds cross, the upper one is the result."""
     x = x if low is None else apply("maximum", x, low)
     return x if high is None else apply("minimum", x, high)
 
@@ -276,7 +277,7 @@ def relu(x: Expr) -> Expr:
 
 
 def _is(comparison: str, x: Expr) -> Expr:
-    """How the element compares with 0."""
+    """Return the comparison of x with 0."""
     return apply(comparison, x, like(0, x))
 
 
@@ -285,7 +286,7 @@ def _hardsigmoid(x: Expr) -> Expr:
 
 
 def _log_of_sum(x: Expr) -> Expr:
-    """log(1 + exp(-|x|)), which does not overflow."""
+    """Return log(1 + exp(-|x|)), which does not overflow."""
     return apply("log1p", apply("exp", apply("neg", apply("abs", x))))
 
 
@@ -400,7 +401,7 @@ def _prelu(call: Call) -> Lazy:
 
 
 def _channel(call: Call, weight: Lazy) -> Index | int:
-    """The channel of an element: dim 1, unless there is one weight for all."""
+    """Return the channel of an element: dim 1, or 0 if all elements share one weight."""
     channels = call.shape[1] if len(call.shape) > 1 else 1
     return variables(call.shape)[1] if channels != 1 and weight.shape != (1,) else 0
 
@@ -462,7 +463,8 @@ def _power_number(call: Call) -> Lazy:
 
 
 def _power(x: Expr, exponent: int | float, dtype: DType) -> Expr:
-    """Multiplications and roots where torch uses them; other exponents are rounded to `dtype`."""
+    """Return x to a constant power: products and roots where torch uses them; other exponents are
+    rounded to `dtype`."""
     is_float = x.dtype.is_float
     match exponent:
         case 0:

@@ -1,4 +1,5 @@
-"""What recursions that are computed by levels read: rows of results, and the table of all calls.
+"""Rules for recursions that are computed level by level (rows of results, the table of all
+calls), and for sorting.
 
 See `passes/height_steps`.
 """
@@ -28,13 +29,13 @@ _ZERO = Const(0, DType.I64)
 
 @rule("stretto.rows_before.default")
 def _rows_before(call: Call) -> Lazy:
-    """No row of the window, or behind it, is read: the positions are brought before it."""
+    """Positions are clamped to rows before the window, so no row from the window on is read."""
     return _before(call, _stored(call, "positions"))
 
 
 @rule("stretto.rows_of.default")
 def _rows_of(call: Call) -> Lazy:
-    """The rows of both are looked up by themselves; what is not wanted is not read."""
+    """Both tensors are indexed with positions clamped into range; only the wanted row is read."""
     positions, source = _stored(call, "positions"), call.cheap("source")
     last = Position(Index.of(source.shape[0]) + -1)
     place, *others = variables(call.shape)
@@ -51,7 +52,7 @@ def _stored(call: Call, name: str) -> Lazy:
 
 
 def _before(call: Call, positions: Lazy) -> Lazy:
-    """Rows of a tensor that all lie before a window of it."""
+    """Return rows of a tensor that are all before its window, at clamped positions."""
     size, length = call.tensor("self").shape[0], call.dim("length")
     failure = window_out_of_range(size, length)
     split = call.low.split(call.arguments["start"], size, failure, length)
@@ -63,7 +64,7 @@ def _before(call: Call, positions: Lazy) -> Lazy:
 
 @rule("stretto.call_table.default")
 def _call_table(call: Call) -> Lazy:
-    """One reduction: each number is that of the one activation whose rank is that of the row."""
+    """One reduction: each number is taken from the one activation whose rank is that of the row."""
     numbers, ranks, ends = (_stored(call, name) for name in ("numbers", "ranks", "ends"))
     row, column = variables(call.shape)
     (each,) = variables(ranks.shape, len(call.shape))
@@ -79,7 +80,7 @@ def _call_table(call: Call) -> Lazy:
 
 @rule("stretto.number_row.default")
 def _number_row(call: Call) -> Lazy:
-    """Each element is chosen by its place: nothing is loaded."""
+    """Each element selects its number by its position: nothing is loaded."""
     (place,) = variables(call.shape)
     *others, row = (cast(lazy.at(), DType.I64) for lazy in call.tensors("numbers"))
     for number, item in reversed([*enumerate(others)]):
@@ -92,7 +93,8 @@ def _is_column(column: Index, number: int) -> Expr:
 
 
 def _place(call: Call, ranks: Lazy, number: Expr) -> Expr:
-    """Where the result of a call is, of which the walk found the place `number`."""
+    """Return the position of the result of a call, given the `number` that the walk recorded for
+    it."""
     activation = apply("sub", Const(-1, DType.I64), number)
     rank = ranks.at(dynamic_index(apply("maximum", activation, _ZERO)))
     found = apply("add", rank, cast(call.scalar("first"), DType.I64))
@@ -104,8 +106,8 @@ def _is_place(number: Expr) -> Expr:
     return Apply("ge", (number, _ZERO), DType.BOOL)
 
 
-# ---- Sorting along a dim, and the first of a sorted order: the positions, and the values as
-# loads at them.
+# ---- Sorting along a dim, and the first elements in sorted order ------------------------------
+# An operator computes the positions; the values are loads at them.
 
 
 @rule("sort.stable")
@@ -121,7 +123,8 @@ def _topk(call: Call) -> tuple[Lazy, ...]:
 
 
 def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
-    """The first elements of the sorted dim, as many as the first result has there."""
+    """Return the first elements of the sorted dim, as many as the result has there, and their
+    positions."""
     static_dims((*call.tensor("self").shape, *call.shape))
     lazy = call.cheap("self")
     if lazy.rank == 0:
@@ -136,8 +139,8 @@ def _ordered(call: Call, descending: bool) -> tuple[Lazy, ...]:
 
 
 def _places(call: Call, lazy: Lazy, dim: int, keep: Extent, descending: bool) -> Lazy:
-    """Where the elements of the sorted dim come from. That dim is the last of the operator twice:
-    as what is sorted, and as what is stored."""
+    """Return the positions that the elements of the sorted dim come from. That dim appears twice
+    at the end of the operator's dims: with the size sorted and with the size stored."""
     if lazy.shape[dim] == 1:
         return Lazy(DType.I64, call.shape, Const(0, DType.I64))
     source = computed(lazy, compute_dtype(lazy.dtype))

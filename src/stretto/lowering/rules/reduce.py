@@ -1,4 +1,4 @@
-"""Reductions over dims: sums, extrema, their positions, moments, norms, scans."""
+"""Reductions over dims: sums, extrema, their positions, moments, norms, scans; normalisation."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from stretto.lowering.rules.table import Call, Decline, rule, static_dims
 
 
 def shaped(call: Call, lazy: Lazy, dims: tuple[int, ...], rank: int) -> Lazy:
-    """A reduced tensor in the dims and dtype of the first result."""
+    """Return a reduced tensor in the dims and dtype of the first result."""
     if len(call.shape) == rank and lazy.rank != rank:
         lazy = keep_dims(lazy, dims, rank)
     return Lazy(call.dtype, call.shape, cast(lazy.expr, call.dtype))
 
 
 def count(shape: tuple[Extent, ...], dims: tuple[int, ...]) -> int | Index:
-    """How many elements are combined."""
+    """Return the number of elements that are combined."""
     total = Index(const=1)
     for dim in dims:
         total = total * shape[dim]
@@ -53,7 +53,7 @@ def count(shape: tuple[Extent, ...], dims: tuple[int, ...]) -> int | Index:
 
 
 def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:
-    """expr / (by - less); a multiplication where that is exact."""
+    """Return expr / (by - less), as a multiplication if that is exact."""
     if isinstance(by, Index):
         divisor = apply("sub", cast(Position(by), expr.dtype), like(less, expr))
         return apply("div", expr, apply("maximum", divisor, like(0, expr)))
@@ -64,7 +64,7 @@ def divided(expr: Expr, by: int | Index, less: int | float = 0) -> Expr:
 
 
 Prepare = Callable[[Call, Lazy], Lazy]
-"""What is combined of the operand."""
+"""Converts the operand into the values to combine."""
 
 
 def _summed(call: Call, lazy: Lazy) -> Lazy:
@@ -123,7 +123,7 @@ for _combine, _position in ((Combine.MAX, Combine.ARGMAX), (Combine.MIN, Combine
 
 
 def _extreme_and_position(call: Call, combine: Combine, position: Combine) -> tuple[Lazy, ...]:
-    """The positions, and the values as loads at them."""
+    """Return the values as loads at the positions, and the positions."""
     lazy = call.tensor("self")
     dim = call.axis(lazy.rank)
     if lazy.rank == 0:
@@ -158,7 +158,7 @@ def _aminmax(call: Call) -> tuple[Lazy, ...]:
 
 
 def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
-    """The mean over `dims`, cheap enough to read once per element."""
+    """Return the mean over `dims`, cheap enough to read once per element."""
     size = count(lazy.shape, dims)
     total = reduction(call.low, lazy, dims, Combine.SUM)
     mean = mapped(total, divided(total.expr, size))
@@ -166,19 +166,20 @@ def mean_of(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
 
 
 def stored_small(call: Call, lazy: Lazy) -> Lazy:
-    """One value per row, stored because every element of the row reads it."""
+    """Store a tensor with one value per row, because every element of the row reads it."""
     return call.low.materialise(lazy, "row")
 
 
 def squares(call: Call, lazy: Lazy, mean: Lazy, dims: tuple[int, ...]) -> Lazy:
-    """The sum over `dims` of (x - mean) squared."""
+    """Return the sum over `dims` of (x - mean) squared."""
     centred = apply("sub", lazy.expr, over(mean, dims, lazy))
     square = mapped(lazy, apply("mul", centred, centred))
     return reduction(call.low, square, dims, Combine.SUM)
 
 
 def _moments(call: Call) -> tuple[Lazy, Lazy, tuple[int, ...]]:
-    """Variance and mean over the dims of the op, in F64 as in ATen: squares leave F32's range."""
+    """Return variance, mean and dims of the op; computed in F64 as in ATen, because squares
+    overflow F32."""
     rank = call.tensor("self").rank
     dims = call.axes(rank)
     correction = _correction(call)
@@ -241,14 +242,14 @@ def _norm(call: Call) -> Lazy:
     dims = call.axes(source.rank)
     lazy = computed(computed(source, call.dtype), compute_dtype(call.dtype))
     if order != 0 and all(source.shape[dim] == 1 for dim in dims):
-        order = inf  # the magnitude itself; its power may leave the range of the dtype
+        order = inf  # the norm of one element is its magnitude, whose power might overflow
     combine, term = _norm_term(lazy.expr, order)
     total = reduction(call.low, mapped(lazy, term), dims, combine, name="norm")
     return shaped(call, mapped(total, _root(total.expr, order)), dims, source.rank)
 
 
 def _norm_term(x: Expr, order: float) -> tuple[Combine, Expr]:
-    """What is combined, and how."""
+    """Return the combination and the term of a norm."""
     if order == 2:
         return Combine.SUM, apply("mul", x, x)
     if order == 0:
@@ -276,7 +277,8 @@ for _combine in (Combine.CUMSUM, Combine.CUMPROD):
 
 
 def _scan(call: Call, combine: Combine) -> Lazy:
-    """The dim moves to the end, as the reduction dim, whose variable the store uses."""
+    """Emit a scan: the dim moves to the end, as the reduction dim, and the store uses its
+    variable."""
     lazy = call.tensor("self")
     if lazy.rank == 0:
         return computed(lazy, call.dtype)
@@ -297,17 +299,17 @@ def _scan(call: Call, combine: Combine) -> Lazy:
     return computed(stored(buffer, lazy.shape), call.dtype)
 
 
-# ---- Normalisation: layer, group, instance and root-mean-square norm, and batch norm in
-# inference.
+# ---- Normalisation: layer, group, instance, root-mean-square norm; batch norm in inference ----
 
 
 def _statistics(
     call: Call, lazy: Lazy, dims: tuple[int, ...], eps: float, *, moments: bool = False
 ) -> tuple[Lazy, Lazy]:
-    """Mean and 1 / sqrt(variance + eps) over `dims`, stored.
+    """Return mean and 1 / sqrt(variance + eps) over `dims`, stored.
 
-    moments: NaN where the square of the mean or the variance overflows, as in ATen, which combines
-    the moments of parts of a row (`RowwiseMoments`), and multiplies such a square by zero there.
+    moments: give NaN if the square of the mean or the variance overflows, as ATen does, which
+    combines the moments of parts of a row (`RowwiseMoments`), and multiplies such a square by
+    zero there.
     """
     mean = _row_mean(call, lazy, dims)
     total = squares(call, lazy, mean, dims)
@@ -322,10 +324,10 @@ def _statistics(
 
 
 def _row_mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
-    """The mean over `dims`: the first element, and the mean of the distances from it.
+    """Return the mean over `dims`: the first element plus the mean of the differences from it.
 
-    So the mean of equal elements is such an element, whatever their number, and what is left of
-    them is 0. A plain sum is rounded, and 1 / sqrt(eps) makes that seen.
+    So the mean of any number of equal elements is exact, and centring them gives 0. A plain sum
+    is rounded, and the factor 1 / sqrt(eps) makes that visible.
     """
     first = lazy
     for dim in sorted(dims, reverse=True):
@@ -337,7 +339,7 @@ def _row_mean(call: Call, lazy: Lazy, dims: tuple[int, ...]) -> Lazy:
 
 
 def _affine(call: Call, x: Expr, weight: Expr | None, bias: Expr | None) -> Lazy:
-    """x * weight + bias as the result."""
+    """Return x * weight + bias as the result."""
     x = x if weight is None else apply("mul", x, cast(weight, x.dtype))
     x = x if bias is None else apply("add", x, cast(bias, x.dtype))
     return Lazy(call.dtype, call.shape, cast(x, call.dtype))
@@ -351,7 +353,7 @@ def _source(call: Call, name: str = "input") -> Lazy:
 
 
 def _trailing(call: Call, name: str, rank: int) -> Expr | None:
-    """Element of a parameter that has the last dims of the input."""
+    """Return the element of a parameter that has the last dims of the input."""
     lazy = call.optional(name)
     if lazy is None:
         return None
@@ -412,7 +414,7 @@ def _instance_norm(call: Call) -> Lazy:
 
 
 def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, Lazy, Lazy]:
-    """The normalised tensor, and mean and rstd [n, groups]."""
+    """Return the normalised tensor, and mean and rstd [n, groups]."""
     eps = float(call.number("eps"))
     lazy = _source(call, "input")
     static_dims(lazy.shape[1:2])
@@ -435,14 +437,13 @@ def _grouped(call: Call, groups: int, *, moments: bool = False) -> tuple[Lazy, L
 
 
 def _per_channel(call: Call, lazy: Lazy, expr: Expr) -> Expr:
-    """A value for each instance and channel, stored: elements of a channel read it where it lies,
-    and need not find their group."""
+    """Store a value per instance and channel, so that elements need not compute their group."""
     part = emit(call.low, "row", lazy.shape[:2], (), Combine.NONE, expr)
     return part.at(*variables(lazy.shape)[:2])
 
 
 def _scaled(call: Call, lazy: Lazy, centre: Expr, scale: Expr, weight: str | None) -> Lazy:
-    """(x - centre) * scale, times the weight of the channel, if any, plus its bias."""
+    """Return (x - centre) * scale, times the weight of the channel, if any, plus its bias."""
     normal = apply("mul", apply("sub", lazy.expr, centre), scale)
     channel = variables(lazy.shape)[1]
     given = (None if name is None else call.optional(name) for name in (weight, "bias"))
@@ -461,7 +462,7 @@ def _batch_norm_in_inference(call: Call) -> tuple[Lazy, ...]:
 
 @rule("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
-    """Normalised by the statistics of the batch at hand."""
+    """Normalise by the statistics of the current batch."""
     if not call.flag("training"):
         raise Decline("no statistics")
     eps = float(call.number("eps"))
@@ -475,7 +476,7 @@ def _batch_norm_of_itself(call: Call) -> tuple[Lazy, ...]:
 
 
 def _nothing(call: Call) -> tuple[Lazy, ...]:
-    """The saved statistics, which are empty in inference."""
+    """Return the saved statistics, which are empty in inference."""
     kinds = [value.tensor for value in call.op.results[1:]]
     if any(call.used(n + 1) and kind.shape != (0,) for n, kind in enumerate(kinds)):
         raise Decline("saved statistics")
@@ -498,7 +499,7 @@ _PARAMETERS = ("running_mean", "running_var", "weight", "bias")
 
 
 def _folded(call: Call, eps: float) -> tuple[Lazy, Lazy] | None:
-    """Scale and shift as new constants, when all parameters are constants."""
+    """Return scale and shift as new constants if all parameters are constants, else None."""
     given = [name for name in _PARAMETERS if call.has(name)]
     buffers = {name: whole_buffer(call.tensor(name)) for name in given}
     found: dict[str, Buffer] = {n: b for n, b in buffers.items() if b and b.kind == "constant"}
@@ -518,7 +519,7 @@ def _folded(call: Call, eps: float) -> tuple[Lazy, Lazy] | None:
 
 
 def _scale_and_shift(call: Call, eps: float) -> tuple[Lazy, Lazy]:
-    """Scale and shift computed in the run, once per channel."""
+    """Return scale and shift, computed at run time once per channel."""
     dtype = compute_dtype(call.dtype)
     mean, variance = (computed(call.tensor(n), dtype) for n in ("running_mean", "running_var"))
     scale = apply("rsqrt", apply("add", variance.expr, like(eps, variance.expr)))

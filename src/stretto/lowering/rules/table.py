@@ -1,7 +1,7 @@
-"""Rules: how the tensor ops of a Program become lazy tensors and operators.
+"""The registry of lowering rules, and `Call`, the op that a rule lowers.
 
-A rule is a function of a `Call` registered for one or more targets. It returns a lazy tensor per
-result; it declines, by raising `Decline` or returning None, before it has emitted anything, and
+A rule is a function of a `Call`, registered for one or more targets. It returns a lazy tensor
+per result. It declines before it has emitted anything, by raising `Decline` or returning None;
 then the op becomes a library call.
 """
 
@@ -28,16 +28,16 @@ from stretto.ops.infer import parameters
 Rule = Callable[[Lowering, TensorOp], tuple[Lazy, ...] | None]
 
 RULES: dict[str, Rule] = {}
-"""Every rule by target, such as `aten.add.Tensor`."""
+"""All rules by target, such as `aten.add.Tensor`."""
 
 
 class Decline(Exception):
-    """These arguments have no native lowering; the message says why."""
+    """Raised by a rule if these arguments have no native lowering; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tensor op to lower: its arguments by the names of the schema, defaults filled in."""
+    """A tensor op to lower: its arguments by their names in the schema, defaults filled in."""
 
     low: Lowering
     op: TensorOp
@@ -60,68 +60,73 @@ class Call:
         return self.result.tensor.dtype
 
     def used(self, number: int) -> bool:
-        """True when somebody reads result `number`."""
+        """True if anything reads result `number`."""
         return self.low.uses.total.get(self.op.results[number], 0) > 0
 
     # ---- tensors -----------------------------------------------------------------------------
     def has(self, name: str) -> bool:
-        """True when the argument exists and is not None."""
+        """True if the argument exists and is not None."""
         return self.arguments.get(name) is not None
 
     def is_number(self, name: str) -> bool:
-        """True for a number, also one known only at run time, as against a tensor."""
+        """True for a number, even one known only at run time; False for a tensor."""
         known = parameters(self.op.target)[name]
         return not (known.is_tensor and isinstance(self.arguments[name], Value))
 
     def value(self, name: str) -> Value:
+        """Return an argument that must be a Value."""
         argument = self.arguments[name]
         if not isinstance(argument, Value):
             raise Decline(f"`{name}` is a number")
         return argument
 
     def tensor(self, name: str) -> Lazy:
-        """A tensor, or a number as a tensor without dims."""
+        """Return a tensor, or a number as a tensor without dims."""
         return self.low.tensor(self.arguments[name])
 
     def optional(self, name: str) -> Lazy | None:
+        """Return a tensor argument, or None if it is absent."""
         return self.tensor(name) if self.has(name) else None
 
     def tensors(self, name: str) -> tuple[Lazy, ...]:
-        """A list of tensors."""
+        """Return a list of tensors."""
         items = self.arguments[name]
         assert isinstance(items, tuple)
         return tuple(self.low.tensor(item) for item in items)
 
     def cheap(self, name: str) -> Lazy:
-        """A tensor that may be read several times: stored when computing it again is expensive."""
+        """Return a tensor that may be read several times: stored if computing it again is
+        expensive."""
         lazy = self.tensor(name)
         return lazy if lazy.is_stored or self.low.costs.is_cheap(lazy.expr) else self.stored(name)
 
     def stored(self, name: str) -> Lazy:
-        """A tensor of which every element is a plain load; later users of the value see it too."""
+        """Return a tensor with every element a plain load; later uses of the value read it too."""
         return self.low.materialised(self.arguments[name])
 
     # ---- numbers -----------------------------------------------------------------------------
     def scalar(self, name: str) -> Expr:
-        """A number, perhaps one known only at run time."""
+        """Return a number, possibly known only at run time, as an expression."""
         return self.low.scalar(self.arguments[name])
 
     def number(self, name: str) -> bool | int | float:
+        """Return a number; decline if it is known only at run time."""
         argument = self.arguments[name]
         if not isinstance(argument, bool | int | float):
             raise Decline(f"`{name}` is known only at run time")
         return argument
 
     def integer(self, name: str) -> int:
+        """Return an int; decline if it is known only at run time."""
         return _integer(name, self.arguments[name])
 
     def dim(self, name: str) -> Extent:
-        """The size of a dim, which may be known only at run time."""
+        """Return the size of a dim, which may be known only at run time."""
         argument = self.arguments[name]
         return self.low.extent(argument) if isinstance(argument, Size) else self.integer(name)
 
     def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
-        """A tuple of ints; a single one is repeated to `length`."""
+        """Return a tuple of ints; a single int is repeated to `length`."""
         argument = self.arguments[name]
         items = argument if isinstance(argument, tuple) else (argument,)
         numbers = tuple(_integer(name, item) for item in items)
@@ -135,11 +140,11 @@ class Call:
         return argument if isinstance(argument, str) else None
 
     def axis(self, rank: int, name: str = "dim") -> int:
-        """A dim, counted from the front."""
+        """Return a dim, counted from the front."""
         return _axis(self.integer(name), rank)
 
     def axes(self, rank: int, name: str = "dim") -> tuple[int, ...]:
-        """Dims in rising order; all of them when none are given."""
+        """Return dims in ascending order; all dims if none are given."""
         argument = self.arguments.get(name)
         if rank == 0 or argument is None or argument == ():
             return tuple(range(rank))
@@ -157,7 +162,7 @@ def _axis(dim: int, rank: int) -> int:
 
 
 def static_size(dims: tuple[Extent, ...]) -> int | None:
-    """The product of dims, None when one is dynamic."""
+    """Return the product of dims; None if one is dynamic."""
     return prod(d for d in dims if isinstance(d, int)) if all_static(dims) else None
 
 
@@ -166,7 +171,7 @@ def all_static(dims: tuple[Extent, ...]) -> bool:
 
 
 def static_dims(dims: tuple[Extent, ...]) -> tuple[int, ...]:
-    """The dims as ints; declines when one is dynamic."""
+    """Return the dims as ints; decline if one is dynamic."""
     found = tuple(dim for dim in dims if isinstance(dim, int))
     if len(found) != len(dims):
         raise Decline("a dim is known only at run time")
@@ -174,7 +179,7 @@ def static_dims(dims: tuple[Extent, ...]) -> tuple[int, ...]:
 
 
 def sized_dims(dims: tuple[Extent, ...]) -> tuple[int | Size, ...]:
-    """The dims as sizes of the call; declines when one changes while the program runs."""
+    """Return the dims as sizes known at the call; decline if one is known only at run time."""
     found = tuple(dim for dim in dims if not isinstance(dim, Reg))
     if len(found) != len(dims):
         raise Decline("a dim is known only at run time")
@@ -192,9 +197,9 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def rule(*names: str) -> Callable[[AnyBody], AnyBody]:
-    """Registers a function as the rule of operators, whose names are separated by spaces.
+    """Register a function as the rule of operators, whose names are separated by spaces.
 
-    `select.int` stands for `aten.select.int`, and `permute` for `aten.permute.default`.
+    `select.int` is short for `aten.select.int`, and `permute` for `aten.permute.default`.
     """
 
     def register(body: AnyBody) -> AnyBody:
@@ -207,6 +212,7 @@ def rule(*names: str) -> Callable[[AnyBody], AnyBody]:
 
 
 def full_name(name: str) -> str:
+    """Return the full target for the short form of a name; see `rule`."""
     if name.startswith("stretto.") or name.count(".") == 2:
         return name
     return f"aten.{name}" if "." in name else f"aten.{name}.default"
@@ -230,7 +236,7 @@ def _adapt(body: Body) -> Rule:
 
 
 def common_dtype(first: Lazy | bool | int | float, second: Lazy | bool | int | float) -> DType:
-    """The dtype in which torch compares or computes the two (`torch.result_type`)."""
+    """Return the dtype in which torch compares or computes the two (`torch.result_type`)."""
     return DType.from_torch(torch.result_type(_sample(first), _sample(second)))
 
 

@@ -1,4 +1,4 @@
-"""Windows over the last dims of a tensor, as convolutions and pools have them."""
+"""Windows over the last dims of a tensor: convolution, pooling and resampling."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from stretto.lowering.rules.table import Call, Decline, rule, sized_dims, static
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One dim: `taps` positions, `dilation` apart, from `start` on.
+    """One dim of a window: `taps` positions, `dilation` apart, from `start` on.
 
-    start: an index over the variable of the output position. guarded: whether a window may lie in
-    part outside of the input.
+    start: an index over the variable of the output position. guarded: True if part of a window
+    may be outside of the input.
     """
 
     size: int | Size
@@ -50,7 +50,8 @@ def tapped(
     taps: tuple[Index, ...],
     outside: Expr,
 ) -> Expr:
-    """The element at a tap of each window; `outside`, which has its dtype, past the edge."""
+    """Return the element at a tap of each window; past the edge `outside`, which determines the
+    dtype."""
     places = [w.start + tap * w.dilation for w, tap in zip(windows, taps, strict=True)]
     pairs = zip(windows, places, strict=True)
     conditions = [one for w, place in pairs if w.guarded for one in within(place, w.size)]
@@ -59,7 +60,7 @@ def tapped(
     return value if condition is None else where(condition, value, outside)
 
 
-# ---- Convolution as a contraction over channels and window positions of a padded image.
+# ---- Convolution as a contraction over channels and window positions of a padded image --------
 #
 # Canonical form, for two image dims: dims (n, oc, oy, ox), reduce (ic, ky, kx), combine "sum",
 # value mul(load of the weight [oc, ic, ky, kx], where(conditions, load of the image [n, c, y, x],
@@ -123,6 +124,7 @@ def convolve(
     dims: tuple[Extent, ...],
     plain: bool,
 ) -> Lazy:
+    """Emit the contraction of a convolution. plain: True if it is the op's unchanged result."""
     reduce = weight.shape[1:]
     number_, channel, *_ = variables(dims)
     inner, *taps = variables(reduce, len(dims))
@@ -147,12 +149,11 @@ def _finished(call: Call, raw: Lazy, bias: Lazy | None, batched: bool) -> Lazy:
     return Lazy(call.dtype, call.shape, cast(expr, call.dtype))
 
 
-# ---- Pooling: the maximum or mean over windows of the last dims; windows past the edge by
-# `where`.
+# ---- Pooling: the maximum or mean over windows of the last dims; `where` guards the edges -----
 
 
 def _image_dims(call: Call) -> int:
-    """How many dims the pool runs over; its name says it."""
+    """Return the number of dims that the pool runs over, from its name."""
     return int(next(letter for letter in call.op.target if letter.isdigit()))
 
 
@@ -190,7 +191,7 @@ def _element(call: Call, lazy: Lazy, windows: tuple[Window, ...], outside: Expr)
 def _pool(
     call: Call, lazy: Lazy, windows: tuple[Window, ...], combine: Combine, *, out: bool = False
 ) -> Lazy:
-    """The input combined over each window; positions outside count as nothing."""
+    """Combine the input over each window; positions outside are neutral."""
     is_sum = combine is Combine.SUM
     dtype = sum_dtype(call.dtype) if is_sum else compute_dtype(lazy.dtype)
     value = _element(call, lazy, windows, number(0 if is_sum else lowest(dtype), dtype))
@@ -225,7 +226,8 @@ def _max_pool(call: Call) -> tuple[Lazy, ...]:
 
 
 def _last_nan(call: Call, lazy: Lazy, windows: tuple[Window, ...]) -> Lazy:
-    """The number of the last tap with a NaN, whose position ATen gives; -1 where there is none."""
+    """Return the number of the last tap with a NaN, whose position ATen returns; -1 if there is
+    none."""
     value = _element(call, lazy, windows, number(0, compute_dtype(lazy.dtype)))
     reduce = tuple(window.taps for window in windows)
     tap = Index()
@@ -240,7 +242,7 @@ def _size(size: int | Size) -> Expr:
 
 
 def _flat_position(tap: Expr, windows: tuple[Window, ...]) -> Expr:
-    """Number of the pixel at tap number `tap` (row-major in the window)."""
+    """Return the number of the pixel at tap number `tap` (row-major in the window)."""
     total: Expr = Const(0, DType.I64)
     for n, window in enumerate(windows):
         inner = prod(w.taps for w in windows[n + 1 :])
@@ -276,7 +278,7 @@ def _mean(call: Call, total: Lazy, divisor: Expr) -> Lazy:
 
 
 def _divisor(call: Call, windows: tuple[Window, ...]) -> Expr:
-    """By what a window's sum is divided: constant where all windows are alike."""
+    """Return the divisor of a window's sum: a constant if all windows are equal."""
     if call.arguments.get("divisor_override") is not None:
         return Const(call.integer("divisor_override"), DType.I64)
     count = len(windows)
@@ -293,7 +295,7 @@ def _divisor(call: Call, windows: tuple[Window, ...]) -> Expr:
 
 
 def _width(window: Window, allowed: int, whole: bool) -> Expr:
-    """The number of counted positions: those up to `allowed` outside of the input."""
+    """Return the number of counted positions: those up to `allowed` outside of the input."""
     if whole:
         return Const(window.taps, DType.I64)
     stop = Position(window.start + window.taps)
@@ -319,7 +321,8 @@ def _adaptive_max_pool2d(call: Call) -> tuple[Lazy, ...]:
 
 
 def _adaptive(call: Call, combine: Combine) -> tuple[Lazy, Expr]:
-    """Windows floor(o * size / outs) .. ceil((o + 1) * size / outs) combined, and their sizes."""
+    """Combine windows floor(o * size / outs) .. ceil((o + 1) * size / outs); return the result and
+    their sizes."""
     count = _image_dims(call)
     sizes = static_dims(call.tensor("self").shape[-count:])
     outs = static_dims(call.shape[-count:])
@@ -349,12 +352,11 @@ def _adaptive(call: Call, combine: Combine) -> tuple[Lazy, Expr]:
 
 
 def _widest(size: int, out: int) -> int:
-    """The size of the largest window."""
+    """Return the size of the largest window."""
     return max((-(-(o + 1) * size // out)) - o * size // out for o in range(out))
 
 
-# ---- Resampling of images: nearest and linear in each dim. Pixels are loads at computed
-# positions.
+# ---- Resampling of images, nearest and linear: pixels are loads at computed positions ---------
 
 
 @rule(
@@ -374,7 +376,7 @@ def _nearest(call: Call) -> Lazy:
 
 @dataclass(frozen=True, slots=True)
 class Blend:
-    """Two neighbours along one dim and the share of the second."""
+    """Two neighbours along one dim, and the share of the second."""
 
     first: Index
     second: Index
@@ -412,7 +414,7 @@ def _mixed(first: Expr, second: Expr, share: Expr) -> Expr:
 
 
 def _blend(call: Call, lazy: Lazy, number: int, place: Index, dtype: DType) -> Blend:
-    """Where an output position lies between the input's pixels."""
+    """Return the input pixels around an output position along one dim."""
     old, new = static_dims((lazy.shape[2 + number], call.shape[2 + number]))
     position = cast(Position(place), dtype)
     if call.flag("align_corners"):
@@ -431,7 +433,7 @@ def _blend(call: Call, lazy: Lazy, number: int, place: Index, dtype: DType) -> B
 
 
 def _ratio(call: Call, number: int, old: int, new: int) -> float:
-    """Input pixels per output pixel: of the given scale, or of the sizes."""
+    """Return input pixels per output pixel: from the given scale, or else from the sizes."""
     if call.has("scale_factors"):
         factors = call.arguments["scale_factors"]
         assert isinstance(factors, tuple)

@@ -2,9 +2,9 @@
 // (torch/csrc/inductor/aoti_torch/c/shim.h, torch/csrc/stable/c/shim.h). Its functions come in a
 // table, so that this file needs no headers of torch and links nothing.
 //
-// A result is a tensor of torch's own. Where only library calls read it, it is *held*: they get the
-// tensor, and nothing is copied. All other results are copied to where the program has them.
-// machines/cpu/calls.py makes the tables and says which buffers may be held.
+// A result is a tensor that torch allocates. If only library calls read it, it is *held*: they get
+// the tensor, and nothing is copied. All other results are copied to the program's memory.
+// machines/cpu/calls.py makes the tables and decides which buffers may be held.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -36,16 +36,16 @@ struct Torch {  // filled by stretto_calls_configure, in this order; nonzero res
 };
 Torch torch;
 
-// What an argument is made of, as calls.py encodes it: a code, and what belongs to it.
+// Encoding of an argument by calls.py: a code, followed by its data.
 enum Code : int64_t {
     WORD = 0,    // the word itself
     TENSOR = 1,  // the number of an operand
     LIST = 2,    // the number of items, and the items
-    SOME = 3,    // of an optional argument: what it is
+    SOME = 3,    // the value of an optional argument
 };
 
 struct Operand {
-    int64_t slot = -1;  // where the tensor is held; -1: in the program's memory
+    int64_t slot = -1;  // slot of the held tensor; -1: in the program's memory
     int32_t dtype = 0;
     int64_t nbytes = 0;
     std::vector<int64_t> dims, strides;
@@ -56,7 +56,7 @@ struct Call {
     bool is_add = false;
     const char* name = "";
     const char* overload = "";
-    int64_t inputs = 0;   // the operands behind them are results
+    int64_t inputs = 0;   // number of inputs; the operands after them are results
     int64_t arguments = 0;
     std::vector<Operand> operands;
     std::vector<int64_t> code;
@@ -64,7 +64,7 @@ struct Call {
 
 struct Table {
     std::vector<Call> calls;
-    std::vector<int64_t> readers;  // by slot: the calls that read it once it is written; -1: not known
+    std::vector<int64_t> readers;  // by slot: number of calls that read it after it is written; -1: unknown
 };
 
 struct View {  // a tensor over the program's memory
@@ -73,11 +73,11 @@ struct View {  // a tensor over the program's memory
 };
 
 struct Held {
-    Handle tensor = nullptr;  // null: what the buffer holds is in the program's memory
+    Handle tensor = nullptr;  // null: the contents of the buffer are in the program's memory
     std::atomic<int64_t> left{0};
 };
 
-// Of one frame: one run at a time. Units that touch one buffer wait for each other.
+// State of one frame, for one run at a time. Units that touch the same buffer wait for each other.
 struct State {
     const Table* table;
     std::vector<Held> held;
@@ -104,14 +104,14 @@ Handle view(State& state, int64_t number, int64_t index, void* memory) {
     return known.tensor;
 }
 
-// An operand as a tensor that stays the state's; null: torch refuses.
+// An operand as a tensor that the state still owns; null: torch refuses.
 Handle tensor_of(State& state, int64_t number, int64_t index, void** memory) {
     int64_t slot = state.table->calls[number].operands[index].slot;
     if (slot >= 0 && state.held[slot].tensor != nullptr) return state.held[slot].tensor;
     return view(state, number, index, memory[index]);
 }
 
-// Makes words of an encoded argument. What it makes belongs to whoever gets the words.
+// Decodes an argument into words. The receiver of the words owns what they refer to.
 struct Reader {
     State& state;
     int64_t number;
@@ -142,7 +142,7 @@ struct Reader {
     }
 };
 
-// No gradients are recorded on this thread for one call.
+// Turns off gradient recording on this thread for one call.
 struct WithoutGradients {
     bool grad;
     WithoutGradients() : grad(torch.has_grad()) {
@@ -168,7 +168,7 @@ bool dispatched(State& state, int64_t number, void** memory, std::vector<Word>& 
     return !reader.failed && torch.dispatch(call.name, call.overload, stack.data()) == 0;
 }
 
-// Whether a tensor is what a buffer holds: contiguous, and of its dims and dtype.
+// True if a tensor can replace a buffer: it is contiguous, with the same dims and dtype.
 bool fits(Handle tensor, const Operand& operand) {
     int64_t rank = 0, *sizes = nullptr, *strides = nullptr;
     int32_t dtype = 0;
@@ -183,7 +183,7 @@ bool fits(Handle tensor, const Operand& operand) {
     return true;
 }
 
-// Whether a result is in the program's memory, where something else will be some time.
+// True if a result is in the program's memory, which will be overwritten later.
 bool is_view(Handle result, const Call& call, void** memory) {
     void* data = nullptr;
     if (torch.data(result, &data) != 0) return true;
@@ -194,7 +194,7 @@ bool is_view(Handle result, const Call& call, void** memory) {
     return false;
 }
 
-// Puts a result where the program looks for it. False: torch refuses.
+// Holds a result, or copies it to the program's memory. False: torch refuses.
 bool placed(State& state, int64_t number, int64_t index, Handle result, void** memory) {
     const Call& call = state.table->calls[number];
     const Operand& operand = call.operands[index];
@@ -215,7 +215,7 @@ bool placed(State& state, int64_t number, int64_t index, Handle result, void** m
     return copied;
 }
 
-// A call has read its operands: those that no other call will read are given back.
+// Called after a call has read its operands: releases those that no other call will read.
 void release(State& state, const Call& call) {
     for (int64_t i = 0; i < call.inputs; ++i) {
         int64_t slot = call.operands[i].slot;
@@ -228,7 +228,8 @@ void release(State& state, const Call& call) {
     }
 }
 
-// Before Python runs a call: what it reads is in the program's memory, and so will be its results.
+// Called before Python runs a call: copies its held inputs to the program's memory, where its results
+// will be, too.
 void handed_over(State& state, const Call& call, void** memory) {
     for (size_t i = 0; i < call.operands.size(); ++i) {
         int64_t slot = call.operands[i].slot;
@@ -285,7 +286,7 @@ extern "C" void stretto_calls_configure(void** functions) {
     std::memcpy(&torch, functions, sizeof(torch));
 }
 
-// A table of calls, as calls.py writes it.
+// Reads a table of calls from the words that calls.py writes.
 extern "C" void* stretto_calls_table(const int64_t* words) {
     auto* table = new Table;
     int64_t slots = *words++;
@@ -307,11 +308,11 @@ extern "C" void stretto_calls_remove_state(void* handle) {
     delete state;
 }
 
-// Forgets what a run has left.
+// Drops the tensors that a run has left.
 extern "C" void stretto_calls_clear(void* state) { clear(*static_cast<State*>(state)); }
 
-// Runs a call without Python. memory: of its operands.
-// Nonzero: Python must run it; then all its operands are in the program's memory.
+// Runs a call without Python. `memory`: addresses of its operands.
+// Nonzero: Python must run it; all its operands are then in the program's memory.
 extern "C" int32_t stretto_calls_run(void* handle, int64_t number, void** memory) {
     State& state = *static_cast<State*>(handle);
     const Call& call = state.table->calls[number];
@@ -337,7 +338,7 @@ extern "C" int32_t stretto_calls_run(void* handle, int64_t number, void** memory
     return 1;
 }
 
-// Python has run a call.
+// Called after Python has run a call.
 extern "C" void stretto_calls_release(void* handle, int64_t number) {
     State& state = *static_cast<State*>(handle);
     release(state, state.table->calls[number]);

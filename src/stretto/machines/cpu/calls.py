@@ -1,12 +1,12 @@
-"""Library calls without Python: their tables for calls.cpp, and which results torch keeps.
+"""Library calls without Python: their tables for calls.cpp, and the results that torch keeps.
 
-A call goes to torch's dispatcher through the C interface of libtorch that is kept stable, so the
-interpreter's lock is not taken. Calls that this interface has no form for run in Python, as
-`runtime/library.py` says, and so does a call that fails, which raises there what eager raises.
+A call is passed to torch's dispatcher through the stable C interface of libtorch, so the GIL is not
+taken. Calls that this interface has no form for run in Python (`runtime/library.py`), and so does a
+call that fails, so that it raises what eager raises.
 
-A buffer is *held* where library calls alone write and read it: its readers get the tensor that
-torch has made, and nothing is copied to the program's memory. All that the schedule says of the
-buffer stays true: who writes and reads it waits as before.
+A buffer is *held* if only library calls write and read it: its readers get the tensor that torch
+has made, and nothing is copied to the program's memory. The schedule stays valid for such a buffer:
+its writers and readers wait as before.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from stretto.runtime.compiler import Support
 _WORD, _TENSOR, _LIST, _SOME = range(4)
 """calls.cpp: Code."""
 _ADD = "aten.add.Tensor"
-"""Its factor is a number of any type, which words cannot say: it has a function of its own, for
-floating tensors and the factor 1."""
+"""This operator has a separate function, for floating tensors and the factor 1: its factor is a
+number of any type, which words cannot encode."""
 NOT_KNOWN = -1
 
-# calls.cpp: struct Torch, in its order.
+# The order must be that of `struct Torch` in calls.cpp.
 _FUNCTIONS = (
     "aoti_torch_call_dispatcher",
     "aoti_torch_cpu_add_Tensor",
@@ -63,7 +63,7 @@ _FUNCTIONS = (
 
 @cache
 def _libtorch() -> ctypes.CDLL | None:
-    """None where it lacks a function that calls.cpp needs."""
+    """Return libtorch, or None if it lacks a function that calls.cpp needs."""
     for path in sorted(Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*")):
         try:
             library = ctypes.CDLL(str(path))
@@ -75,7 +75,7 @@ def _libtorch() -> ctypes.CDLL | None:
 
 
 def _functions(library: ctypes.CDLL) -> ctypes.Array[ctypes.c_void_p]:
-    """The table of calls.cpp."""
+    """Return the function table for calls.cpp."""
     names = [getattr(library, name) for name in _FUNCTIONS]
     words = [ctypes.cast(function, ctypes.c_void_p) for function in names]
     return (ctypes.c_void_p * len(words))(*words)
@@ -96,9 +96,10 @@ class Unsupported(Exception):
     """A call that torch's C interface has no form for. The message says why."""
 
 
-# ---- arguments as words --------------------------------------------------------------------------
+# ---- Arguments as words --------------------------------------------------------------------------
 def _number(kind: str, value: object) -> int:
-    """A number as 64 bits."""
+    """Encode a number of one of torch's schema types in 64 bits. Raise Unsupported for other
+    types."""
     if kind == "FloatType" and isinstance(value, int | float):
         return int(struct.unpack("q", struct.pack("d", float(value)))[0])
     if kind in ("IntType", "SymIntType") and isinstance(value, int):
@@ -109,7 +110,8 @@ def _number(kind: str, value: object) -> int:
 
 
 def _words(kind: Any, value: object) -> list[int]:
-    """An argument of a type of torch's schemas; a Buffer is replaced by an `_Operand`."""
+    """Return the words of an argument of a type of torch's schemas; an `_Operand` replaces each
+    Buffer."""
     name = kind.kind()
     if name == "TensorType" and isinstance(value, _Operand):
         return [_TENSOR, value.number]
@@ -123,6 +125,8 @@ def _words(kind: Any, value: object) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
+    """Number of a buffer among the operands of a call."""
+
     number: int
 
 
@@ -137,9 +141,10 @@ def _numbered(argument: LibraryArgument, numbers: Iterator[int]) -> object:
 
 
 def encoded(call: LibraryCall) -> tuple[int, list[int]]:
-    """The number of a call's arguments, and their words. Raises Unsupported."""
+    """Return the number of arguments of a call, and their words. Raise Unsupported if the C
+    interface has no form for it."""
     if not call.target.startswith("aten.") or any(key == DRAWS for key, _ in call.kwargs):
-        raise Unsupported("it is no operator of ATen, or draws random numbers")
+        raise Unsupported("it is not an ATen operator, or it draws random numbers")
     operands = call.operands
     buffers = [item for item in operands if isinstance(item, Buffer)]
     if len(buffers) < len(operands):
@@ -164,10 +169,10 @@ def encoded(call: LibraryCall) -> tuple[int, list[int]]:
     return len(schema.arguments), words
 
 
-# ---- buffers that torch keeps --------------------------------------------------------------------
+# ---- Buffers that torch keeps --------------------------------------------------------------------
 def held_buffers(program: DeviceProgram) -> dict[str, int]:
-    """The buffers of main that library calls alone write and read, and how many calls read each
-    once it is written; `NOT_KNOWN` where that depends on the run."""
+    """Return the buffers of main that only library calls write and read, with the number of calls
+    that read each after it is written; `NOT_KNOWN` if that depends on the run."""
     main = program.tree.main
     if has_parallel(program) or program.frame("main").copies > 1:
         return {}
@@ -211,8 +216,8 @@ def _writes(kernel: Kernel, name: str) -> bool:
 def _readers(
     name: str, calls: Mapping[str, Kernel], runs: Counter[str], leaf_of: Mapping[str, int]
 ) -> int:
-    """The calls that read a buffer, where these and the one that writes it are in one leaf, once
-    each: then they all run whenever that one does."""
+    """Return the number of calls that read a buffer, if these and its only writer are in one leaf,
+    once each: then they all run whenever the writer does. Else NOT_KNOWN."""
     writers = [kernel.name for kernel in calls.values() if _writes(kernel, name)]
     readers = [kernel.name for kernel in calls.values() if _reads(kernel, name)]
     involved = {*writers, *readers}
@@ -223,8 +228,8 @@ def _readers(
 
 
 def _touched_otherwise(program: DeviceProgram) -> set[str]:
-    """The names of the buffers that kernels, register statements or control touch, or that trade
-    places."""
+    """Return the names of the buffers that kernels, register statements or control touch, or that
+    are rotated."""
     found = {
         region.buffer.name
         for kernel in program.kernels
@@ -243,12 +248,12 @@ def _touched_otherwise(program: DeviceProgram) -> set[str]:
     return found
 
 
-# ---- the table of a program ----------------------------------------------------------------------
+# ---- The table of a program ----------------------------------------------------------------------
 class NativeCalls:
     """The library calls of a program, for calls.cpp.
 
-    without_python: which of them, by number, Python does not run. held: the buffers that torch
-    keeps, as `held_buffers` gives them.
+    without_python: the numbers of those that run without Python. held: the buffers that torch
+    keeps, as `held_buffers` returns them.
     """
 
     def __init__(
@@ -270,12 +275,13 @@ class NativeCalls:
     def made(
         calls: Sequence[LibraryCall], program: DeviceProgram, options: Options
     ) -> NativeCalls | None:
-        """None where the program has no calls, or this torch has no such interface."""
+        """Return the calls of a program; None if it has none, or torch lacks the C interface."""
         if not calls or _libtorch() is None:
             return None
         return NativeCalls(calls, held_buffers(program), options)
 
     def _call(self, number: int, call: LibraryCall, slots: Mapping[str, int]) -> list[int]:
+        """Return the words of a call for the table of calls.cpp."""
         buffers = [item for item in call.operands if isinstance(item, Buffer)]
         arguments, code = 0, list[int]()
         try:
@@ -298,14 +304,15 @@ class NativeCalls:
         return ctypes.addressof(self._texts[-1])
 
     def state(self) -> CallState:
+        """Return a new state for the calls of one frame."""
         return CallState(self, self._library, self._library.stretto_calls_state(self._table))
 
 
 class CallState:
-    """What the calls of one frame keep: tensors over its memory, and those that torch has made."""
+    """State of the calls of one frame: tensors over its memory, and those that torch has made."""
 
     def __init__(self, calls: NativeCalls, library: ctypes.PyDLL, address: int) -> None:
-        self.calls = calls  # its table must live as long
+        self.calls = calls  # Keeps the table alive.
         self.address = address
         self.run = _address(library.stretto_calls_run)
         self.release = _address(library.stretto_calls_release)
@@ -318,6 +325,7 @@ def _address(function: object) -> int | None:
 
 
 def _operand(buffer: Buffer, slots: Mapping[str, int]) -> list[int]:
+    """Return the words of an operand: its held slot or -1, dtype, bytes, rank and dims."""
     dims = [dim if isinstance(dim, int) else 0 for dim in buffer.shape]
     slot = slots.get(buffer.name, -1) if buffer.kind == "local" else -1
     return [slot, _dtype(buffer.dtype.torch), buffer.nbytes, len(dims), *dims]
@@ -325,7 +333,7 @@ def _operand(buffer: Buffer, slots: Mapping[str, int]) -> list[int]:
 
 @cache
 def _dtype(dtype: torch.dtype) -> int:
-    """The number of a dtype in torch's C interface."""
+    """Return the number of a dtype in torch's C interface."""
     library = _libtorch()
     assert library is not None
     return int(getattr(library, f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}")())

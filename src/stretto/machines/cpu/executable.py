@@ -45,21 +45,21 @@ from stretto.runtime.results import (
 from stretto.runtime.sizes import Formulas, InputSizes, Values
 
 MOST_ARENA = 1 << 34
-"""Bytes of one call's intermediate values, on a machine with plenty of memory."""
+"""Limit on the bytes of one call's intermediate values, on a machine with plenty of memory."""
 ALIGNMENT = 64
-"""Of the memory of lists, in bytes."""
+"""Alignment of the memory of lists, in bytes."""
 FIRST_FRAMES = 64
-"""Activations of recursive functions that the arena has room for at first."""
+"""Number of activations of recursive functions that the first arena has room for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListMemory:
-    """How the memory of a call is made where there are lists of certain capacities: a tensor for
-    each result, and one for all lists that stay inside of the program.
+    """Layout of a call's memory for lists of certain capacities: a tensor for each result, and one
+    common tensor for all lists that stay inside the program.
 
-    tensors: for each buffer of the argument block but the constants the shape, strides and dtype of
-    a tensor of its own, None for an input, and () for one that lies in the common tensor. offsets:
-    where it begins there, in bytes; 0 for others. nbytes: of the common tensor.
+    tensors: for each buffer of the argument block except the constants, the shape, strides and
+    dtype of its tensor, None for an input, and () for one in the common tensor. offsets: the byte
+    at which it begins there; 0 for others. nbytes: of the common tensor.
     """
 
     tensors: tuple[tuple[Any, ...] | None, ...]
@@ -75,31 +75,32 @@ class ResultPlace:
     output: OutputTensor | OutputList
 
 
-_empty = torch.empty_strided  # takes two thirds of the time of torch.empty
+_empty = torch.empty_strided  # Takes two thirds of the time of torch.empty.
 
 
 def _layout(buffer: Buffer) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """Shape, strides and dtype of an output that is the same in each call."""
+    """Return the shape, strides and dtype of an output that is the same in each call."""
     like = torch.empty(item_shape(buffer), dtype=buffer.dtype.torch, device="meta")
     return tuple(like.shape), like.stride(), like.dtype
 
 
 def _grows_alone(buffer: Buffer) -> bool:
-    """Whether a buffer grows, and the sizes of a call do not tell how large its rows are."""
+    """True if a buffer grows and the size of its rows does not depend on the sizes of a call."""
     return grows(buffer) and not buffer.is_sized
 
 
 def _is_dynamic(place: ResultPlace) -> bool:
-    """Whether a result is more than the memory of its buffer."""
+    """True if the shape of a result is known only after the run, or the result is a list."""
     output = place.output
     return isinstance(output, OutputList) or any(isinstance(dim, Reg) for dim in output.shape)
 
 
 class CpuExecutable(Executable):
-    """Runs a DeviceProgram that was printed as C++. Safe to call from several threads at once.
+    """Executable of a DeviceProgram that was printed as C++. Safe to call from several threads at
+    once.
 
-    A program with symbolic sizes is run by the same code: its sizes stand before the addresses of
-    its buffers in the words of a call. copies: of constants, which were begun before.
+    A program with symbolic sizes is run by the same code: its sizes precede the addresses of its
+    buffers in the words of a call. `copies`: copies of constants that were started earlier.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class CpuExecutable(Executable):
         self.outputs = [ResultPlace(places[o.buffer.slot], o) for o in interface.outputs]
         self.free = [b for b in source.arguments if b.kind != "constant"]
         self.capacities = first_capacities(enumerate(self.free))
-        for place, buffer in enumerate(self.free):  # rows that are too large are not tried
+        for place, buffer in enumerate(self.free):  # Do not try rows that exceed the memory.
             row = prod(item_shape(buffer)) * buffer.dtype.itemsize if _grows_alone(buffer) else 0
             if row:
                 most = usable_memory() // 2 // row
@@ -170,6 +171,7 @@ class CpuExecutable(Executable):
         self.runs_in_turn = has_parallel(program) and not self.native.interface.once
 
     def needs(self, program: DeviceProgram, options: Options) -> Interface:
+        """Return what the program expects in its Context."""
         frames = {name: frame.nbytes * frame.copies for name, frame in program.frames}
         deeper = sum(size for name, size in frames.items() if name != "main") * FIRST_FRAMES
         return Interface(
@@ -186,7 +188,7 @@ class CpuExecutable(Executable):
         )
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
-        """Runs once. `inputs`: contiguous tensors in the order of main's params."""
+        """Run once. `inputs`: contiguous tensors in the order of main's params."""
         deadline = 0 if self.timeout is None else Deadline.after(self.timeout).nanoseconds
         known = self.sizes.bound(inputs) if sizes is None and self.is_sized else sizes or ()
         in_turn = False
@@ -198,7 +200,7 @@ class CpuExecutable(Executable):
                 scalars = self.native.run(words, limits, deadline, in_turn=in_turn)
             except ProgramStopped as stop:
                 if self.runs_in_turn and not in_turn and stop.status in DECIDED_BY_ORDER:
-                    in_turn = True  # another iteration may have stopped it before in eager
+                    in_turn = True  # In eager, an earlier iteration may fail first.
                     continue
                 self.grow(stop, capacities, known)
                 continue
@@ -208,19 +210,21 @@ class CpuExecutable(Executable):
         self.native.expect()
 
     def profile(self, inputs: list[torch.Tensor]) -> tuple[list[Result], list[TaskEvent]]:
-        """As a call, of a program built with Options(profile=True); tells when each task ran."""
+        """As a call, for a program built with Options(profile=True); also return when each task
+        ran."""
         results, events, _ = self.traced(inputs)
         return results, events
 
     def decisions(self, inputs: list[torch.Tensor]) -> list[tuple[str, int, int]]:
-        """What the branches and loops of a call decided: the title of the node, the way, the unit
-        that took it."""
+        """Return what the branches and loops of a call decided: the title of the node, the arm
+        taken, and the unit."""
         taken = self.traced(inputs)[2]
         return [(self.source.decisions[node], way, unit) for node, way, unit in taken]
 
     def traced(
         self, inputs: list[torch.Tensor]
     ) -> tuple[list[Result], list[TaskEvent], list[tuple[int, int, int]]]:
+        """Run a profiled program after a warm-up call; return results, events and decisions."""
         self(inputs)
         sizes = self.sizes.bound(inputs) if self.is_sized else ()
         capacities = dict(self.capacities)
@@ -231,10 +235,10 @@ class CpuExecutable(Executable):
     def allocate(
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> list[torch.Tensor]:
-        """A tensor for every buffer of the argument block but the constants."""
+        """Return a tensor for every buffer of the argument block except the constants."""
         if capacities and not self.has_fixed_limits:
             return self.allocate_lists(inputs, capacities, sizes)
-        if not self.is_sized:  # the argument block is inputs and outputs, in this order
+        if not self.is_sized:  # The argument block is inputs, then outputs.
             made = [_empty(shape, steps, dtype=dtype) for shape, steps, dtype in self.static]
             return inputs + (advise_large(made) if self.has_large else made)
         return inputs + self.allocate_results(*sizes)
@@ -242,7 +246,7 @@ class CpuExecutable(Executable):
     def allocate_lists(
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> list[torch.Tensor]:
-        """The same where there are lists."""
+        """As `allocate`, for programs with lists."""
         memory: list[torch.Tensor] = []
         rest = iter(inputs)
         if not sizes:
@@ -271,7 +275,8 @@ class CpuExecutable(Executable):
         return memory
 
     def memory_for(self, capacities: dict[int, int]) -> ListMemory:
-        """How the memory of a call is made where lists have these capacities."""
+        """Return the layout of a call's memory for lists of these capacities; the last one is
+        cached."""
         key = tuple(capacities.values())
         known = self.list_memory
         if known is None or known[0] != key:
@@ -279,6 +284,7 @@ class CpuExecutable(Executable):
         return known[1]
 
     def _memory_for(self, capacities: dict[int, int]) -> ListMemory:
+        """Compute the layout of `memory_for`."""
         returned, nbytes = set(self.as_they_are), 0
         tensors = list[tuple[Any, ...] | None]()
         offsets = list[int]()
@@ -300,6 +306,7 @@ class CpuExecutable(Executable):
     def arguments(
         self, memory: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> tuple[list[int], list[int]]:
+        """Return the words and list capacities for a native run."""
         words = [tensor.data_ptr() for tensor in memory]
         if sizes:
             words = [*sizes, *words]
@@ -312,7 +319,7 @@ class CpuExecutable(Executable):
         return words, [capacities.get(place, 0) for place in range(len(self.free))]
 
     def grow(self, stop: ProgramStopped, capacities: dict[int, int], sizes: Values) -> None:
-        """Makes a list that was full larger; any other stop is raised."""
+        """Enlarge a list that was full; raise any other stop."""
         if stop.status is Status.ARENA_FULL and self.is_sized:
             limit = self.native.interface.arena_limit
             what = "the intermediate values"
@@ -331,7 +338,8 @@ class CpuExecutable(Executable):
         self.capacities[place] = max(self.capacities[place], wanted)
 
     def _cut(self, place: ResultPlace) -> Callable[[list[torch.Tensor], list[int]], Result]:
-        """How a result is made of the memory and the registers, where there are no symbols."""
+        """Return the function that makes a result from the memory and the registers, for programs
+        without symbols."""
         number, output = place.number, place.output
         if not _is_dynamic(place):
             return lambda memory, _: memory[number]
@@ -347,6 +355,7 @@ class CpuExecutable(Executable):
         return lambda memory, scalars: first_rows(memory[number], (scalars[at], *rest))
 
     def shaped(self, memory: list[torch.Tensor], scalars: list[int], sizes: Values) -> list[Result]:
+        """Return the results in the shapes that main declares."""
         if not self.is_shaped:
             return [memory[number] for number in self.as_they_are]
         if not sizes:

@@ -1,4 +1,4 @@
-"""The CPU machine: C++ for native threads, a unit each."""
+"""The CPU machine: C++ for native threads, one per execution unit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from stretto.schedule.choice import chooser
 from stretto.schedule.policies import POLICIES
 from stretto.tuning.database import Database, this_cpu
 
-# ---- What `stretto doctor` finds out about this host as a machine.
+# ---- Lines of `stretto doctor` about this host.
 
 
 VECTORS = (
@@ -53,6 +53,7 @@ VECTORS = (
 
 
 def diagnoses(options: Options) -> Iterator[Diagnosis]:
+    """Yield the lines of `stretto doctor` about this host."""
     yield check_compiler()
     yield check_vectors(cpu())
     yield check_cores(options)
@@ -70,7 +71,7 @@ def check_compiler() -> Diagnosis:
 
 
 def check_vectors(processor: str) -> Diagnosis:
-    """The vector extensions that generated code can use."""
+    """Check the vector extensions that generated code can use."""
     words = set(processor.replace("'", " ").split())
     found = [name for name in VECTORS if name in words]
     if "avx512f" in found or "avx2" in found or "asimd" in found:
@@ -87,27 +88,27 @@ def check_cores(options: Options) -> Diagnosis:
 
 
 def check_weights(options: Options) -> Diagnosis:
-    """How a program learns that its weights were written."""
+    """Check how a program learns that its weights were written."""
     try:
         tracked = tracks_pages(options)
     except BuildError as error:
         return Diagnosis("weights", "fail", error.message, error.remedy or "see above")
     if tracked:
-        return Diagnosis("weights", "ok", "the system tells which pages of them were written")
-    detail = "the system does not tell what was written: packed weights are read at each call"
+        return Diagnosis("weights", "ok", "the system reports which pages of them were written")
+    detail = "the system does not report writes, so packed weights are read at each call"
     remedy = "use Linux 6.7 or later, and allow userfaultfd (containers: in the seccomp profile)"
     return Diagnosis("weights", "warn", detail, remedy)
 
 
 def source_of(stages: Stages) -> Source:
-    """The printed program."""
+    """Return the printed program."""
     assert isinstance(stages.product, Source)
     return stages.product
 
 
 def _pack(stages: Stages) -> None:
-    """Begins to copy constants, beside the stages that follow. These are
-    Python on one core, and a large model has hundreds of megabytes of weights."""
+    """Start to copy constants in parallel with the stages that follow. These are Python on one
+    core, and a large model has hundreds of megabytes of weights."""
     assert stages.selected is not None
     stages.copies = CopiesAhead(stages.selected.interface, stages.options)
 
@@ -135,13 +136,13 @@ CPP = Form("text", "program.cpp", lambda stages: [source_of(stages).text])
 
 @dataclass(frozen=True)
 class CpuMachine(Machine):
-    """Native threads of this process."""
+    """Machine that runs programs on native threads of this process."""
 
     costs: CpuCosts = field(default_factory=host_costs, kw_only=True)
     measured: Database | None = field(default=None, kw_only=True)
-    """What was measured on this device, if that is to decide."""
+    """Measurements on this device, if they are to decide."""
     chooser: Chooser | None = field(default=None, kw_only=True)
-    """Chooses variants instead of what the options name."""
+    """Chooser of variants that replaces the one that the options name."""
 
     summary: ClassVar[str] = "C++ on the threads of this host"
     is_default: ClassVar[bool] = True
@@ -160,6 +161,8 @@ class CpuMachine(Machine):
         return (*front, BuildStage("print", _print, CPP), BuildStage("compile", _compile))
 
     def prepare(self, options: Options) -> None:
+        """As in Machine. Raise BuildError for options that would split a program into several
+        launches."""
         if options.debug.launches == "per_kernel" or options.debug.control == "host":
             raise BuildError(
                 "the CPU machine runs a program in one launch, control flow included",

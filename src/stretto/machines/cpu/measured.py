@@ -1,7 +1,7 @@
-"""Kernels whose tasks were timed on this device: what is known of a variant replaces its estimate.
+"""Choice among kernels whose tasks were timed on this device: measurements replace estimates.
 
-A kernel is known by the text that is printed for it, in which buffers are numbered and nothing is
-named, by its number of tasks, and by the headers that the text includes.
+A kernel is identified by its printed text, in which buffers are numbered and nothing is named, its
+number of tasks, and the headers that the text includes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stretto.tuning.database import Database, KernelTime, MeasuredDevice
 
 
 def kernel_key(kernel: Kernel) -> str | None:
-    """By what the time of a kernel's task is kept; None where it has no one time: the run decides
-    how large its tasks are, or torch computes it."""
+    """Return the database key of a kernel's task time. None if it has no single time, because the
+    run decides the size of its tasks, or torch computes it."""
     if kernel.call is not None or not all(isinstance(dim.extent, int) for dim in kernel.grid):
         return None
     operators = [stage.operator for stage in kernel.stages]
@@ -48,9 +48,9 @@ def _headers() -> str:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChooser:
-    """Chooses as `inner` does among variants with measured times. Where some variants of a kernel
-    were measured, it is one of these: estimates and measurements do not compare. units: of the
-    program."""
+    """Chooser that applies `inner` to variants with measured times. If some variants of a kernel
+    were measured, only these are considered, because estimates and measurements are not
+    comparable. `units`: of the program."""
 
     inner: Chooser
     database: Database
@@ -89,6 +89,7 @@ class MeasuredChooser:
         known: Mapping[tuple[str, Variant], KernelTime],
         costs: CostModel,
     ) -> OpenKernel:
+        """Return the kernel with only its measured variants, or unchanged if there are none."""
         found = tuple(
             self._with_time(kernel, variant, known[kernel.name, variant].seconds, costs)
             for variant in kernel.variants
@@ -99,7 +100,8 @@ class MeasuredChooser:
     def _with_time(
         self, kernel: OpenKernel, variant: Variant, seconds: float, costs: CostModel
     ) -> Variant:
-        """The variant with what its tasks take. The unit with most of them decides."""
+        """Return the variant with its measured task time. The unit with the most tasks decides the
+        total."""
         task = seconds + costs.start_seconds
         rounds = ceil(kernel.closed(variant).tasks / self.units)
         return replace(variant, task_seconds=task, seconds=rounds * task)
@@ -107,8 +109,8 @@ class MeasuredChooser:
 
 @dataclass(slots=True)
 class NumberedChooser:
-    """Chooses each kernel's variant of one number, or its last; notes how many there are at most,
-    and which kernels have several."""
+    """Chooser of variant `number` of each kernel, or its last one. It records the largest number
+    of variants (`most`) and the number for each kernel (`choices`)."""
 
     number: int
     most: int = 1

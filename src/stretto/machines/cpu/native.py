@@ -1,7 +1,8 @@
-"""Runs a compiled program: the Python side of include/abi.h.
+"""Calls of a compiled program: the Python side of include/abi.h.
 
-One call is one Python-to-native transition. What a call needs (a Context and the arrays it points
-to, the arena) is a frame; frames are made once and kept, and concurrent callers get one each.
+One call is one transition from Python to native code. The data of a call (a Context and the arrays
+it points to, the arena) is a frame; frames are created once and reused, and each concurrent caller
+gets its own.
 """
 
 import ctypes
@@ -22,20 +23,20 @@ from stretto.runtime.library import Draws
 from stretto.runtime.results import ProgramStopped, Status, stopped
 
 LibraryCall = Callable[[int, int], object]
-"""`library(call, operands)`: the number of the call, and the address of its array of pointers. Runs
-on the thread of the unit that calls, with the GIL."""
+"""`library(call, operands)`: the number of the call, and the address of its array of pointers. It
+runs on the thread of the calling unit, with the GIL."""
 
 _FIRST_EVENTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a program expects in its Context.
+    """Contents that a program expects in its Context.
 
     buffers, limits, results, sizes: lengths of those arrays. `arena_bytes` grows, up to
     `arena_limit`, when the program finds it too small. deep: the program recurses on the native
-    stack. wait_limit_ns: a wait that takes longer is an error; 0 is no limit. once: a launch that
-    has begun must be finished, for it changes what it reads.
+    stack. wait_limit_ns: a longer wait is an error; 0 is no limit. once: a launch that has begun
+    must be finished, because it changes what it reads.
     """
 
     units: int
@@ -52,10 +53,14 @@ class Interface:
 
 
 class _Event(ctypes.Structure):
+    """A traced task, or a decision (negative kernel), as in abi.h."""
+
     _fields_ = [(name, ctypes.c_int64) for name in ("kernel", "task", "start", "end")]
 
 
 class _Context(ctypes.Structure):
+    """The fields of `struct Context` of abi.h, in order."""
+
     _fields_ = [
         ("buffers", ctypes.c_void_p),
         ("arena", ctypes.c_void_p),
@@ -99,10 +104,10 @@ WORD_BYTES = 8
 
 
 class _Memory:
-    """Zeroed memory on a page boundary that exists only where it is touched."""
+    """Zeroed memory on a page boundary; pages are allocated when they are touched."""
 
     def __init__(self, size: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # not shared with a forked child
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # Not shared with a forked child.
         self._pages = mmap.mmap(-1, max(size, 1), flags=flags)
         if size >= 2 * PAGE_BYTES:
             advise(self._pages)
@@ -111,13 +116,13 @@ class _Memory:
 
 
 class _Frame:
-    """Everything that one call at a time needs; attributes keep alive what `context` points to."""
+    """Data of one call at a time; the attributes keep alive what `context` points to."""
 
     def __init__(
         self, interface: Interface, constants: Sequence[int], library: LibraryCall | None
     ) -> None:
         self.words = (ctypes.c_int64 * (interface.sizes + interface.buffers))()
-        """The sizes, and behind them the addresses of the buffers."""
+        """The sizes, followed by the addresses of the buffers."""
         if constants:
             self.words[-len(constants) :] = constants
         self.limits = (ctypes.c_int64 * interface.limits)()
@@ -143,6 +148,7 @@ class _Frame:
         self.pointer = ctypes.c_void_p(ctypes.addressof(context))
 
     def set_calls(self, state: CallState) -> None:
+        """Set the state of library calls without Python."""
         self.calls = state
         self.context.calls = state.address
         self.context.run_call = state.run
@@ -150,12 +156,14 @@ class _Frame:
         self.context.clear_calls = state.clear
 
     def set_arena(self, size: int) -> None:
-        self.arena = _Memory(1)  # what was there before is given back first
+        """Replace the arena by one of `size` bytes."""
+        self.arena = _Memory(1)  # Releases the old arena before the new one is allocated.
         self.arena = _Memory(size)
         self.context.arena = self.arena.address
         self.context.arena_bytes = size
 
     def set_events(self, capacity: int) -> None:
+        """Replace the trace buffer by one with `capacity` events per unit."""
         self.events = (_Event * (capacity * self.context.units))()
         self.context.events = ctypes.addressof(self.events)
         self.context.event_capacity = capacity
@@ -167,8 +175,8 @@ class NativeProgram:
     path: a shared object that exports `stretto_run` (see abi.h).
     constants: addresses for the last entries of Context.buffers, the same in every run; the
         caller keeps the memory alive.
-    library: runs the program's library calls. draws: what these draw from. calls: those of them
-        that need no Python.
+    library: runs the program's library calls. draws: the generators these draw from. calls: those
+        library calls that need no Python.
 
     `launches` counts the transitions from Python to the program: one per run, and one more each
     time that its arena or a list had to grow.
@@ -199,16 +207,16 @@ class NativeProgram:
         self._pack_words = struct.Struct(f"{interface.sizes}q{free}Q").pack_into
         self._pack_limits = struct.Struct(f"{interface.limits}q").pack_into
         self._arena_bytes = interface.arena_bytes
-        self._idle: list[_Frame] = []  # appending and popping are atomic
+        self._idle: list[_Frame] = []  # Needs no lock: append and pop are atomic.
         self.launches = 0
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the arena of one call, as far as it had to grow until now."""
+        """Bytes of the arena of one call, as far as it has grown so far."""
         return self._arena_bytes
 
     def expect(self) -> None:
-        """Tells that a run is about to come: threads that sleep wake up meanwhile."""
+        """Announce a run, so that sleeping threads wake up."""
         self._expect(self.interface.units)
 
     def run(
@@ -219,16 +227,16 @@ class NativeProgram:
         *,
         in_turn: bool = False,
     ) -> list[int]:
-        """Runs the program once; the GIL is released meanwhile.
+        """Run the program once; the GIL is released meanwhile. Return Context.results.
 
-        words: Context.sizes, and behind them an address for every entry of Context.buffers but the
+        words: Context.sizes, followed by an address for every entry of Context.buffers except the
             constants; the caller keeps the memory alive.
         limits: capacities of the lists.
-        deadline: when it is to end, in nanoseconds of the monotonic clock; 0 is never.
-        in_turn: one unit runs the iterations of parallel loops, in their order.
-        Returns Context.results.
-        Raises ProgramStopped (LIST_FULL: run again with a longer list), and what a signal handler
-        raises, such as KeyboardInterrupt.
+        deadline: end of the run, in nanoseconds of the monotonic clock; 0 is no deadline.
+        in_turn: one unit runs the iterations of parallel loops, in order.
+
+        Raise ProgramStopped (LIST_FULL: run again with a longer list), and whatever a signal
+        handler raises, such as KeyboardInterrupt.
         """
         try:
             frame = self._idle.pop()
@@ -248,11 +256,13 @@ class NativeProgram:
     def profile(
         self, words: Sequence[int], limits: Sequence[int] = ()
     ) -> tuple[list[int], list[TaskEvent], list[tuple[int, int, int]]]:
-        """As `run`, of a program built with Options(profile=True): also gives when each task ran,
-        and the decisions of each unit in their order: the control node's number, the way taken, and
-        the unit.
+        """As `run`, for a program built with Options(profile=True). Also return when each task
+        ran, and the decisions of each unit in order: the number of the control node, the arm
+        taken, and the unit.
+
         The program runs once before, so that no page of its arena is touched for the first time
-        while a task is timed, and again where there were more tasks than expected."""
+        while a task is timed, and again if there were more tasks than expected.
+        """
         frame = self._new_frame()
         self._run(frame, words, limits)
         frame.set_events(_FIRST_EVENTS)
@@ -266,6 +276,7 @@ class NativeProgram:
         return results, tasks, taken
 
     def _run(self, frame: _Frame, words: Sequence[int], limits: Sequence[int]) -> list[int]:
+        """Run in the given frame; see `run`."""
         self._pack_words(frame.words, 0, *words)
         if limits:
             self._pack_limits(frame.limits, 0, *limits)
@@ -279,7 +290,7 @@ class NativeProgram:
         except BaseException as error:
             if self._draws is not None:
                 self._draws.end(words, undo=True)
-            if frame.arena.size > size:  # a recursion without end need not keep what it got
+            if frame.arena.size > size:  # An endless recursion must not leave a huge arena.
                 frame.set_arena(size)
             stopped_itself = isinstance(error, RunError) or not isinstance(error, Exception)
             if frame.context.status == Status.LIBRARY_FAILED and not stopped_itself:
@@ -299,11 +310,12 @@ class NativeProgram:
         return frame
 
     def _grow_and_retry(self, frame: _Frame) -> None:
-        """As long as the arena is what was too small: makes it larger and runs again. What is over
-        the limit is not tried.
+        """Enlarge the arena and run again, as long as it is too small and the limit is not
+        exceeded.
 
-        Where there is no memory for a good deal more, just what is needed is tried once: that is
-        all for a frame whose size the call decides, and a recursion would ask again for each level.
+        If there is no memory for a much larger arena, exactly what is needed is tried once: that is
+        enough for a frame whose size the call decides, while a recursion would ask again for each
+        level.
         """
         limit = self.interface.arena_limit
         may_be_exact = True
@@ -322,7 +334,8 @@ class NativeProgram:
 
 
 def _has_arena(frame: _Frame, size: int) -> bool:
-    """Takes an arena of that size. False: the process may not have so much (ulimit -v)."""
+    """Allocate an arena of that size. Return False if the process may not have that much (ulimit
+    -v)."""
     try:
         frame.set_arena(size)
     except OSError:
@@ -331,6 +344,7 @@ def _has_arena(frame: _Frame, size: int) -> bool:
 
 
 def _events(frame: _Frame) -> list[TaskEvent]:
+    """Return the traced events of all units."""
     capacity = frame.context.event_capacity
     return [
         TaskEvent(unit, event.kernel, event.task, event.start, event.end)

@@ -1,7 +1,7 @@
 // The worker threads that run the units of a launch. One pool per process, built and loaded once
 // (machines/cpu/pool.py). Python is reached through a table of function pointers, so that this file
-// needs no Python headers and one build serves every interpreter. Locks are those of pthread: each
-// cache builds this once, and reading <mutex> and <condition_variable> takes longer than compiling it.
+// needs no Python headers and one build serves every interpreter. Locks are pthread's: this file is
+// built once per cache, and reading <mutex> and <condition_variable> takes longer than compiling it.
 #include <pthread.h>
 #include <sys/mman.h>
 #if defined(__linux__)
@@ -36,7 +36,7 @@ struct Python {  // filled by stretto_pool_configure, in this order
 Python python;
 
 // ---- large stacks -----------------------------------------------------------------------------
-constexpr size_t STACK_BYTES = size_t(256) << 20;  // reserved; only pages that are touched exist
+constexpr size_t STACK_BYTES = size_t(256) << 20;  // reserved; pages are allocated when touched
 constexpr size_t SMALLEST_STACK = size_t(2) << 20;
 constexpr size_t STACK_MARGIN = size_t(1) << 20;  // for one kernel's locals and the guard page
 
@@ -44,7 +44,7 @@ struct Stack {
     char* base = nullptr;
     size_t bytes = 0;
 
-    // Less than STACK_BYTES where the process may not have more (ulimit -v).
+    // Less than STACK_BYTES if the process may not have more (ulimit -v).
     __attribute__((noinline)) static Stack map() {
         for (size_t bytes = STACK_BYTES; bytes >= SMALLEST_STACK; bytes /= 2) {
             void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -58,7 +58,7 @@ struct Stack {
     uintptr_t limit() const { return reinterpret_cast<uintptr_t>(base) + STACK_MARGIN; }
 };
 
-struct SpareStacks {  // each thread keeps those that it has used
+struct SpareStacks {  // each thread retains the stacks that it has used
     std::vector<Stack> stacks;
     Stack take() {
         if (stacks.empty()) return Stack::map();
@@ -73,10 +73,10 @@ struct SpareStacks {  // each thread keeps those that it has used
 thread_local SpareStacks spare;
 
 // ---- fibers -----------------------------------------------------------------------------------
-// Units that run on the calling thread, each on a large stack of its own: unit 0 of a program that
-// recurses deeply, or all units, where they would not have cores of their own. A fiber that waits
-// leaves the thread to the one that it waits for. Python runs on the caller's stack, which it may
-// check, so a callback hops back there (`request`), and the fiber goes on when it has returned.
+// Units that run on the calling thread, each with its own large stack: unit 0 of a program that
+// recurses deeply, or all units if there are not enough free cores. A fiber that waits switches to
+// the one that it waits for. Python runs on the caller's stack, because it may check the stack, so a
+// callback switches back there (`request`), and the fiber continues when it has returned.
 struct Fiber {
     ucontext_t context;
     Stack stack;
@@ -130,7 +130,7 @@ void run_fibers(Entry entry, Context* ctx, int count) {
         if (run.request == nullptr) run.current = unit;
         fiber_run = &run;
         swapcontext(&run.caller, &run.fibers[run.current].context);
-        fiber_run = outer;  // a callback may launch a program of its own
+        fiber_run = outer;  // a callback may launch another program
         if (run.request == nullptr) continue;
         run.answer = run.request(run.argument);
     }
@@ -157,7 +157,7 @@ int32_t on_callers_stack(int32_t (*function)(void*), void* argument) {
 }
 
 // ---- calls into Python ------------------------------------------------------------------------
-// With the GIL: keeps the pending Python exception for the end of the launch. The first one wins.
+// With the GIL: saves the pending Python exception until the end of the launch. The first one wins.
 void keep_exception(Context* ctx) {
     void* error[3];
     python.fetch_error(&error[0], &error[1], &error[2]);
@@ -203,11 +203,11 @@ int32_t library(Context* ctx, int, int64_t call, void** operands) {
 }
 
 // ---- the pool ---------------------------------------------------------------------------------
-constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps when no launch came for so long
-constexpr int64_t EXPECTED_NS = 1'000'000;  // or when one that was announced did not come
-constexpr int END_SPINS = 1 << 14;  // looks at the workers' end before the caller sleeps between them
+constexpr int64_t IDLE_SPIN_NS = 100'000;  // a worker sleeps after this time without a launch
+constexpr int64_t EXPECTED_NS = 1'000'000;  // the same after an announcement of a launch
+constexpr int END_SPINS = 1 << 14;  // checks for the workers' end before the caller sleeps between them
 
-thread_local int launches = 0;  // of this thread, that have not returned
+thread_local int launches = 0;  // launches of this thread that have not returned
 thread_local int on_main_thread = -1;
 int cores = 1;
 
@@ -227,8 +227,8 @@ int current_core() {
 #endif
 }
 
-// A worker that was woken on the caller's core would share it until the system balances its load,
-// which takes longer than most programs: it moves to the `unit`-th core after that one.
+// Moves a worker that was woken on the caller's core to the `unit`-th core after that one. Otherwise
+// it would share the core until the system balances its load, which takes longer than most programs.
 void leave_core(int taken, int unit) {
 #if defined(__linux__)
     cpu_set_t allowed, chosen;
@@ -246,8 +246,8 @@ void leave_core(int taken, int unit) {
 #endif
 }
 
-// Lets a thread that sleeps wake up on any core but `core`, until `allow_all`: where both cores have
-// been busy, as with threads of another library, Linux does not look for one that is idle now, and
+// Makes a sleeping thread wake up on any core except `core`, until `allow_all`: if both cores have
+// been busy, for example with threads of another library, Linux does not search for an idle one, and
 // wakes a worker on the caller's core, where it gets no time while the caller computes.
 struct Placed {
 #if defined(__linux__)
@@ -273,30 +273,30 @@ struct Placed {
 };
 
 // ---- crowded cores ----------------------------------------------------------------------------
-// Where another process has the core of a unit, all others wait for it, for a time slice of the
-// system at every wait. So a unit that waits for long looks whether the other one gets processor
-// time. If not, the launch is given up (programs are pure, nothing is lost) and its units run as
-// fibers of the calling thread, as do those of the launches in the time after it. Then the workers
-// are woken beside a launch on fibers: if they get nearly all the time of their cores, the next
-// launch is one on threads. Each time that either fails, fibers stay for longer. To begin anew costs
-// a whole run, so a launch may lose as much as it takes before it is given up: a core is often taken
-// for some milliseconds only, as by the threads of OpenMP, which spin behind an operator of PyTorch.
-constexpr int64_t LOST_NS = 300'000;  // a unit may be without a core for so long,
-constexpr int64_t LOST_SHARE = 5;     // or for this part of the launch up to now,
-constexpr int64_t FIRST_USUAL_NS = 20'000'000;  // or for as long as a launch takes; the first: this
+// If another process occupies the core of a unit, all other units wait for it, a time slice of the
+// system at every wait. So a unit that waits for long checks if the other one gets processor time. If
+// not, the launch is abandoned (programs are pure, so nothing is lost) and its units run as fibers of
+// the calling thread, as do those of the launches during a pause after it. Then the workers are woken
+// during a launch on fibers (a probe): if they get nearly all the time of their cores, the next launch
+// runs on threads. Each failure of either kind lengthens the pause. Starting again costs a whole run,
+// so a launch may lose as much time as it takes before it is abandoned: a core is often taken only for
+// some milliseconds, for example by OpenMP threads, which spin after an operator of PyTorch.
+constexpr int64_t LOST_NS = 300'000;  // a unit may be without a core for this long,
+constexpr int64_t LOST_SHARE = 5;     // or for this fraction (1 / 5) of the launch so far,
+constexpr int64_t FIRST_USUAL_NS = 20'000'000;  // or for as long as a launch takes; at first: this
 constexpr int64_t FIRST_PAUSE_NS = 1'000'000;
-constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;  // behind launches that were given up
-constexpr int64_t LONGEST_PROBE_PAUSE_NS = 50'000'000;  // behind probes, which cost no launch
-constexpr int64_t PROBE_NS = 500'000;         // workers stay awake for so long,
-constexpr int64_t SHORTEST_PROBE_NS = 100'000;  // and this is enough to judge by,
-constexpr int64_t WAKE_NS = 50'000;           // beside what it takes until they are awake
-constexpr int64_t PROBE_SHARE = 8;            // they may lose one part in so many
+constexpr int64_t LONGEST_PAUSE_NS = 2'000'000'000;  // after abandoned launches
+constexpr int64_t LONGEST_PROBE_PAUSE_NS = 50'000'000;  // after probes, which cost no launch
+constexpr int64_t PROBE_NS = 500'000;         // workers stay awake for this long,
+constexpr int64_t SHORTEST_PROBE_NS = 100'000;  // this is enough for a decision,
+constexpr int64_t WAKE_NS = 50'000;           // without the time until they are awake
+constexpr int64_t PROBE_SHARE = 8;            // they may lose this fraction (1 / 8)
 
-struct Crowd {  // changed by whoever has the pool
-    std::atomic<int64_t> until{0};  // 0: cores are free, as far as is known
-    int64_t probed = 0;             // when the workers were woken to see, or 0
+struct Crowd {  // changed only by the thread that holds the pool
+    std::atomic<int64_t> until{0};  // end of the pause; 0: cores are free, as far as is known
+    int64_t probed = 0;             // start of the current probe, or 0
     int64_t pause = 0;
-    int64_t calm = 0;  // ns of launches on threads since then; as long as the pause, they halve it
+    int64_t calm = 0;  // ns of launches on threads since then; when they reach the pause, it is halved
 
     bool known() const { return until.load(std::memory_order_relaxed) != 0; }
     bool now() const { return known() && stretto::now_ns() < until.load(std::memory_order_relaxed); }
@@ -329,18 +329,18 @@ struct Lock {
 
 struct alignas(128) Worker {
     std::atomic<uint64_t> ticket{0};   // grows by one per job
-    std::atomic<int64_t> expected{0};  // until when it stays awake for a job that is announced
-    std::atomic<int> callers_core{-1};  // of whoever announced it
+    std::atomic<int64_t> expected{0};  // it stays awake until then for an announced job
+    std::atomic<int> callers_core{-1};  // core of the thread that announced it
     std::atomic<bool> asleep{false};
     Lock lock;
-    Placed placed;  // changed with the lock
+    Placed placed;  // changed under the lock
     pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
     Pool* pool = nullptr;
     int unit = 0;
     size_t stack_bytes = 0;
     pthread_t thread{};
     clockid_t clock{};  // processor time of the thread
-    int64_t used = 0;   // of it, when it was last woken to see whether its core is free
+    int64_t used = 0;   // value of that clock at the start of the last probe
 
     void notify(int core) {  // sequentially consistent, as is `next`: one of the two sees the other
         ticket.fetch_add(1);
@@ -374,7 +374,7 @@ struct alignas(128) Worker {
         }
     }
 
-    bool sleep(uint64_t seen) {  // until there is a job, or one is announced; whether there is one
+    bool sleep(uint64_t seen) {  // until there is a job (returns true), or one is announced
         lock.take();
         asleep.store(true);
         while (ticket.load() == seen && stretto::now_ns() >= expected.load())
@@ -386,8 +386,8 @@ struct alignas(128) Worker {
     }
 };
 
-// How long launches of a program take on threads. Two programs that share a place forget each other:
-// then a launch is given up no sooner than the first one of a program.
+// Usual time of a program's launches on threads. Two programs that share a place overwrite each other:
+// a launch is then abandoned no sooner than the first one of a program.
 struct Usual {
     struct Place {
         Entry entry;
@@ -426,7 +426,7 @@ struct Pool {
 Pool* shared_pool = nullptr;
 
 clockid_t clock_of(pthread_t thread) {
-    clockid_t clock = CLOCK_MONOTONIC;  // where there is none, every unit seems to have a core
+    clockid_t clock = CLOCK_MONOTONIC;  // without a thread clock, every unit seems to have a core
 #if defined(__linux__)
     pthread_getcpuclockid(thread, &clock);
 #endif
@@ -439,8 +439,8 @@ int64_t read_clock(clockid_t clock) {
     return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-struct Watched {  // what the unit of this thread has seen of one that it waits for
-    int64_t launch = 0, wait = 0;  // when they began
+struct Watched {  // observations by this thread of the unit that it waits for
+    int64_t launch = 0, wait = 0;  // start times
     int64_t at = 0, used = 0;
     int64_t lost = 0;  // in this launch
 };
@@ -464,9 +464,9 @@ bool has_core(Context* ctx, int, int unit, int64_t wait) {
     return watched.lost <= (share > tolerated ? share : tolerated);
 }
 
-// ---- sleeping beside library calls -----------------------------------------------------------------
-// Their threads need the cores of the units that wait. Who publishes something looks whether somebody
-// sleeps; who wants to sleep says so and looks again, in the opposite order, so one of them sees the other.
+// ---- sleeping during library calls -----------------------------------------------------------------
+// The library's threads need the cores of the waiting units. A unit publishes, then checks for
+// sleepers; a thread registers as a sleeper, then checks for the step. So one of them sees the other.
 constexpr int64_t SLEEP_NS = 1'000'000;  // the longest, so that a stop is seen
 
 void sleep_until(Context* ctx, int unit, int64_t target) {
@@ -513,7 +513,7 @@ void* worker_main(void* argument) {
     Pool* pool = worker->pool;
     auto top = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     uintptr_t limit = top - worker->stack_bytes + 2 * STACK_MARGIN;
-    launches = 1;  // what a library call launches here must not wait for this very pool
+    launches = 1;  // a launch inside a library call on this thread must not wait for this pool
     for (uint64_t seen = 0;; ++seen) {
         worker->next(seen);
         pool->ctx->progress[worker->unit].stack_limit = limit;
@@ -552,8 +552,8 @@ bool Pool::grow(int count) {
     return true;
 }
 
-// Whether the workers get cores of their own, as far as is known. Where they did not, they are woken
-// for a while beside launches on fibers, and asked for the time that they have had.
+// True if each worker has a free core, as far as is known. If they had none, they are woken for a
+// while during launches on fibers, and the processor time that they got is measured.
 bool Pool::has_cores(int units) {
     if (!crowd.known()) return true;
     if (crowd.now()) return false;
@@ -654,8 +654,8 @@ void begin(Context* ctx) {
     if (ctx->deadline != 0 && ctx->deadline < ctx->next_poll) ctx->next_poll = ctx->deadline;
 }
 
-// Threads where there is enough to do and every unit gets a core: not inside a library call of another launch, nor beside one
-// of another thread, nor among busy processes.
+// Uses threads if there is enough work and every unit gets a core: not inside a library call of
+// another launch, nor during a launch of another thread, nor among busy processes.
 void run_units(Entry entry, Context* ctx) {
     Pool* pool = shared_pool;
     bool small = ctx->is_small != nullptr && ctx->is_small(ctx) != 0;
@@ -701,7 +701,7 @@ extern "C" int32_t stretto_pool_launch(Entry entry, Context* ctx) {
     return ctx->status.load(__ATOMIC_RELAXED);
 }
 
-// A launch of so many units is about to come: workers that sleep wake up meanwhile.
+// Announces a launch with this number of units: sleeping workers wake up.
 extern "C" void stretto_pool_expect(int32_t units) {
     Pool* pool = shared_pool;
     if (units > cores || launches != 0 || pool->crowd.known() || !pool->busy.try_to_take()) return;

@@ -1,4 +1,4 @@
-"""Loads the worker pool (pool.cpp), of which a process has one."""
+"""Loader of the worker pool (pool.cpp); a process has one pool."""
 
 import ctypes
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from stretto.options import Options
 from stretto.runtime.compiler import Support, python_functions
 
 HEADERS = Path(__file__).with_name("include")
-"""The folder of the headers that the pool and printed programs include."""
+"""Folder of the headers that the pool and printed programs include."""
 
-# pool.cpp: struct Python, in its order.
+# The order must be that of `struct Python` in pool.cpp.
 _PYTHON_FUNCTIONS = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
@@ -24,8 +24,8 @@ _PYTHON_FUNCTIONS = (
 )
 
 Launcher = Callable[[ctypes.c_void_p, ctypes.c_void_p], int]
-"""`launch(entry, context)` runs a program's units and gives back the status of abi.h. It releases
-the GIL, and raises what a signal handler or a library call raised."""
+"""`launch(entry, context)` runs a program's units and returns a status of abi.h. It releases the
+GIL, and raises what a signal handler or a library call raised."""
 
 Herald = Callable[[int], object]
 """`expect(units)` announces a launch: threads that sleep wake up, and stay awake for a while."""
@@ -40,8 +40,8 @@ built, load = SUPPORT.built, SUPPORT.load
 
 
 def launcher(options: Options) -> tuple[Launcher, Herald]:
-    """The pool's launch function, and the one that announces a launch; the first call in a process
-    builds and loads the pool."""
-    # No argtypes: the arguments are c_void_p objects made once, which need no conversion.
+    """Return the pool's launch function, and the one that announces a launch. The first call in a
+    process builds and loads the pool."""
+    # Without argtypes, because the arguments are prebuilt c_void_p objects that need no conversion.
     library = load(options)
     return library.stretto_pool_launch, library.stretto_pool_expect

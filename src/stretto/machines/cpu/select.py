@@ -40,9 +40,8 @@ def select(
     choose: Chooser = cheapest,
     remarks: Remarks | None = None,
 ) -> Selected:
-    """Kernels for a whole tree, of whose variants `choose` takes one each; what the templates want
-    packed is in the interface.
-    """
+    """Return kernels for a whole tree; `choose` takes one of the variants of each. Constants that
+    the templates want packed are in the interface."""
     packings = Packings(list(lowered.tree.externals))
     costs = costs.with_constants([b for b in lowered.tree.externals if b.kind == "constant"])
     selector = CpuSelector(units, costs, packings, steady_registers(lowered.tree))
@@ -54,19 +53,19 @@ def select(
 
 
 FEW_ROWS = 2
-"""Rows per unit up to which a product takes as long as reading its weights."""
+"""Number of rows per unit up to which a product takes as long as reading its weights."""
 FEW_WAITS = 4
-"""Dividing columns rather than rows must save as much as so many waits."""
+"""Number of waits whose time must be saved for columns to be divided instead of rows."""
 MOST_TILE = 4096
-"""Values of a dim that changes during the run that one task computes at most."""
+"""Limit on the values that one task computes of a dim whose size changes during the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSelector:
-    """Variants for `units` threads; `packings` takes the constants to be packed.
+    """Selector of variants for `units` threads; `packings` collects the constants to be packed.
 
-    steady: the registers that keep their values while a leaf runs, whatever it computes with them.
-    scarce: those among them of which a unit would get a row or two.
+    steady: the registers that keep their values while a leaf runs, however it uses them. scarce:
+    those of them of which each unit would get only a row or two.
     """
 
     units: int
@@ -76,6 +75,7 @@ class CpuSelector:
     scarce: frozenset[Reg] = frozenset()
 
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
+        """Return why `operator` must not be fused with `groups` into `joined`, or None."""
         for member in joined.members:
             if member.operator.combine is Combine.ATTENTION and self._is_plain(member):
                 return "an attention would compute its scores for every part of a row"
@@ -84,7 +84,7 @@ class CpuSelector:
         return apart_reason(groups, operator, joined, self.units, self.costs)
 
     def keeps_attention(self, operator: Operator) -> bool:
-        """Whether one kernel for an attention is faster than products and a softmax."""
+        """True if one kernel for an attention is faster than products and a softmax."""
         (member,) = single(operator).members
         if self._is_plain(member):
             return False
@@ -100,15 +100,19 @@ class CpuSelector:
         return isinstance(self._candidate(member).template, Loops)
 
     def _candidate(self, member: Member) -> Candidate:
-        """The template of a member that may never be computed: nothing is packed for it."""
+        """Return the template of a member that may never be computed; nothing is packed."""
         packings = Packings(list(self.packings.externals))
         return candidate(Request(member, self.units, packings, self.costs))
 
     def at(self, sizes: Mapping[Symbol, int], *, trial: bool) -> CpuSelector:
+        """Return a selector whose usual sizes are `sizes`. In a trial, constants are packed into a
+        copy of the packings, which is dropped."""
         packings = Packings(list(self.packings.externals)) if trial else self.packings
         return replace(self, costs=self.costs.taking(sizes), packings=packings)
 
     def seconds(self, group: Group, variant: Variant | None = None) -> float:
+        """Return the estimated seconds of a group on all units, in a variant or (None) without any
+        loss."""
         found = self._candidates(group)
         if variant is None:
             return sum(one.seconds for one in found) / self.units
@@ -126,7 +130,7 @@ class CpuSelector:
     def _cuts(
         self, group: Group, found: list[Candidate], seconds: float
     ) -> list[tuple[TileDim, ...]]:
-        """The tilings of a group."""
+        """Return the tilings of a group."""
         decided = next((n for n, e in enumerate(group.grid) if e in self.steady), None)
         multiples = _multiples(group, found)
         if decided is not None and multiples[decided]:
@@ -136,13 +140,16 @@ class CpuSelector:
         return _cuts(group, found, seconds, self.units, self.costs)
 
     def _parts(self, extent: Extent) -> int:
-        """The parts of a dim whose size data decide: each usually has more than a few rows."""
+        """Return the number of parts of a dim whose size data decide; each usually has more than a
+        few rows."""
         most = min(self.units, self.costs.unknown_size // self.costs.unknown_tiles)
         return max(min(most, self.costs.size(extent) // (FEW_ROWS + 1)), 1)
 
     def few(self, register: Reg, operators: Sequence[Operator]) -> tuple[int, CpuSelector] | None:
-        """A unit with a row or two reads weights for as long as it would with more rows: so units
-        share the columns, where that takes longer than the waits that this costs."""
+        """Return the number of rows up to which units should share the columns instead, with a
+        selector for that; None if it gains nothing. A unit with a row or two reads the weights
+        for as long as it would with more rows, so sharing pays if that takes longer than the
+        waits it costs."""
         if self._parts(register) == 1 or register not in self.steady:
             return None
         products = ((operator, contraction_of(operator)) for operator in operators)
@@ -157,7 +164,7 @@ class CpuSelector:
         return FEW_ROWS * self._parts(register), replace(self, scarce=self.scarce | {register})
 
     def variants(self, group: Group) -> list[Variant]:
-        """One template per operator, in several tilings."""
+        """Return variants of a group: one template per operator, in several tilings."""
         costs, units = self.costs, self.units
         found = self._candidates(group)
         seconds = sum(one.seconds for one in found)
@@ -174,15 +181,15 @@ class CpuSelector:
                 for member, one in zip(group.members, found, strict=True)
             )
             task = spent / prod(counts, start=1) + costs.start_seconds
-            # Efficiencies that differ by less than a percent are equal.
+            # Rounded so that efficiencies within a percent count as equal.
             share = max(round(_efficiency(grid, group, found, units, costs), 2), 1e-3)
             variants.append(Variant(grid, templates, task, seconds / (units * share)))
         return variants
 
 
 def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:
-    """Whether tasks divide only the rows of a product, which are known at the call, and the right
-    operand is too large for a cache: of few rows each unit would read all of it once more."""
+    """True if tasks divide only the rows of a product, whose number is known at the call, and the
+    right operand is too large for a cache: with few rows each unit would read all of it again."""
     found = contraction_of(member.operator)
     if found is None or packed_bytes(member.operator, found, costs) <= costs.cache_bytes:
         return False
@@ -191,12 +198,12 @@ def _reads_all_weights(member: Member, joined: Group, costs: CpuCosts) -> bool:
     return box[found.column].grid is None and any(isinstance(extent, Size) for extent in cut)
 
 
-# ---- tiles -----------------------------------------------------------------------------------
+# ---- Tiles -----------------------------------------------------------------------------------
 
 
 def steady_registers(tree: Tree[Items]) -> frozenset[Reg]:
-    """The registers that one statement, call or loop assigns: where a leaf reads one of them, it
-    has been assigned before, and keeps its value to the end of the leaf."""
+    """Return the registers assigned by only one statement, call or loop: a leaf that reads one
+    finds it already assigned, and it keeps its value to the end of the leaf."""
     times: Counter[Reg] = Counter()
     for function in tree.functions:
         times.update(function.params)
@@ -208,7 +215,8 @@ def steady_registers(tree: Tree[Items]) -> frozenset[Reg]:
 
 
 def _multiples(group: Group, found: list[Candidate]) -> list[int]:
-    """What all members ask of each grid dim; 0: not to be cut."""
+    """Return the multiples that all members require of the tiles of each grid dim; 0: not to be
+    cut."""
     result = [1] * len(group.grid)
     for member, one in zip(group.members, found, strict=True):
         for box in member.boxes:
@@ -225,9 +233,10 @@ def _multiples(group: Group, found: list[Candidate]) -> list[int]:
 def _grid_multiples(
     group: Group, found: list[Candidate], seconds: float, costs: CpuCosts
 ) -> list[int]:
-    """What all members ask of each grid dim, the whole dim where it is not to be cut; tiles of
-    sizes that change during the run are as long as they usually should be, and at least so long
-    that starting them does not count.
+    """Return the multiples for each grid dim; the whole dim if it is not to be cut.
+
+    Tiles of a dim whose size changes during the run are as long as usual, and at least long enough
+    for starting them to be negligible.
     """
     usual = costs.unknown_size // costs.unknown_tiles
     registers = [extent for extent in group.grid if isinstance(extent, Reg)]
@@ -250,10 +259,10 @@ def _decided_cut(
     parts: int,
     selector: CpuSelector,
 ) -> tuple[TileDim, ...]:
-    """As many parts of the dim whose size data decide, as a rule one per unit.
+    """Cut the dim whose size data decide into `parts`, as a rule one per unit.
 
     A unit then has the same rows in all kernels of a leaf, and need not wait for the others between
-    them. Where there are more units than parts, the other dims are cut, too.
+    them. If there are more units than parts, the other dims are cut, too.
     """
     units, costs = selector.units, selector.costs
     sizes = [costs.size(extent) for extent in group.grid]
@@ -273,16 +282,15 @@ def _decided_cut(
 def _cuts(
     group: Group, found: list[Candidate], seconds: float, units: int, costs: CpuCosts
 ) -> list[tuple[TileDim, ...]]:
-    """Tiles for a target number of tasks: one per unit, more where tasks are long enough to
-    balance. Dims may be cut in several orders, and more coarsely.
-    """
+    """Return tilings for a target number of tasks: one per unit, or more if tasks are long enough
+    to balance. Dims may be cut in several orders, and more coarsely."""
     rounds = min(max(round(seconds / units / costs.balanced_seconds), 1), costs.most_rounds)
     per_unit = 1 if units == 1 else rounds
     if any(isinstance(extent, Size) for extent in group.grid) and any(one.rows for one in found):
-        # Tasks of few rows read the right operand once more each.
+        # Each task reads the whole right operand, so more tasks per unit cost more reads.
         per_unit = 1
     multiples = _grid_multiples(group, found, seconds, costs)
-    # Dims whose size changes during the run are always cut alike.
+    # A dim whose size changes during the run has one tile size only.
     sizes = [
         tile if isinstance(extent, Reg) else costs.size(extent)
         for extent, tile in zip(group.grid, multiples, strict=True)
@@ -310,9 +318,10 @@ def _cuts(
 
 
 def _tile_dim(extent: Extent, tile: int, multiple: int, size: int, dynamic: bool) -> TileDim:
-    """A grid dim in tiles; one that is known at the call only in as many as its usual size has.
+    """Return a grid dim in tiles. One that is known only at the call has as many parts as its
+    usual size has tiles.
 
-    Beside a dim that changes during the run the number of tasks is not known in any case.
+    Beside a dim that changes during the run the number of tasks is unknown in any case.
     """
     if not isinstance(extent, Size):
         return TileDim(extent, tile)
@@ -324,7 +333,7 @@ def _tile_dim(extent: Extent, tile: int, multiple: int, size: int, dynamic: bool
 def _efficiency(
     cut: tuple[TileDim, ...], group: Group, found: list[Candidate], units: int, costs: CpuCosts
 ) -> float:
-    """The share of the units' time that is spent on results."""
+    """Return the share of the units' time that is spent on results."""
     share = _balance(cut, units, costs)
     for member, one in zip(group.members, found, strict=True):
         share *= _share(cut, member, one, costs)
@@ -332,7 +341,7 @@ def _efficiency(
 
 
 def _share(cut: tuple[TileDim, ...], member: Member, one: Candidate, costs: CpuCosts) -> float:
-    """The share of the time of a member that is spent on results."""
+    """Return the share of the time of a member that is spent on results."""
     share = 1.0
     if one.reading:
         grids = set[int]().union(*(_grid_dim(member.boxes[0], dim) for dim in one.rows))
@@ -351,18 +360,19 @@ def _usual_tiles(dim: TileDim, costs: CpuCosts) -> int:
 
 
 def _usual_parts(dim: TileDim, costs: CpuCosts) -> int:
-    """How many tiles have anything to compute."""
+    """Return the number of tiles that have anything to compute."""
     most = dim.tiles
     return most if dim.parts is None else min(most, ceil(costs.size(dim.extent) / dim.tile))
 
 
 def _usual_tile(dim: TileDim, costs: CpuCosts) -> int:
-    """The values of a tile, of the usual size where the run decides."""
+    """Return the number of values of a tile; the usual number if the call decides."""
     return dim.tile if dim.parts is None else ceil(costs.size(dim.extent) / dim.parts)
 
 
 def _balance(cut: tuple[TileDim, ...], units: int, costs: CpuCosts) -> float:
-    """The share of the units' time that is used when every unit takes as many tasks as any."""
+    """Return the share of the units' time that is used, if every unit takes as long as the one
+    with the most tasks."""
     if any(isinstance(dim.extent, Reg) for dim in cut):
         return 1.0
     points = prod((costs.size(dim.extent) for dim in cut), start=1)
@@ -372,9 +382,9 @@ def _balance(cut: tuple[TileDim, ...], units: int, costs: CpuCosts) -> float:
 
 
 def _cut_order(group: Group, found: list[Candidate]) -> list[int]:
-    """Outer dims first, but before them the columns of packed weights, which a unit then keeps, and
-    last the channels of a convolution: each cut of them copies the patches once more.
-    """
+    """Return the dims in the order in which they are cut: outer dims first, but before them the
+    columns of packed weights, which a unit then keeps, and last the channels of a convolution,
+    since each cut of these copies the patches again."""
     first: set[int] = set()
     last: set[int] = set()
     for member, one in zip(group.members, found, strict=True):
@@ -386,5 +396,6 @@ def _cut_order(group: Group, found: list[Candidate]) -> list[int]:
 
 
 def _grid_dim(box: Box, dim: int | None) -> set[int]:
+    """Return the grid dim of a dim of a box, as a set; empty if there is none."""
     grid = None if dim is None else box[dim].grid
     return set() if grid is None else {grid}

@@ -1,7 +1,7 @@
-"""What a template of the CPU is: what selection asks of it, and how it is printed.
+"""Interface of a CPU template: the data that selection needs, and how it is printed.
 
-Each file of `templates/` has a `FAMILY`: dataclasses that derive from `CpuTemplate`, and a function
-that says which of them applies, what it asks of the tiles and what it costs.
+Each file of `templates/` has a `FAMILY`: dataclasses derived from `CpuTemplate`, and a function
+that tells which of them applies, what it requires of the tiles and what it costs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stretto.machines.cpu.printer.nest import NestPrinter
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shared:
-    """An instance of a function template that is compiled by itself, once for all programs.
+    """An instance of a function template that is compiled separately, once for all programs.
 
-    header: has the template and `macro`, which declares or defines an instance.
+    header: contains the template and `macro`, which declares or defines an instance.
     """
 
     header: str
@@ -44,8 +44,9 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """So few values of a grid dim that what one stage writes is in the first-level cache when the
-    next one reads it. Any part of a tile may be computed by itself."""
+    """A few values of grid dim `grid`: `size` is small enough for the output of one stage to be in
+    the first-level cache when the next stage reads it. Any part of a tile may be computed
+    separately."""
 
     grid: int
     size: int
@@ -53,35 +54,37 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class CpuTemplate(Template):
-    """`header`: what the printed code needs beside the headers of all programs."""
+    """A template of the CPU machine. `header`: the header that its code needs besides those of all
+    programs."""
 
     header: ClassVar[str]
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
-        """The instances that the printed code of a stage calls."""
+        """Return the instances that the printed code of a stage calls."""
         return ()
 
     def definitions(self, stage: Stage) -> tuple[str, ...]:
-        """Source that stands once in a program before the code of all stages."""
+        """Return source that must precede the code of all stages, once per program."""
         return ()
 
     def strip(self, stage: Stage) -> Strip | None:
-        """In what strips the stages of a task are to be computed; None for all at once."""
+        """Return the strips in which the stages of a task are to be computed; None for all at
+        once."""
         return None
 
     def streamed(self, stage: Stage, grid: Sequence[TileDim]) -> int:
-        """Bytes of constants that a task reads once, if that may be in any order; else 0. `write`
-        then goes back over them where `nest.back` says so."""
+        """Return the bytes of constants that a task reads once, if in any order; else 0. `write`
+        then reads them backwards if `nest.back` is true."""
         return 0
 
     @abstractmethod
     def write(self, nest: NestPrinter) -> None:
-        """Adds the statements of a stage."""
+        """Add the statements of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An operator and its boxes, for `units` units; `packings` takes constants to be packed."""
+    """An operator and its boxes, for `units` units; `packings` collects constants to be packed."""
 
     member: Member
     units: int
@@ -94,7 +97,7 @@ class Request:
 
     @property
     def product_seconds(self) -> float:
-        """The seconds of a sum of products in a register-tiled template."""
+        """Seconds of a sum of products in a register-tiled template."""
         operator, costs = self.operator, self.costs
         flops = 2.0 * costs.points(operator.dims) * costs.points(operator.reduce)
         return flops / costs.flops * (operator.out.buffer.dtype.itemsize / 4)
@@ -102,13 +105,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A template with its cost, and what it asks of the tiles.
+    """A template with its cost, and its requirements on the tiles.
 
     multiples: tiles are multiples of this, per dim of the operator (0: the whole dim). seconds: of
-    the whole operator on one unit. first, last: the dim to be cut before all others, and after all
-    others. repeated: each task does over again what as many indices of `last` cost. rows: the dims
-    each tile of which reads the whole right operand of a product. reading: the seconds that takes,
-    where the operand is too large for a cache.
+    the whole operator on one unit. first, last: the dim to be cut before, and after, all others.
+    repeated: each task repeats work that costs as much as that many indices of `last`. rows: the
+    dims each tile of which reads the whole right operand of a product. reading: the seconds of that
+    read, if the operand is too large for a cache.
     """
 
     template: Template
@@ -123,31 +126,31 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The templates of a file. rank: of several families that apply, the lowest is taken."""
+    """The templates of a file. `rank`: if several families apply, the lowest is taken."""
 
     templates: tuple[type[Template], ...]
     candidate: Callable[[Request], Candidate | None]
     rank: int = 1
 
 
-# ---- Operands that lie across the result: contiguous along another dim than the result is.
+# ---- Operands across the result: contiguous along another dim than the result.
 #
 # A loop along the contiguous dim of the result would read one element of each line of the cache.
 # Such operands are transposed a block at a time, through vector registers.
 
 
 ALONG, ACROSS = 64, 16
-"""Elements of a block along the result's contiguous dim, and along the operands'."""
+"""Elements of a block along the contiguous dim of the result, and along that of the operands."""
 LEAST = 4
-"""Dims of fewer elements are not worth it."""
+"""Smallest number of elements of a dim for which transposition pays."""
 MOST = 4
-"""Operands of a stage that are transposed; each takes up to 8 KiB of the stack."""
+"""Number of operands of a stage that are transposed; each takes up to 8 KiB of the stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transposed:
-    """`loads` are contiguous along dim `across`, and neither constant nor contiguous along dim
-    `along`, where the result is contiguous."""
+    """Operands to transpose: `loads` are contiguous along dim `across`, and neither constant nor
+    contiguous along dim `along`, along which the result is contiguous."""
 
     along: int
     across: int
@@ -155,8 +158,8 @@ class Transposed:
 
 
 def transposed_operands(operator: Operator) -> Transposed | None:
-    """The operands of an operator without reduction that lie across its result; where they lie in
-    several ways, the first `MOST` of the most frequent one. None where there are none."""
+    """Return the operands of an operator without reduction that are contiguous across its result,
+    at most `MOST`, all along the same dim (the most frequent one); None if there are none."""
     if operator.combine or operator.accumulate or not divisible(operator):
         return None
     dims = [n for n, dim in enumerate(operator.dims) if not isinstance(dim, int) or dim >= LEAST]
@@ -177,7 +180,8 @@ def transposed_operands(operator: Operator) -> Transposed | None:
 
 
 def _computed_loads(expr: Expr) -> Iterator[Load]:
-    """The loads that are computed whenever the expression is: not those in an arm of `where`."""
+    """Yield the loads that are computed whenever the expression is: not those in an arm of
+    `where`."""
     match expr:
         case Load():
             yield expr

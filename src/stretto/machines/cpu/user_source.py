@@ -1,4 +1,4 @@
-"""The C++ of users inside a program, and what the compiler says of it."""
+"""C++ source of users inside a program, and the compiler's messages about it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stretto.errors import BuildError, SourceLocation
 
 
 def namespace(kernel: UserKernel) -> str:
-    """Where the user's source stands in a program."""
+    """Return the namespace of the user's source in a program."""
     return f"user_{kernel.digest}"
 
 
 def definition(kernel: UserKernel) -> str:
-    """The user's source, in a namespace of its own, behind what it includes. Its lines keep their
-    numbers, so that the compiler's messages name lines of the source."""
+    """Return the user's source in a separate namespace, after its includes. Its line numbers are
+    kept, so that the compiler's messages name lines of the source."""
     lines = (kernel.cpp or "").split("\n")
     is_include = [line.lstrip().startswith("#include") for line in lines]
     includes = [line for line, is_one in zip(lines, is_include, strict=True) if is_one]
@@ -29,8 +29,8 @@ def definition(kernel: UserKernel) -> str:
 
 
 def located(error: BuildError, kernels: Iterable[Kernel]) -> BuildError:
-    """What a compiler says of the source of a user, with the line where that stands; other errors
-    as they are."""
+    """Return the error with the line of a user's source that the compiler complains about; other
+    errors unchanged."""
     operators = (stage.operator for kernel in kernels for stage in kernel.stages)
     used = {kernel_of(one) for one in operators if one.combine is Combine.KERNEL}
     for kernel in sorted(used, key=lambda kernel: kernel.name):
@@ -42,7 +42,8 @@ def located(error: BuildError, kernels: Iterable[Kernel]) -> BuildError:
 
 @contextmanager
 def compile_error(kernel: UserKernel) -> Generator[None]:
-    """A BuildError inside that comes from the source of a kernel is raised with its line."""
+    """Raise a BuildError inside the block with the line of the kernel's source, if it comes from
+    there."""
     try:
         yield
     except BuildError as error:
@@ -65,6 +66,6 @@ def _located(error: BuildError, kernel: UserKernel) -> BuildError | None:
         f"the C++ of the kernel of {kernel.name} does not compile, line {number}: {match[2]}\n"
         + "\n".join(said or [match[0]]),
         location=place,
-        remedy="correct the source; stretto.kernel says what the function is given",
+        remedy="correct the source; see stretto.kernel for the arguments of the function",
         op=line,
     )

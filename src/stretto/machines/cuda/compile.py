@@ -1,7 +1,7 @@
-"""Compiles a printed Triton program ahead of time; it needs no GPU.
+"""Compile a printed Triton program ahead of time; no GPU is needed.
 
-Results lie in the build cache. Triton's own cache is not used: it would keep every stage of every
-program in the user's home folder.
+Results are stored in the build cache. Triton's own cache is not used: it would store every stage of
+every program in the user's home folder.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from stretto.machines.cuda.user_source import rejected
 from stretto.options import Options
 from stretto.runtime.cache import DiskCache, content_key, without_names
 
-# ---- Whether Triton's layouts let a thread load four neighbours of shared memory at once.
+# ---- Check that Triton's layouts let a thread load four neighbours of shared memory at once.
 #
-# `tl.inline_asm_elementwise(pack=4)` gives an instruction four elements that are one after the
-# other in the registers of a thread. Which those are is up to the layout of the block, of which
-# the language says nothing. So the program that Triton has made is read: along the first axis of
-# each such block a thread must have elements by fours, and its registers must be ordered along
-# that axis first.
+# `tl.inline_asm_elementwise(pack=4)` passes an instruction four elements that are consecutive in
+# the registers of a thread. Which elements those are depends on the layout of the block, which the
+# language does not specify. So this module reads the program that Triton has made: along the first
+# axis of each such block a thread must hold a multiple of four elements, and its registers must be
+# ordered along that axis first.
 
 
 _VECTOR = re.compile(r"elementwise_inline_asm .*(?:ld|st)\.shared::cta\.v4")
@@ -50,8 +50,8 @@ _LAYOUT = re.compile(
 
 
 def vectors_are_neighbours(ttgir: str) -> bool:
-    """Whether it is so for all vectors of a program in Triton's GPU dialect. An instruction or a
-    layout that is not known counts as one that does not agree."""
+    """Return True if all vectors of a program in Triton's GPU dialect hold neighbours. Unknown
+    instructions and layouts count as False."""
     good = {
         name
         for name, each, order in _LAYOUT.findall(ttgir)
@@ -66,7 +66,7 @@ def vectors_are_neighbours(ttgir: str) -> bool:
     )
 
 
-# ---- What a compiled kernel needs of a multiprocessor, and how many of its units fit on one.
+# ---- Resources of a compiled kernel, and the number of its units that fit on a multiprocessor.
 
 
 _USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
@@ -75,13 +75,13 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Of one unit (thread block) and all functions that it calls.
+    """Resources of one unit (thread block) and all functions that it calls.
 
-    registers: of one thread. spill_bytes: registers that went to memory for want of room, stores
-    and loads of all functions together. stack_bytes: the largest frame of one function; without
-    spills it holds what calls keep. units_per_sm: how many units one multiprocessor holds at once,
-    and `limit` says what there are not more of: registers, shared memory, threads or blocks. 0 and
-    "unknown" where only compilation is supported.
+    registers: of one thread. spill_bytes: bytes of registers spilled to memory, stores and loads of
+    all functions together. stack_bytes: the largest frame of one function; without spills it holds
+    values saved over calls. units_per_sm: number of units that one multiprocessor holds at once;
+    `limit` is the resource that limits it: registers, shared memory, threads or blocks. They are 0
+    and "unknown" for targets that are only compiled for.
     """
 
     registers: int
@@ -100,7 +100,7 @@ def resources(
     warps: int,
     machine: Multiprocessor | None,
 ) -> Resources:
-    """`usage`: registers and stack bytes by function."""
+    """Return the resources of a unit. usage: registers and stack bytes by function."""
     registers = max((registers for registers, _ in usage.values()), default=0)
     stack = max((stack for _, stack in usage.values()), default=0)
     units, limit = 0, "unknown"
@@ -112,12 +112,10 @@ def resources(
 def units_per_multiprocessor(
     registers: int, shared_bytes: int, warps: int, machine: Multiprocessor
 ) -> tuple[int, str]:
-    """How many thread blocks fit, and what limits them (CUDA's occupancy calculator).
-
-    0 where not even one fits.
-    """
+    """Return the number of thread blocks that fit, and the resource that limits it (CUDA's
+    occupancy calculator). 0 if not even one fits."""
     per_warp = _up(max(registers, 1) * 32, machine.register_unit)
-    # A warp's registers lie in one of the four partitions of a multiprocessor.
+    # A warp's registers are in one of the four partitions of a multiprocessor.
     with_registers = machine.registers // 4 // per_warp * 4
     shared = _up(shared_bytes + machine.reserved_shared_bytes, machine.shared_unit)
     limits = {
@@ -131,7 +129,7 @@ def units_per_multiprocessor(
 
 
 def function_usage(cubin: bytes, cuobjdump: str) -> dict[str, tuple[int, int]]:
-    """Registers and stack bytes of each function of a binary, the kernel's own among them."""
+    """Return registers and stack bytes of each function of a binary, the kernel itself included."""
     with tempfile.TemporaryDirectory(prefix="stretto-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
@@ -141,25 +139,25 @@ def function_usage(cubin: bytes, cuobjdump: str) -> dict[str, tuple[int, int]]:
         for name, registers, stack, _, local in _USAGE.findall(output)
     }
     if not usage:
-        raise BuildError(f"cuobjdump does not say what the kernel needs:\n{output.strip()}")
+        raise BuildError(f"cuobjdump reports no resources of the kernel:\n{output.strip()}")
     return usage
 
 
 def spilled_bytes(log: str) -> int:
-    """Bytes that all functions together store to and load from memory for want of registers, of
-    what `ptxas -v` says."""
+    """Return the bytes that all functions together spill to memory and reload, from the log of
+    `ptxas -v`."""
     return sum(int(stores) + int(loads) for stores, loads in _SPILLS.findall(log))
 
 
 def _run(command: list[str]) -> str:
-    """What a tool of Triton's says on both streams."""
+    """Return the output of one of Triton's tools on both streams."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", "") or str(error)
         raise BuildError(
-            f"{command[0]} cannot say what the kernel needs: {detail.strip()}",
-            remedy="install Triton anew; its CUDA tools are part of it",
+            f"{command[0]} cannot read the resources of the kernel: {detail.strip()}",
+            remedy="reinstall Triton, which includes these CUDA tools",
         ) from error
     return result.stdout + result.stderr
 
@@ -170,21 +168,20 @@ def _up(value: int, unit: int) -> int:
 
 _SUFFIX = ".triton"
 _FORMAT = "3"
-"""Of the cache entries; another one, other keys."""
+"""Version of the cache entries; part of their keys."""
 SHARED_ALIGNMENT = 16
-"""Where the program's own part of shared memory ends, of which vectors of 16 bytes are read."""
+"""Alignment of the program's own part of shared memory, which is read in vectors of 16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledTriton:
-    """Machine code and what a launcher must know.
+    """Machine code and the facts that a launcher needs.
 
     binary: a cubin or hsaco. entry: the kernel's name in it. parameters: those of the source, in
     order, after which the binary has `scratch_parameters` more pointers, null unless
-    `scratch_bytes` is more than 0 (by launch and unit). shared_bytes: dynamic shared memory of a
-    unit, that of Triton and behind it that of the source. seconds: of a processor that the
-    compilation took, whenever that was; so that what is tried next does not depend on what else the
-    machine does.
+    `scratch_bytes` is more than 0 (per launch and unit). shared_bytes: dynamic shared memory of a
+    unit, Triton's followed by the source's. seconds: processor time of the compilation, also for
+    cached results, so that decisions based on it do not depend on the load of the machine.
     """
 
     binary: bytes
@@ -201,10 +198,10 @@ class CompiledTriton:
 
 
 def compile_source(source: TritonSource, target: str, options: Options) -> CompiledTriton:
-    """Compiles for `target`, one of those that Target.parse knows, unless the cache has it.
+    """Compile for `target`, a name that Target.parse knows, unless the cache has it.
 
-    Raises ValueError for another target, and BuildError: Triton is missing or not a supported
-    version, it rejects the program, or the result cannot be stored.
+    Raises ValueError for another target, and BuildError if Triton is missing or its version is
+    not supported, if it rejects the program, or if the result cannot be stored.
     """
     machine = Target.parse(target)
     version = require_triton()
@@ -232,7 +229,7 @@ def compile_source(source: TritonSource, target: str, options: Options) -> Compi
 
 
 def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any]]:
-    """The binary and the fields of CompiledTriton that come from the compiler."""
+    """Return the binary and the fields of CompiledTriton that come from the compiler."""
     start = _processor_seconds()
     with TRITON_LOCK, quick_stages() as assembled:
         compiled = _ordered(source, target, assembled)
@@ -245,7 +242,7 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
     scratch = 0
     if target.backend == "cuda":
         if not assembled.log:
-            raise BuildError("ptxas has not said what the kernel needs")
+            raise BuildError("ptxas has reported no resources of the kernel")
         usage = function_usage(binary, _cuobjdump())
         spills = spilled_bytes(assembled.log)
         scratch = 2
@@ -266,8 +263,8 @@ def _compile(source: TritonSource, target: Target) -> tuple[bytes, dict[str, Any
 def _ordered(
     source: TritonSource, target: Target, assembled: Assembled, *, vectors: bool = True
 ) -> Any:
-    """Compiles a program with the barriers that Triton leaves out across calls. Each turn adds
-    some, so the turns end. Raises BuildError where a barrier does not help, and where a call
+    """Compile a program with the barriers that Triton omits across calls, adding some each round
+    until no hazard is left. Raises BuildError if a barrier does not help, or if a call
     overwrites what its caller holds in shared memory."""
     while True:
         compiled = _run_triton(source, target, vectors=vectors)
@@ -283,15 +280,15 @@ def _ordered(
 
 
 def _processor_seconds() -> float:
-    """Of this thread, and of the tools that were run."""
+    """Return the processor time of this thread and of the tools that were run."""
     tools = os.times()
     return time.thread_time() + tools.children_user + tools.children_system
 
 
 @contextmanager
 def _no_tensor_memory(target: Target) -> Generator[None]:
-    """Blackwell's products without its tensor memory, which Triton 3.6 refuses in functions that
-    are called: "add support for function calls using tmem"."""
+    """Disable Blackwell's tensor memory for products, since Triton 3.6 rejects it in functions
+    that are called: "add support for function calls using tmem"."""
     name, before = "DISABLE_MMA_V5", os.environ.get("DISABLE_MMA_V5")
     if isinstance(target.arch, int) and target.arch >= 100:
         os.environ[name] = "1"
@@ -305,7 +302,8 @@ def _no_tensor_memory(target: Target) -> Generator[None]:
 
 
 def _run_triton(source: TritonSource, target: Target, *, vectors: bool = True) -> Any:
-    """vectors: whether blocks in shared memory are read by fours, where they are deep enough."""
+    """Compile with Triton. vectors: True if blocks in shared memory may be read by fours, where
+    they are deep enough."""
     import triton.language as tl
     from triton import knobs
     from triton.backends.compiler import GPUTarget
@@ -352,7 +350,8 @@ def _run_triton(source: TritonSource, target: Target, *, vectors: bool = True) -
 
 
 def _rejected(error: BaseException, source: TritonSource) -> BuildError:
-    """The innermost of Triton's errors, at its line of the printed text, or at the user's."""
+    """Return the innermost of Triton's errors, at its line of the printed text or of the user's
+    source."""
     location = _place(error, source.text)
     while error.__cause__ is not None and hasattr(error.__cause__, "node"):
         error = error.__cause__
@@ -370,7 +369,8 @@ def _rejected(error: BaseException, source: TritonSource) -> BuildError:
 
 
 def _place(error: BaseException, text: str) -> SourceLocation | None:
-    """The line of an error of Triton. Some give a function with the line of another, its caller."""
+    """Return the line of an error of Triton; None if the error gives one function with the line of
+    another, its caller."""
     function: str | None = getattr(error, "src", None)
     line: int | None = getattr(getattr(error, "node", None), "lineno", None)
     if function is None or line is None or line > len(function.splitlines()):

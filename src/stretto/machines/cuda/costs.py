@@ -1,5 +1,5 @@
-"""Costs of a thread block of an H200 while all 132 run: design figures, and measurements of others
-(`simulator/devices.py` says which). Nothing here was measured with stretto's own kernels."""
+"""Costs of a thread block of an H200 while all 132 run: design figures, and published measurements
+(`simulator/devices.py` names them). Nothing here was measured with stretto's own kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from stretto.device.costs import CostModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaCosts(CostModel):
-    """Rates are of one unit, while all are busy."""
+    """Cost model of the CUDA machine. Rates are of one unit, while all are busy."""
 
     start_seconds: float = 5e-8
     wait_seconds: float = 1e-6
-    """A wait goes through the second-level cache twice; a second task costs one."""
+    """Seconds of a wait: it accesses the second-level cache twice; a second task costs one
+    access."""
     wake_seconds: float = 0.0
     uniform: bool = True
     gpu: str = "h200"
@@ -26,17 +27,17 @@ class CudaCosts(CostModel):
     bandwidth: float = 3.2e10
     """Bytes per second from memory."""
     shared_bytes: int = 50 << 20
-    """What the second-level cache, which all units share, holds."""
+    """Capacity of the second-level cache, which all units share."""
     shared_bandwidth: float = 4.2e10
-    """Bytes per second from it."""
+    """Bytes per second from the second-level cache."""
     sector_bytes: int = 32
-    """What memory hands over at least."""
+    """Smallest transfer from memory, in bytes."""
     latency_seconds: float = 7e-7
-    """From a load to its use, and to the next load behind a loop."""
+    """Seconds from a load to its use, and to the next load after a loop."""
     stage_seconds: float = 2e-7
-    """A barrier between two stages of a task."""
+    """Seconds of a barrier between two stages of a task."""
     shuffle_seconds: float = 5e-8
-    """The lanes of a warp combine what they have: five dependent shuffles."""
+    """Seconds in which the lanes of a warp combine their values: five dependent shuffles."""
     functions: float = 1.5e11
     """Function applications per second."""
     element_seconds: float = 1 / 1.5e11
@@ -49,18 +50,20 @@ class CudaCosts(CostModel):
     half_flops: float = 4e12
     """f16 and bf16 operations per second of tensor cores."""
     depth_seconds: float = 1.2e-7
-    """A step along the depth of a product, however small."""
+    """Seconds of a step along the depth of a product, however small."""
     level_bytes: float = 1 << 16
-    """With fewer one unit computes an activation, and nobody waits."""
+    """Bytes of weights that an activation reads, below which one unit computes it, without
+    waits."""
     level_rows: int = 16
-    """The fewest rows that tensor cores multiply."""
+    """Activations that are computed at a time: the fewest rows that tensor cores multiply."""
     rows_before: bool = True
     activation_seconds: float = 0.0
-    """Recursions stay as short as they are: what a longer text costs was not measured."""
+    """Zero, so that recursions are not unrolled: the cost of a longer text was not measured."""
     in_turn: bool = False
     early_lookups: bool = True
     row_results: bool = True
-    """The copy of one unit is a wait for all."""
+    """Functions return row numbers instead of copies: a copy by one unit would make all units
+    wait."""
     stacked_layers: int = 3
 
     spread_figures: ClassVar[Mapping[str, float]] = {
@@ -72,7 +75,8 @@ class CudaCosts(CostModel):
 
     @property
     def dependent_seconds(self) -> float:
-        """A wait, the first loads behind it, a reduction, and the barrier before the signal."""
+        """Seconds of a wait, the first loads after it, a reduction, and the barrier before the
+        signal."""
         return self.wait_seconds + self.latency_seconds + self.shuffle_seconds + self.stage_seconds
 
     def product_seconds(self, operations: float, nbytes: float, units: int) -> float:

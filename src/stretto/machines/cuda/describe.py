@@ -1,4 +1,4 @@
-"""What `explain()` says of a GPU program: launches and their resources, and what the host does."""
+"""Text of `explain()` for a GPU program: launches and their resources, and the host's actions."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ from stretto.simulator.occupancy import BlockNeeds
 from stretto.simulator.simulate import simulate
 from stretto.text import bytes_text, counted, seconds_text
 
-# ---- What `explain()` says of a plan as a graph: nodes, streams, events, simulated times.
+# ---- A plan as a graph: nodes, streams, events, simulated times.
 
 
 MOST_ROWS = 40
-"""Nodes that are listed."""
+"""Maximum number of nodes that are listed."""
 MOST_NODES = 400
-"""A graph of more nodes is not simulated for `explain()`."""
+"""Largest graph, in nodes, for which all orders are tried."""
 NODE_HEADERS = ("node", "what", "name", "after", "stream", "blocks", "bound by", "begins", "ends")
 _WARP = 32
 
 
 def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
-    """Tables for a plan of which the host enqueues more than one action."""
+    """Return the tables of a plan of which the host enqueues more than one action."""
     needs = {
         id(launch): BlockNeeds(
             compiled.resources.warps * _WARP,
@@ -83,7 +83,7 @@ def graph_tables(made: GpuProgram, costs: CostModel) -> list[Table]:
 
 
 def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
-    """The nodes in the order in which they are enqueued."""
+    """Return the rows of the nodes in the order in which they are enqueued."""
     graph, rows = given.graph, list[tuple[str, ...]]()
     after = waits_text(graph)
     for number in way.arrangement.order[:MOST_ROWS]:
@@ -107,7 +107,7 @@ def node_rows(given: Profiled, way: Enqueued) -> list[tuple[str, ...]]:
 
 
 def waits_text(graph: LaunchGraph) -> list[str]:
-    """For each node those it has to come after, without what they imply."""
+    """Return for each node the nodes that it must follow, without transitively implied ones."""
     found = needed(graph.before, range(len(graph.nodes)))
     return [", ".join(map(str, earlier)) or "-" for earlier in found]
 
@@ -121,8 +121,8 @@ def describe(
     multiprocessors: int | None,
     more: Sequence[tuple[str, str]] = (),
 ) -> Description:
-    """All of it. multiprocessors: of the GPU that the program was compiled for, where that is
-    known. more: lines of the machine's own."""
+    """Describe a GPU program. multiprocessors: of the GPU that the program was compiled for; None
+    if unknown. more: additional lines of the machine."""
     plan = made.plan
     reasons = why_calls_wait(made)
     wait = f"for the GPU: {'; '.join(reasons)}" if reasons else "for nothing: they enqueue"
@@ -178,7 +178,7 @@ def _kept_bytes(source: TritonSource) -> int:
 
 
 def _kept_lines(source: TritonSource) -> list[tuple[str, str]]:
-    """What the launch that keeps most holds on chip over its loops."""
+    """Describe what the launch that holds most constants on chip over its loops holds."""
     places = ((source.kept, "a unit's registers"), (source.shared_bytes, "its shared memory"))
     found = [f"{bytes_text(nbytes)} in {place}" for nbytes, place in places if nbytes]
     if not found:
@@ -188,7 +188,7 @@ def _kept_lines(source: TritonSource) -> list[tuple[str, str]]:
 
 
 def graph_text(executable: GraphExecutable) -> str:
-    """How many graphs there are, and how often arguments were what they had been."""
+    """Describe the number of graphs, and how often arguments were unchanged."""
     counts = executable.counts
     again = counts.replayed - counts.made
     text = f"{counted(executable.graph_count, 'graph')} of {counts.made} made"
@@ -205,7 +205,8 @@ def graph_text(executable: GraphExecutable) -> str:
 
 
 def driver_text(executable: GraphExecutable) -> str:
-    """Names the loops and branches that the host executes since the driver is too old, if any."""
+    """Name the loops and branches that the host executes because the driver is too old; empty if
+    none."""
     names = ", ".join(f"`{title(node)}`" for node in executable.needs_newer_driver)
     if not names:
         return ""
@@ -220,7 +221,7 @@ REFUSAL_HEADERS = ("the host runs", "where", "because")
 
 
 def refusal_rows(executable: GraphExecutable) -> list[tuple[str, ...]]:
-    """A row for each library call that torch has refused to capture."""
+    """Return a row for each library call that torch has refused to capture."""
     found = executable.refusals
     return [(one.call.target, one.call.origin or one.call.source, one.reason) for one in found]
 
@@ -231,7 +232,7 @@ BRANCH_HEADERS = ("branch", "executed as", "because", "first arm", "come to")
 def branch_rows(
     chosen: Sequence[ChosenBranch], counts: Mapping[str, BranchCount]
 ) -> list[tuple[str, ...]]:
-    """How each branch is executed, and how often it went which way so far."""
+    """Return for each branch how it is executed, and how often it took its first arm so far."""
     rows: list[tuple[str, ...]] = []
     for branch in chosen:
         known = counts.get(branch.condition)
@@ -241,7 +242,7 @@ def branch_rows(
 
 
 def _apart_text(program: DeviceProgram, made: GpuProgram, costs: CostModel) -> str:
-    """What a launch per kernel would take beside one launch, as the simulator says."""
+    """Compare the simulated times of one launch per kernel and of one launch."""
     device = device_for(costs, program.units)
     try:
         whole = simulate(program, device, costs=costs, kept=kept_of(made.sources))
@@ -259,8 +260,8 @@ PLACEMENT_HEADERS = ("node", "executed by", "with the units", "with the host")
 
 
 def _placement_table(program: DeviceProgram, stages: Stages) -> Table:
-    """Where the outer loops and branches of main are executed, and what each way would take. Those
-    that units execute are walked by all units, each in its registers."""
+    """List the executor of the outer loops and branches of main, and the simulated time of each
+    choice. If units execute them, all units do, each in its own registers."""
     costs, options = stages.machine.costs, stages.options
     chosen = search_plan(program, costs, options.debug.launches, options.debug.control)
     try:
@@ -290,11 +291,11 @@ def _launch_text(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """One launch. control: loops, branches and calls in its text; waits: those of the unit that
-    has most, in the text; lines: of the text, without the library that all have in common.
+    """One launch. control: number of loops, branches and calls in its text; waits: of the unit that
+    has most, in the text; lines: of the text, without the common library.
 
-    What follows is None where nothing was compiled. room: units that the GPU holds at once, None
-    where that is not known.
+    The other fields are None if nothing was compiled. room: number of units that the GPU holds at
+    once, None if unknown.
     """
 
     function: str
@@ -316,12 +317,12 @@ class LaunchRow:
     from_cache: bool | None = None
 
     def text_cells(self) -> tuple[str, ...]:
-        """Of the text alone."""
+        """Return the cells about the text alone."""
         counts = (self.kernels, self.control, self.waits, self.lines)
         return (self.function, self.runs, *map(str, counts))
 
     def resource_cells(self) -> tuple[str, ...]:
-        """What the compiler made of it; only of a launch that was compiled."""
+        """Return the cells about the compiled launch; only for a launch that was compiled."""
         assert self.seconds is not None and self.binary_bytes is not None
         known = bool(self.registers)
         return (
@@ -355,7 +356,7 @@ RESOURCE_HEADERS = (
 
 
 def launch_rows(made: GpuProgram, multiprocessors: int | None) -> list[LaunchRow]:
-    """A row for each launch of the plan, with its resources where it was compiled."""
+    """Return a row for each launch of the plan, with its resources if it was compiled."""
     runs = launch_runs(made.plan)
     rows: list[LaunchRow] = []
     launches = zip(made.plan.launches, made.sources, strict=True)
@@ -385,7 +386,7 @@ def _shape(name: str, runs: str, program: DeviceProgram, source: TritonSource) -
 
 
 def own_lines(source: TritonSource) -> int:
-    """Lines of the kernels and the entry, without the library that stands before them."""
+    """Return the number of lines of the kernels and the entry, without the library before them."""
     first = _OWN.search(source.text)
     return source.text.count("\n", first.start() if first else 0)
 
@@ -410,7 +411,7 @@ def _compiled(shape: Shape, compiled: CompiledTriton, multiprocessors: int | Non
 
 
 def launch_runs(plan: Plan) -> dict[int, Runs]:
-    """How often each launch is enqueued in one call, by its `id`."""
+    """Return how often each launch is enqueued in one call, by its `id`."""
     found = {id(launch): NEVER for _, launch in plan.launches}
     for node, runs in tree_runs(plan.tree):
         if isinstance(node, Leaf) and isinstance(node.body, Launch):
@@ -423,7 +424,7 @@ def launch_runs(plan: Plan) -> dict[int, Runs]:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """Something that the host does between launches, and the reason."""
+    """An action of the host between launches, and the reason."""
 
     function: str
     what: str
@@ -439,7 +440,7 @@ HOST_HEADERS = ("function", "the host runs", "reads from the GPU", "because")
 
 
 def host_rows(plan: Plan) -> list[HostRow]:
-    """Control that the host executes, and library calls."""
+    """Return the control that the host executes, and library calls."""
     return [
         row
         for function in plan.tree.functions
@@ -473,12 +474,12 @@ def _names(regs: Iterable[Reg]) -> str:
 
 
 def library_reads(call: LibraryCall) -> set[Reg]:
-    """The registers that the host must know for a call: numbers and sizes."""
+    """Return the registers that the host must know for a call: numbers and sizes."""
     return {operand for operand in call.operands if isinstance(operand, Reg)}
 
 
 def _moved(call: LibraryCall, plan: Plan) -> set[str]:
-    """The operands that a loop of a launch lets trade places."""
+    """Return the operands that a loop of a launch rotates."""
     rotated = {buffer.name for _, launch in plan.launches for buffer in launch.rotated}
     operands = (operand for operand in call.operands if isinstance(operand, Buffer))
     return {operand.name for operand in operands if operand.name in rotated}
@@ -495,7 +496,7 @@ def _why(node: Node[Action], plan: Plan) -> str:
 
 
 def library_targets(node: Node[Action], plan: Plan) -> list[str]:
-    """The operators that run as library calls in a node, and in what it calls."""
+    """Return the operators that run as library calls in a node, and in its callees."""
     found: dict[str, None] = {}  # in order
     seen: set[str] = set()
     waiting = [node]
@@ -510,7 +511,8 @@ def library_targets(node: Node[Action], plan: Plan) -> list[str]:
 
 
 def why_calls_wait(made: GpuProgram) -> list[str]:
-    """The reasons for which a call returns only when the GPU has done; none: it returns at once."""
+    """Return the reasons why a call returns only after the GPU has finished; empty if it returns
+    at once."""
     plan = made.plan
     reasons: list[str] = []
     if plan.program.tree.main.results or plan.program.lists:
@@ -526,7 +528,7 @@ def why_calls_wait(made: GpuProgram) -> list[str]:
 
 
 def registers_text(plan: Plan) -> str:
-    """How many values control is decided by, and where they live."""
+    """Describe the number of values that decide control, and where they are stored."""
     program = plan.program
     assigned: set[str] = set()
     for function in program.tree.functions:

@@ -1,4 +1,4 @@
-"""GPUs that programs can run on, and programs made ready for them."""
+"""GPUs that programs can run on, and executables for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stretto.options import Options
 
 LEAST_CAPABILITY = (8, 0)
 EMULATED_UNITS = 5
-"""Execution units where nothing else is asked for and there is no GPU: few, and not even."""
+"""Execution units when none are requested and there is no GPU: few, and an odd number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Gpu:
 
 
 def find_gpu(device: torch.device) -> Gpu:
-    """The GPU of a torch device. Raises BuildError where torch or stretto cannot use it."""
+    """Return the GPU of a torch device. Raises BuildError if torch or stretto cannot use it."""
     built: str | None = getattr(torch.version, "cuda", None)
     if built is None:
         raise BuildError(
@@ -67,7 +67,7 @@ def find_gpu(device: torch.device) -> Gpu:
     try:
         index = device.index if named else torch.cuda.current_device()
         properties = torch.cuda.get_device_properties(index)
-    except RuntimeError as error:  # as in exclusive-process mode, where another process is first
+    except RuntimeError as error:  # e.g. exclusive-process mode, held by another process
         reason = str(error).strip().splitlines()[0]
         raise BuildError(f"torch cannot use {device}: {reason}", remedy=BUSY_REMEDY) from error
     capability = (properties.major, properties.minor)
@@ -77,7 +77,7 @@ def find_gpu(device: torch.device) -> Gpu:
 
 
 def require_capability(gpu: Gpu) -> None:
-    """Raises BuildError for a GPU that is too old."""
+    """Raise BuildError for a GPU that is too old."""
     if gpu.capability < LEAST_CAPABILITY:
         shown, least = (".".join(map(str, c)) for c in (gpu.capability, LEAST_CAPABILITY))
         raise BuildError(
@@ -88,14 +88,15 @@ def require_capability(gpu: Gpu) -> None:
 
 
 def is_capturing_stream() -> bool:
-    """Is the current stream captured? (torch without CUDA has no such question.)"""
+    """Return True if the current stream is being captured. (torch without CUDA cannot be asked.)"""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def resident_units(
     compiled: CompiledKernel, device: torch.device, driver: Driver | None = None
 ) -> int:
-    """How many thread blocks of a kernel the device holds at once: the most units it may have."""
+    """Return the number of thread blocks of a kernel that the device holds at once: the most units
+    it may have."""
     gpu = find_gpu(device)
     kernel = load_kernel(driver or load_driver(), gpu.index, compiled, 1)
     return kernel.resident * gpu.multiprocessors
@@ -104,8 +105,8 @@ def resident_units(
 def launcher_for(
     device: torch.device, compiled: Sequence[CompiledKernel], sources: Sequence[TritonSource]
 ) -> GpuLauncher:
-    """A GPU with the kernels of a program. Raises BuildError where it cannot hold all blocks of a
-    launch at once that wait for each other: see `resident_units`."""
+    """Load the kernels of a program on a GPU. Raises BuildError if it cannot hold at once all
+    blocks of a launch that wait for each other: see `resident_units`."""
     gpu, driver = find_gpu(device), load_driver()
     kernels = [
         load_kernel(driver, gpu.index, kernel, source.blocks, joint=source.joint)
@@ -125,7 +126,8 @@ def cuda_executable(
     device: torch.device,
     arranged: Arrangements | None = None,
 ) -> PlanExecutable:
-    """A program on a GPU; arranged: as captured graphs. Raises BuildError as `launcher_for`."""
+    """Return a program on a GPU. arranged: run it as captured graphs. Raises BuildError as
+    `launcher_for`."""
     launcher = launcher_for(device, compiled, sources)
     return _executable(plan, sources, interface, options, launcher, arranged)
 
@@ -137,7 +139,7 @@ def emulated_cuda_executable(
     options: Options,
     arranged: Arrangements | None = None,
 ) -> PlanExecutable:
-    """The same program on CPU tensors; the text of its kernels is interpreted."""
+    """Return the same program on CPU tensors; the text of its kernels is interpreted."""
     kernels = [InterpretedKernel(source, options.debug.seed) for source in sources]
     launcher = InterpretedLauncher(kernels, options.debug.seed)
     return _executable(plan, sources, interface, options, launcher, arranged)
@@ -156,7 +158,7 @@ def _executable(
     return GraphExecutable(plan, sources, interface, options, launcher, arranged)
 
 
-# ---- What `stretto doctor` finds out about GPUs and their compiler.
+# ---- Checks of `stretto doctor` of GPUs and their compiler.
 
 
 def diagnoses() -> Iterator[Diagnosis]:
@@ -166,7 +168,7 @@ def diagnoses() -> Iterator[Diagnosis]:
 
 
 def check_gpu() -> Diagnosis:
-    """The GPU that programs would run on."""
+    """Diagnose the GPU that programs would run on."""
     try:
         gpu = find_gpu(torch.device("cuda"))
     except BuildError as error:
@@ -183,7 +185,7 @@ def check_gpu() -> Diagnosis:
 
 
 def check_mode() -> Iterator[Diagnosis]:
-    """Who may use the GPU; nothing where there is no driver to say so."""
+    """Diagnose the compute mode: which processes may use the GPU. Nothing without a driver."""
     try:
         mode = load_driver().attribute(0, COMPUTE_MODE)
     except (BuildError, CudaError):
@@ -202,7 +204,7 @@ def check_mode() -> Iterator[Diagnosis]:
 
 
 def check_triton() -> Diagnosis:
-    """The compiler of programs for GPUs, which works without one, and what emulates a GPU."""
+    """Diagnose Triton, which compiles without a GPU too, and the emulator's requirements."""
     try:
         version = require_triton()
     except BuildError as error:

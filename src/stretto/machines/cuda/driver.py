@@ -1,7 +1,7 @@
 """The part of the CUDA driver API that launches need, through ctypes on libcuda.so.1.
 
 Nothing else has to be installed: no CUDA toolkit, no cuda-python. Memory, streams and devices are
-torch's; contexts are the primary ones that torch uses too. Names of functions, constants and the
+torch's; contexts are the primary ones, which torch uses too. Names of functions, constants and the
 layout of structures are those of cuda.h; tests compile against that header.
 """
 
@@ -40,7 +40,7 @@ COOPERATIVE_LAUNCH_TOO_LARGE = 720
 DRIVER_MISMATCH = 803
 CAPTURE_ERRORS = range(900, 910)
 GONE = (NOT_INITIALIZED, DEINITIALIZED, INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
-"""What a kernel gives that is no longer loaded where it was."""
+"""Errors of a kernel that is no longer loaded."""
 
 # CUdevice_attribute, CUcomputemode
 MULTIPROCESSORS = 16
@@ -59,7 +59,7 @@ EVENT_DISABLE_TIMING = 2
 ATTRIBUTE_COOPERATIVE = 2
 
 PER_THREAD_STREAM = 2
-"""CU_STREAM_PER_THREAD: one handle for a stream that is another one in each thread."""
+"""CU_STREAM_PER_THREAD: one handle that means a different stream in each thread."""
 
 _FUNCTIONS = (
     "cuInit",
@@ -98,7 +98,7 @@ _TOO_OLD = "update the NVIDIA driver (`nvidia-smi` shows its version)"
 
 
 class CudaError(Exception):
-    """A call of the driver that failed: never seen by users, who get a BuildError or RunError."""
+    """A failed call of the driver. Users never see it: they get a BuildError or RunError."""
 
     def __init__(self, call: str, code: int, name: str, text: str) -> None:
         super().__init__(f"{call}: {name} ({text})")
@@ -106,7 +106,7 @@ class CudaError(Exception):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute; `value` is a union of 64 bytes, of which launches set the first int."""
+    """CUlaunchAttribute; `value` is a union of 64 bytes; launches set only the first int."""
 
     _fields_ = [
         ("id", ctypes.c_int),
@@ -129,19 +129,19 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Driver:
-    """The calls, each with its result checked. Handles are ints, as torch gives them."""
+    """Calls of the driver, each with its result checked. Handles are ints, as in torch."""
 
     def __init__(self, library: Any) -> None:
         for name in _FUNCTIONS:
             getattr(library, name)
         self._library = library
-        # The later one has a parameter more, which the one before does not look at.
+        # v3 has one more parameter, which v2 ignores.
         before = getattr(library, "cuStreamGetCaptureInfo_v2", None)
         self._capture_info = before or library.cuStreamGetCaptureInfo_v3
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: object) -> None:
-        """Calls a function of libcuda; raises CudaError unless it succeeds."""
+        """Call a function of libcuda; raises CudaError unless it succeeds."""
         if code := getattr(self._library, name)(*arguments):
             raise self.error(name, code)
 
@@ -154,7 +154,7 @@ class Driver:
         return CudaError(name, code, *texts)
 
     def _int(self, name: str, *arguments: object) -> int:
-        """What a function writes through its first parameter, a pointer to int."""
+        """Return the int that a function writes through its first parameter."""
         found = ctypes.c_int()
         self.call(name, ctypes.byref(found), *arguments)
         return found.value
@@ -165,29 +165,31 @@ class Driver:
         return found.value or 0
 
     def version(self) -> tuple[int, int]:
-        """The latest CUDA that the driver can run."""
+        """Return the latest CUDA version that the driver supports."""
         number = self._int("cuDriverGetVersion")
         return number // 1000, number % 1000 // 10
 
     # ---- devices ----------------------------------------------------------------------------
     def attribute(self, device: int, number: int) -> int:
-        """An attribute of a device. Needs no context, so it works on a GPU that others hold."""
+        """Return an attribute of a device. Needs no context, so it works on a GPU that other
+        processes hold."""
         return self._int("cuDeviceGetAttribute", number, self._int("cuDeviceGet", device))
 
     # ---- contexts ----------------------------------------------------------------------------
     def context(self, device: int) -> int:
-        """The primary context of a device, kept for the rest of the process."""
+        """Return the primary context of a device, retained for the rest of the process."""
         return self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", device))
 
     def active(self, context: int) -> AbstractContextManager[object]:
-        """The calls inside go to this context; then the thread has the one it had."""
+        """Make this context current inside a `with`; afterwards restore the thread's context."""
         current = ctypes.c_void_p()
         self.call("cuCtxGetCurrent", ctypes.byref(current))
         return _NOTHING if current.value == context else _Pushed(self, context)
 
     # ---- kernels -----------------------------------------------------------------------------
     def load(self, image: bytes, entry: str) -> int:
-        """The kernel of that name in a cubin. It stays loaded: a graph may still hold it."""
+        """Load the kernel of that name from a cubin. It stays loaded, since a graph may still
+        refer to it."""
         module = self._handle("cuModuleLoadData", ctypes.c_char_p(image))
         return self._handle("cuModuleGetFunction", ctypes.c_void_p(module), entry.encode())
 
@@ -196,7 +198,7 @@ class Driver:
         self.call("cuFuncSetAttribute", kernel, MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
 
     def resident_blocks(self, function: int, threads: int, shared: int) -> int:
-        """Blocks of a kernel that one multiprocessor holds at once."""
+        """Return the number of blocks of a kernel that one multiprocessor holds at once."""
         return self._int(
             "cuOccupancyMaxActiveBlocksPerMultiprocessor",
             ctypes.c_void_p(function),
@@ -214,8 +216,8 @@ class Driver:
         *,
         cooperative: bool,
     ) -> Launch:
-        """Prepares a launch: each call of the result is one call of the driver. `arguments`: a
-        word for each parameter, read at every launch."""
+        """Prepare a launch: each call of the result is one call of the driver. `arguments`: a word
+        for each parameter, read at every launch."""
         cooperation = LaunchAttribute(id=ATTRIBUTE_COOPERATIVE)
         cooperation.value[0] = 1
         config = LaunchConfig(
@@ -242,7 +244,7 @@ class Driver:
 
     # ---- streams and events ------------------------------------------------------------------
     def capture(self, stream: int) -> int:
-        """The number of the capture that records what is put on a stream; 0 where none does."""
+        """Return the id of the capture that records a stream; 0 if none does."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         to = ctypes.byref(status), ctypes.byref(number)
         code = self._capture_info(ctypes.c_void_p(stream), *to, None, None, None, None)
@@ -253,7 +255,8 @@ class Driver:
         return number.value if status.value == CAPTURE_ACTIVE else 0
 
     def relaxed(self) -> AbstractContextManager[object]:
-        """Inside, this thread may allocate and wait though another stream is being captured."""
+        """Allow this thread to allocate and wait inside a `with` while another stream is being
+        captured."""
         return _Relaxed(self)
 
     def event(self) -> int:
@@ -263,11 +266,11 @@ class Driver:
         self.call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
 
     def wait(self, stream: int, event: int) -> None:
-        """What is put on the stream from now on runs after what the event was recorded behind."""
+        """Let later work on the stream wait for the event."""
         self.call("cuStreamWaitEvent", ctypes.c_void_p(stream), ctypes.c_void_p(event), 0)
 
     def synchronize(self, stream: int | None) -> None:
-        """Waits for a stream, or for everything of the context."""
+        """Wait for a stream, or for everything in the context if it is None."""
         if stream is None:
             self.call("cuCtxSynchronize")
         else:
@@ -278,7 +281,7 @@ _NOTHING = nullcontext()
 
 
 class _Pushed:
-    """Makes a context current for the time of a `with`."""
+    """Makes a context current inside a `with`."""
 
     def __init__(self, driver: Driver, context: int) -> None:
         self._driver = driver
@@ -297,7 +300,7 @@ class _Pushed:
 
 
 class _Relaxed:
-    """Exchanges the capture mode of this thread for the time of a `with`."""
+    """Exchanges the capture mode of this thread inside a `with`."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -320,7 +323,7 @@ class _Relaxed:
 
 @cache
 def load_driver(library: str = LIBRARY) -> Driver:
-    """The driver of this machine. Raises BuildError where there is none that works."""
+    """Load the driver of this machine. Raises BuildError if there is none that works."""
     try:
         return Driver(ctypes.CDLL(library))
     except OSError as error:
@@ -346,7 +349,7 @@ def _start_remedy(code: int) -> str:
 
 
 def build_error(error: CudaError, what: str) -> BuildError:
-    """The error for a kernel that cannot be loaded."""
+    """Return the error for a kernel that cannot be loaded."""
     match error.code:
         case code if code == NO_BINARY_FOR_GPU:
             remedy = (
@@ -367,7 +370,7 @@ def build_error(error: CudaError, what: str) -> BuildError:
 
 
 def run_error(error: CudaError, what: str) -> RunError:
-    """The error for a launch or a wait that failed."""
+    """Return the error for a launch or a wait that failed."""
     match error.code:
         case code if code in (COOPERATIVE_LAUNCH_TOO_LARGE, OUT_OF_RESOURCES):
             remedy = (

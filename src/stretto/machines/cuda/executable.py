@@ -1,12 +1,12 @@
 """A program on a GPU, ready to be called with tensors.
 
-A call enqueues a launch on the caller's current stream and returns; it waits for the end only where
-the host must know something of it: sizes of results, or whether a recursion or a list had room
-enough. What a launch finds wrong otherwise is raised by a later call, or by `synchronize()`.
+A call enqueues a launch on the caller's current stream and returns; it waits for the end only if
+the host needs a value from it: sizes of results, or whether a recursion or a list had enough
+memory. Any other failure of a launch is raised by a later call, or by `synchronize()`.
 
-A launch works on a *state*: progress counters, which go on from launch to launch, intermediate
-values, a stack. There is one per stream, on which launches follow each other, and one per capture,
-since the replays of a graph may run beside other launches.
+A launch works on a *state*: progress counters, which continue from launch to launch, local buffers,
+a stack. There is one per stream, on which launches follow each other, and one per capture, since
+the replays of a graph may run concurrently with other launches.
 """
 
 from __future__ import annotations
@@ -57,20 +57,21 @@ from stretto.runtime.results import (
 from stretto.runtime.sizes import InputSizes, Values
 
 FIRST_FRAMES = 64
-"""Activations of recursive functions that the arena has room for at first."""
+"""Activations of recursive functions for which the arena initially has memory."""
 FIRST_STACK_WORDS = 1 << 10
-"""Words of the stack of every unit at first."""
+"""Initial words of each unit's stack."""
 
 _KEPT: list[object] = []
-"""What graphs point to and nobody else keeps; how long a graph lives cannot be seen."""
+"""Objects that captured graphs point to and that nothing else keeps alive; never released, since
+the lifetime of a graph is unknown."""
 
 
 class CudaExecutable(Executable):
     """Runs a DeviceProgram that was printed as Triton kernels. Safe to call from several threads.
 
-    sources: what the launcher has the kernels of, in its order; a call launches the first.
-    words: how many registers go in or out; the results of main come first.
-    `launches` counts launches: one per call, and one more each time that something had to grow.
+    sources: the sources of the launcher's kernels, in its order; a call launches the first. words:
+    the positions of registers in the block of words; the results of main come first. `launches`
+    counts launches: one per call, and one more each time that memory had to grow.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class CudaExecutable(Executable):
         self.why_not_captured = (
             "its outputs' sizes are read on the host"
             if self.sized
-            else "the host must see whether its recursion had memory enough"
+            else "the host must check whether its recursion had enough memory"
         )
         self.sizes = _first_sizes(program, self.sources)
         self.states: dict[int, State] = {}
@@ -114,13 +115,13 @@ class CudaExecutable(Executable):
         self._lock = threading.Lock()
         self.copies: tuple[Copy, ...] = ()
         self.packings = {packing.buffer.slot: packing for packing in interface.packings}
-        with launcher.active(), launcher.relaxed():  # another thread may capture meanwhile
+        with launcher.active(), launcher.relaxed():  # another thread may be capturing
             self._prepare()
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
-        """Runs once. `inputs`: contiguous tensors in the order of main's params.
+        """Run once. `inputs`: contiguous tensors in the order of main's params.
 
-        Raises RunError for an input on another device, and for what an earlier call found wrong.
+        Raises RunError for an input on another device, and for a failure of an earlier call.
         """
         self._check_devices(inputs)
         known = self.symbols.bound(inputs) if self.symbols.symbols and not sizes else sizes or ()
@@ -142,7 +143,7 @@ class CudaExecutable(Executable):
                 memory = self._memory(inputs, {}, known)
                 try:
                     self.run(state, memory, {}, known, stream)
-                except ProgramStopped as stop:  # by the host in the midst of it
+                except ProgramStopped as stop:  # raised by the host during the run
                     raise explained(stop, self.interface.stops) from None
             return [launcher.hand_out(memory[slot]) for slot in self.outputs]
 
@@ -154,7 +155,7 @@ class CudaExecutable(Executable):
         sizes: Values,
         stream: int,
     ) -> None:
-        """Enqueues all that one call does on the GPU."""
+        """Enqueue all GPU work of one call."""
         self.launch(0, state, memory, capacities, sizes, stream)
 
     def launch(
@@ -166,7 +167,7 @@ class CudaExecutable(Executable):
         sizes: Values,
         stream: int,
     ) -> None:
-        """Enqueues a kernel with its arguments, as `prepared`."""
+        """Enqueue a kernel with its arguments, as `prepared`."""
         self.enqueue(self.prepared(number, state, memory, capacities, sizes), state, stream)
 
     def prepared(
@@ -179,9 +180,9 @@ class CudaExecutable(Executable):
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
         reached: Sequence[torch.Tensor] = (),
     ) -> Invocation:
-        """A kernel with its arguments. memory: by slot, a tensor for every buffer but the
-        constants. capacities: rooms of lists by their number. sizes: the values of symbols.
-        frame: arena and words, where they are not the state's. reached: what words point to."""
+        """Return a kernel with its arguments. memory: by slot, a tensor for every buffer but the
+        constants. capacities: of lists, by their number. sizes: the values of symbols. frame:
+        arena and words, if not the state's. reached: tensors that words point to."""
         invocation = state.invocations.get(number)
         if invocation is None:
             arguments = self._filler.arguments(number, state, self.sizes)
@@ -195,7 +196,7 @@ class CudaExecutable(Executable):
         self.launcher.launch(invocation, stream, state.capture)
 
     def synchronize(self) -> None:
-        """Waits for all calls and replays; raises RunError where one of them failed."""
+        """Wait for all calls and replays; raise RunError if one of them failed."""
         with self.launcher.active():
             self.launcher.synchronize()
             self._check_captures()
@@ -206,23 +207,23 @@ class CudaExecutable(Executable):
                         raise self.failure(state)
 
     def arena(self, state: State) -> torch.Tensor:
-        """A state's memory for the intermediate values of main. Raises as `memory`."""
+        """Return a state's memory for the local buffers of main. Raises as `memory`."""
         return self._filler.arena(state, self.sizes)
 
     def memory(self, count: int) -> torch.Tensor:
-        """Bytes for a program itself. Raises RunError where there are not so many."""
+        """Allocate bytes for a program itself. Raises RunError if there is not enough memory."""
         return self._filler.memory(count)
 
     def constant(self, buffer: Buffer) -> torch.Tensor:
-        """A constant, where its kernels read it."""
+        """Return a constant as its kernels read it."""
         return self._filler.constants[buffer.slot]
 
     def failure(self, state: State) -> Exception:
-        """What to raise for a launch that failed; all of them have ended."""
+        """Return the exception for a failed launch, after all launches have ended."""
         return explained(failure(self.launcher, state, self.max_depth), self.interface.stops)
 
     def require_running(self, state: State) -> None:
-        """Raises ProgramStopped for a launch that failed; all of them have ended."""
+        """Raise ProgramStopped for a failed launch, after all launches have ended."""
         if state.failed:
             raise failure(self.launcher, state, self.max_depth)
 
@@ -230,8 +231,8 @@ class CudaExecutable(Executable):
     def _captured(
         self, inputs: list[torch.Tensor], sizes: Values, stream: int, capture: int
     ) -> list[Result]:
-        """A call for a graph. Its arena is memory of the graph, which uses that again for what
-        comes later, so every launch has its own."""
+        """Run a call inside a captured graph. Its arena is memory of the graph, which reuses it
+        for later work, so every launch has its own."""
         if not self.can_be_captured:
             why = self.why_not_captured
             raise RunError(
@@ -250,7 +251,7 @@ class CudaExecutable(Executable):
         return [memory[slot] for slot in self.outputs]
 
     def _run(self, inputs: list[torch.Tensor], known: Values, state: State) -> list[Result]:
-        """Runs until there was room for everything; waits for each run."""
+        """Run, and grow what was too small, until there was enough memory; wait for each run."""
         sizes, ended = self.sizes, False
         try:
             while True:
@@ -263,20 +264,20 @@ class CudaExecutable(Executable):
                     if not state.failed:
                         return self._results(memory, list(state.words), known)
                     stop = failure(self.launcher, state, self.max_depth)
-                except ProgramStopped as seen:  # by the host in the midst of it
+                except ProgramStopped as seen:  # raised by the host during the run
                     stop = seen
                 ended = True
                 self._grow(state, stop, capacities)
         except BaseException:
-            if sizes != self.sizes:  # a recursion without end need not keep what it got
+            if sizes != self.sizes:  # release the memory of a recursion that does not end
                 self.sizes = sizes
                 self._drop_memory(state)
-            if not ended:  # who knows how far the units have come
+            if not ended:  # the progress of the units is unknown
                 self.states.pop(state.stream, None)
             raise
 
     def _grow(self, state: State, stop: ProgramStopped, capacities: dict[int, int]) -> None:
-        """Makes larger what was too small; any other stop is raised."""
+        """Enlarge what was too small; raise any other stop."""
         detail, limit = int(stop.detail), self.launcher.memory() // 2
         now, wanted = state.sizes, self.sizes
         match stop.status:
@@ -296,8 +297,8 @@ class CudaExecutable(Executable):
         self._drop_memory(state)
 
     def _reserve(self, state: State, sizes: Values) -> None:
-        """Has an arena for main's intermediate values, as large as the largest call needed. Raises
-        RunError where that is more than a call may have."""
+        """Ensure an arena for main's local buffers, as large as the largest call so far needed.
+        Raises RunError if that is more than a call may have."""
         if not sizes:
             return
         registers = self.symbols.registers(sizes)
@@ -312,14 +313,14 @@ class CudaExecutable(Executable):
             self._drop_memory(state)
 
     def _drop_memory(self, state: State) -> None:
-        """What a state has is given back before it gets something larger."""
+        """Release the memory of a state before it gets a larger one."""
         state.invocations.clear()
         state.arena = state.stack = None
 
     def _memory(
         self, inputs: list[torch.Tensor], capacities: dict[int, int], sizes: Values
     ) -> dict[int, torch.Tensor]:
-        """A tensor by slot for every buffer of the arguments but the constants."""
+        """Return a tensor by slot for every buffer of the arguments but the constants."""
         self.launcher.begin_results()
         memory = {
             slot: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
@@ -364,15 +365,15 @@ class CudaExecutable(Executable):
                 )
 
     def _check_captures(self) -> None:
-        """Raises for a replay that failed."""
+        """Raise the error of a replay that failed."""
         for state in list(self.captures.values()):
             if state.failed:
                 self.launcher.synchronize()
                 raise self.failure(state)
 
-    # ---- what launches use -------------------------------------------------------------------
+    # ---- constants and states ----------------------------------------------------------------
     def _prepare(self) -> None:
-        """Constants and tables on the device, ready for any stream."""
+        """Copy constants and tables to the device, ready for any stream."""
         launcher = self.launcher
         stream = launcher.stream()
         if launcher.capture(stream):
@@ -394,7 +395,7 @@ class CudaExecutable(Executable):
         self._filler = Filler(launcher, self.sources, constants, tables, self.max_depth)
 
     def _constant(self, slot: int) -> torch.Tensor:
-        """A constant on the device: the user's tensor, or a copy that launches can read."""
+        """Return a constant on the device: the user's tensor, or a copy that launches can read."""
         packing, device = self.packings.get(slot), self.launcher.device
         own = slot if packing is None else packing.source.slot
         source = self.interface.constants[own].detach()
@@ -425,7 +426,7 @@ class CudaExecutable(Executable):
             return states[key]
 
     def _copies(self) -> list[torch.Tensor]:
-        """The constants that are not the user's own tensors."""
+        """Return the constants that are not the user's own tensors."""
         mine = self._filler.constants
         theirs = {tensor.data_ptr() for tensor in self.interface.constants.values()}
         return [tensor for tensor in mine.values() if tensor.data_ptr() not in theirs]
@@ -436,12 +437,13 @@ def _empty(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> 
 
 
 def _is_fixed(buffer: Buffer) -> bool:
-    """A buffer that is made anew for each call, always of one size."""
+    """Return True for a buffer of fixed size that is allocated for each call."""
     return not buffer.is_input and buffer.kind not in ("list", "constant")
 
 
 def _first_sizes(program: DeviceProgram, sources: Sequence[TritonSource]) -> Sizes:
-    """Of a recursive program for some calls; else every function is active once at the most."""
+    """Return initial sizes: of a recursive program for some activations; otherwise every function
+    is active at most once."""
     recursive = any(source.recursive for source in sources)
     frames = {name: frame.nbytes for name, frame in program.frames}
     others = sum(size for name, size in frames.items() if name != "main")

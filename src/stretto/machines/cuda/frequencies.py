@@ -1,8 +1,8 @@
-"""How often branches went which way, kept in the database of measurements from one compilation of a
-program to the next.
+"""Branch frequencies, stored in the database of measurements between compilations of a program.
 
-A branch is known by the text of the optimised program and the name of its condition. What is kept
-is (n + 1/2) / (N + 1) for n of N times on the first arm, so that a few calls do not say "never".
+A branch is identified by the text of the optimised program and the name of its condition. The
+stored value is (n + 1/2) / (N + 1) for n of N runs that took the first arm, so that a few calls do
+not give "never".
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stretto.schedule.plan_cost import Frequencies
 from stretto.tuning.database import Database, KernelTime, MeasuredDevice
 
 PROGRAMS = MeasuredDevice("branches of programs", "branches", 0)
-"""Ways depend on a program and its inputs, not on a device."""
+"""Pseudo-device of the entries: frequencies depend on a program and its inputs, not on a device."""
 
 
 def known_frequencies(stages: Stages, conditions: list[str]) -> Frequencies:
-    """What earlier runs of the program, compiled here or elsewhere, said of these branches."""
+    """Return the frequencies of these branches from earlier runs of the program."""
     database = _database(stages.options)
     if database is None or not conditions or not database.path.exists():
         return {}
@@ -32,7 +32,7 @@ def known_frequencies(stages: Stages, conditions: list[str]) -> Frequencies:
 
 
 def keep_frequencies(stages: Stages, counts: Mapping[str, BranchCount]) -> None:
-    """For later compilations of the program."""
+    """Store frequencies for later compilations of the program."""
     database = _database(stages.options)
     came = {name: one for name, one in counts.items() if one.total}
     if database is not None and came:

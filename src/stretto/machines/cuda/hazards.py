@@ -1,18 +1,18 @@
 """Accesses to scratch that no barrier orders, across the calls of a compiled program.
 
 Triton's scratch is the shared memory in which its own reductions, conversions and products exchange
-values. All functions have theirs at one place. Triton 3.6 and 3.7 put the barriers between accesses
-within a function, but describe a function that is called only by what it leaves at its end
-(triton-lang/triton issue 11326). Where that is a barrier, nothing orders what the caller last did
-to its scratch before what the callee first does to it:
+values. The scratch of every function begins at the same address. Triton 3.6 and 3.7 insert the
+barriers between accesses within a function, but summarise a function that is called only by its
+pending accesses at its end (triton-lang/triton issue 11326). If it ends with a barrier, nothing
+orders the last scratch accesses of the caller before the first ones of the callee:
 
     caller                      callee
       ld.shared  its result       st.shared  its own, before the callee's first barrier
       call callee                 ...
                                   bar.sync
 
-Each function has a summary: what it does before its first barrier, what it leaves behind without
-one, and if a path goes through it without any. The state before each instruction is the union over
+Each function has a summary: its accesses before its first barrier, its pending accesses at its end,
+and whether some path through it has no barrier. The state before each instruction is the union over
 all paths. Addresses are not compared: two functions' scratch begins at one address.
 """
 
@@ -46,8 +46,9 @@ _RELEVANT = {*_WRITES, *_WAITS, Effect.BARRIER, Effect.CALL, Effect.RETURN}
 class Hazard:
     """Two accesses to scratch, of which one writes, with no barrier between them on some path.
 
-    first, second: the functions called by `caller` that make the accesses, "" where it makes one
-    itself. kind: such as "a write after a read". place: where the second one, or its call, is.
+    first, second: the functions called by `caller` that make the accesses, "" if it makes one
+    itself. kind: such as "a write after a read". place: position of the second access, or of its
+    call.
     """
 
     caller: str
@@ -63,8 +64,9 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An access that no barrier has ordered yet. callee: the function that made it, "" for the one
-    that is looked at. flying: the effect that began it, where it may not have ended."""
+    """An access that no barrier has ordered yet. callee: the function that made it, "" for the
+    function being walked. flying: the effect that began it, if it is asynchronous and may not
+    have ended."""
 
     writes: bool
     callee: str = ""
@@ -73,8 +75,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Facts that may hold before an instruction. fresh: a path comes here from the function's
-    beginning without a barrier."""
+    """Facts that may hold before an instruction. fresh: True if some path from the function's
+    beginning to it has no barrier."""
 
     fresh: bool
     pending: frozenset[Pending] = frozenset()
@@ -85,9 +87,10 @@ class State:
 
 @dataclass(slots=True)
 class Summary:
-    """Facts about a function that its callers need. first: if it may write, and if it may read,
-    before its first barrier. left: what is pending where it returns. passes: a path has no barrier.
-    touches: the function, or one that it calls, accesses scratch."""
+    """Facts about a function that its callers need. first: the kinds of its accesses (True for
+    writes) before its first barrier. left: accesses pending where it returns. passes: True if
+    some path has no barrier. touches: True if the function or one of its callees accesses
+    scratch."""
 
     first: set[bool] = field(default_factory=set[bool])
     left: frozenset[Pending] = frozenset()
@@ -97,20 +100,21 @@ class Summary:
 
 @dataclass(slots=True)
 class Calls:
-    """The hazards of a program, and the summaries of its functions by name."""
+    """Hazards of a program, and the summaries of its functions by name."""
 
     functions: Sequence[Function]
     summaries: dict[str, Summary] = field(default_factory=dict[str, Summary])
     hazards: dict[Hazard, None] = field(default_factory=dict[Hazard, None])
 
     def visit(self, function: Function) -> Summary:
-        """Walks a function, those that it calls before it. Triton's functions do not recurse."""
+        """Walk a function, after its callees; return its summary. Triton's functions do not
+        recurse."""
         if function.name not in self.summaries:
             _Walk(self, function, self._callees(function)).walk()
         return self.summaries[function.name]
 
     def _callees(self, function: Function) -> dict[int, list[tuple[str, Summary]]]:
-        """By the index of each call."""
+        """Return the callees of each call and their summaries, by the index of the instruction."""
         named = {one.name: one for one in self.functions}
         calls = [
             (index, one)
@@ -124,7 +128,7 @@ class Calls:
 
 
 def analysed(functions: Iterable[Function]) -> Calls:
-    """All functions of a program."""
+    """Analyse all functions of a program."""
     calls = Calls(tuple(functions))
     for function in calls.functions:
         calls.visit(function)
@@ -133,6 +137,8 @@ def analysed(functions: Iterable[Function]) -> Calls:
 
 @dataclass(slots=True)
 class _Walk:
+    """A walk over all paths of one function, to a fixpoint."""
+
     calls: Calls
     function: Function
     callees: Mapping[int, list[tuple[str, Summary]]]
@@ -156,8 +162,8 @@ class _Walk:
                     waiting.append(following)
 
     def _nodes(self) -> set[int]:
-        """The instructions at which states are kept: those that change it, and where paths meet or
-        part."""
+        """Return the instructions at which states are stored: those that change the state, and
+        those where paths join or part."""
         function = self.function
         return {0, *function.labels.values()} | {
             index
@@ -184,7 +190,8 @@ class _Walk:
         return before.joined(state) if instruction.may_do_nothing else state
 
     def _accessed(self, instruction: Instruction, effect: Effect, state: State) -> State:
-        """Accesses of this function among themselves are ordered by Triton."""
+        """Record an access. Only accesses of callees are compared with it: Triton orders a
+        function's own."""
         writes = _WRITES[effect]
         self.summary.touches = True
         if state.fresh:

@@ -1,7 +1,8 @@
-"""What the host does in one run of a plan: it enqueues launches and library calls, and decides.
+"""The host's part of one run of a plan: it enqueues launches and library calls, and executes
+control.
 
-It waits only where it has to know a register: the condition of a branch or loop that has a library
-call inside, a size that a library call needs.
+It waits for the GPU only if it needs the value of a register: the condition of a branch or loop
+with a library call inside, or a size that a library call needs.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ from stretto.runtime.sizes import Values
 
 
 Order = Callable[[Seq[Action]], Sequence[Node[Action]]]
-"""Gives the parts of a sequence in the order in which the host executes them."""
+"""Returns the parts of a sequence in the order in which the host executes them."""
 
 
 def in_order(sequence: Seq[Action]) -> Sequence[Node[Action]]:
-    """As the plan has them."""
+    """Return the parts in the plan's order."""
     return sequence.children
 
 
 class PlanExecutable(CudaExecutable):
     """A program of several launches. `reads` counts how often the host has read a register. order:
-    of a sequence's parts; another one than the plan's shows whether a graph has all its edges."""
+    of a sequence's parts; tests change it to check that a graph has all its edges."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class PlanExecutable(CudaExecutable):
         if plan.decides_on_host:
             self.waits = True
             self.can_be_captured = False
-            self.why_not_captured = "the host decides on values in the midst of it"
+            self.why_not_captured = "the host reads values during the run"
 
     def run(
         self,
@@ -124,7 +125,7 @@ class PlanExecutable(CudaExecutable):
         sizes: Values,
         stream: int,
     ) -> Host:
-        """What enqueues one run."""
+        """Return the object that enqueues one run."""
         return Host(self, state, memory, capacities, sizes, stream)
 
 
@@ -132,9 +133,9 @@ class PlanExecutable(CudaExecutable):
 class Activation:
     """One activation of a function.
 
-    sizes: the values of symbols, by the names of their registers. moving: where buffers lie whose
-    place is not fixed; their addresses are in words too. lost: those of them that a launch may have
-    let trade places.
+    sizes: the values of symbols, by the names of their registers. moving: the current memory of
+    buffers whose place is not fixed; their addresses are in words too. lost: those of them that a
+    launch may have rotated since.
     """
 
     function: TreeFunction[Action]
@@ -147,7 +148,7 @@ class Activation:
 
 
 class Host:
-    """The host's part in one run."""
+    """The host's part of one run."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class Host:
         self.stream = stream
 
     def main(self) -> Activation:
-        """Runs the program; gives what it leaves behind."""
+        """Run the program; return its activation at the end."""
         executable = self.executable
         at = self.begin("main", executable.arena(self.state))
         self.place_all(at, {})
@@ -174,7 +175,7 @@ class Host:
         return at
 
     def begin(self, name: str, arena: torch.Tensor) -> Activation:
-        """An activation in which no buffer and no register has a value so far."""
+        """Return an activation in which no buffer and no register has a value yet, except sizes."""
         executable = self.executable
         count = max(len(executable.plan.words[name]), 1)
         words = executable.launcher.empty((count,), torch.int64).zero_()
@@ -185,7 +186,7 @@ class Host:
         return Activation(executable.functions[name], arena, words, 0, sizes)
 
     def place_all(self, at: Activation, given: Mapping[Buffer, torch.Tensor]) -> None:
-        """Fixes where the buffers lie at first whose place may change."""
+        """Set the initial addresses of buffers whose place may change."""
         for buffer in self.executable.moving[at.function.name]:
             at.moving[buffer] = given[buffer] if buffer in given else self.fixed(at, buffer)
             self.address(at, buffer).fill_(at.moving[buffer].data_ptr())
@@ -197,7 +198,7 @@ class Host:
         registers: Mapping[Reg, torch.Tensor | Number],
         tensors: Mapping[Buffer, torch.Tensor],
     ) -> Activation:
-        """Runs a function in memory of its own; gives what it leaves behind."""
+        """Run a function in memory of its own; return its activation at the end."""
         executable = self.executable
         if depth > executable.max_depth:
             raise stopped(Status.TOO_DEEP, depth, executable.max_depth, 0)
@@ -215,7 +216,7 @@ class Host:
         return at
 
     def address(self, at: Activation, buffer: Buffer) -> torch.Tensor:
-        """The word with a buffer's address."""
+        """Return the word that holds a buffer's address."""
         return at.words[self.executable.plan.words[at.function.name][address_name(buffer)]]
 
     # ---- registers ---------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Host:
             self.word(at, reg).fill_(_bits(reg, value))
 
     def read(self, at: Activation, reg: Reg) -> Number:
-        """The value of a register; waits for all that was enqueued."""
+        """Return the value of a register; waits for all enqueued work."""
         self.executable.reads += 1
         self.executable.launcher.synchronize(self.stream)
         self.executable.require_running(self.state)
@@ -295,13 +296,13 @@ class Host:
 
     # ---- memory ------------------------------------------------------------------------------
     def tensor(self, at: Activation, buffer: Buffer) -> torch.Tensor:
-        """All of a buffer from its start on, flat."""
+        """Return the memory of a buffer from its start on, flat."""
         if buffer in at.lost:
             self.find(at)
         return at.moving[buffer] if buffer in at.moving else self.fixed(at, buffer)
 
     def find(self, at: Activation) -> None:
-        """Asks the device where the buffers are that its loops let trade places."""
+        """Read the addresses of buffers that loops on the device have rotated."""
         self.executable.reads += 1
         self.executable.launcher.synchronize(self.stream)
         self.executable.require_running(self.state)
@@ -311,7 +312,7 @@ class Host:
         at.lost.clear()
 
     def fixed(self, at: Activation, buffer: Buffer) -> torch.Tensor:
-        """As `tensor`, of a buffer that stays where it is."""
+        """As `tensor`, for a buffer that is not moved."""
         if buffer.kind in ("local", "items"):
             start = self.executable.frames[at.function.name].offset(buffer.name)
             first = resolve(start, at.sizes)
@@ -331,7 +332,7 @@ class Host:
         at.lost |= set(launch.rotated)
 
     def invocation(self, launch: Launch, at: Activation) -> Invocation:
-        """A launch with its arguments."""
+        """Return a launch with its arguments."""
         return self.executable.prepared(
             self.executable.numbers[id(launch)],
             self.state,
@@ -343,7 +344,7 @@ class Host:
         )
 
     def reached(self, at: Activation) -> list[torch.Tensor]:
-        """What words of an activation point to."""
+        """Return the memory that words of an activation point to."""
         return list(at.moving.values())
 
     def library(self, call: LibraryCall, at: Activation) -> None:
@@ -351,7 +352,7 @@ class Host:
         run_call(call, self.operands(call, at))
 
     def operands(self, call: LibraryCall, at: Activation) -> list[Operand]:
-        """What a call gets, as `bound` of runtime/library.py wants it."""
+        """Return the operands of a library call, as `bound` of runtime/library.py expects them."""
         numbers: dict[Reg | Size, Number] = {}
         for kind in call.operands:
             if isinstance(kind, Size):
@@ -370,15 +371,15 @@ class Host:
 
 
 def host_number(expr: Expr, sizes: Mapping[str, int]) -> int | None:
-    """The number that an expression is for a host who knows the sizes; None for one that the device
-    computes."""
+    """Return the value of an expression if it depends only on sizes; None if the device computes
+    it."""
     if isinstance(expr, Position) and depends_on_sizes(expr.index):
         return resolve(expr.index, sizes)
     return constant(expr)
 
 
 def register_of(expr: Expr) -> Reg:
-    """The register that a plan has made of an expression."""
+    """Return the register that holds an expression in a plan."""
     assert isinstance(expr, Position)
     ((atom, _),) = expr.index.terms
     assert isinstance(atom, Reg)
@@ -386,7 +387,7 @@ def register_of(expr: Expr) -> Reg:
 
 
 def _bits(reg: Reg, value: Number) -> int:
-    """A value as a word; see `Parameter`."""
+    """Encode a value as a word; see `Parameter`."""
     if not reg.dtype.is_float:
         return int(value)
     wide = reg.dtype.itemsize == 8

@@ -1,4 +1,4 @@
-"""Launches whose text is interpreted on this machine."""
+"""Launches whose text is interpreted on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORD = (1 << 64) - 1
 
 
 class KernelText(Protocol):
-    """What runs a kernel's text on CPU tensors: triton_interpreter.InterpretedKernel."""
+    """Runs a kernel's text on CPU tensors, as `interpreter.InterpretedKernel` does."""
 
     def launch(
         self, arguments: Sequence[Argument], reached: Sequence[torch.Tensor] = ()
@@ -21,10 +21,10 @@ class KernelText(Protocol):
 
 
 class Interpretation:
-    """An Invocation: a kernel with its arguments. reached: memory that their words point to."""
+    """An Invocation that is interpreted. reached: memory that words of its arguments point to."""
 
     joint = True
-    """One launch after the other, in any case."""
+    """True: interpreted launches always run one after the other."""
 
     def __init__(self, kernel: KernelText, arguments: Sequence[Argument]) -> None:
         self.kernel = kernel
@@ -49,7 +49,7 @@ class Interpretation:
         return tuple(a & _WORD if isinstance(a, int) else a.data_ptr() for a in found)
 
     def frozen(self) -> Launch:
-        """Launches with the arguments of now, whatever is set later."""
+        """Return a launch with a copy of the current arguments."""
         arguments, reached = list(self.arguments), self.reached
         return lambda stream: _ignore(self.kernel.launch(arguments, reached))
 

@@ -1,26 +1,27 @@
-"""Launches of one kernel on a GPU, in an order in which no two programs wait for each other.
+"""Launches of one kernel on a GPU, ordered so that no two programs wait for each other.
 
-All thread blocks of a launch must be resident at once where they wait for each other. Two such
-programs that start beside each other could each get a part of the multiprocessors and wait for the
-rest for ever. So
+All thread blocks of a launch must be resident at once if they wait for each other. Two such
+programs that start concurrently could each get a part of the multiprocessors and wait for the rest
+for ever. Therefore
 
-(a) launches are cooperative. CUDA promises that all blocks of such a grid run at once, and refuses
-    one that cannot fit. A second grid starts when there is room for all of it. A kernel node of a
-    graph keeps the attribute, so that replays on several streams cannot starve each other either;
-(b) a launch on another stream than the device's launch before first makes its stream wait for that
-    one, so that two programs do not share a GPU at all. Replays are torch's, so this cannot see
-    them: (a) holds for them alone;
-(c) a wait gives up after a number of looks, so that whatever goes wrong ends in an error.
+(a) launches are cooperative. CUDA guarantees that all blocks of such a grid run at once, and
+    rejects one that cannot fit. A second grid starts when there is room for all of it. A kernel
+    node of a graph keeps the attribute, so that replays on several streams cannot starve each other
+    either;
+(b) a launch on a stream other than that of the device's previous launch first makes its stream wait
+    for that launch, so that two programs never share a GPU. Replays are torch's, so this cannot see
+    them: only (a) holds for them;
+(c) a wait gives up after a number of polls, so that any failure ends in an error.
 
-A launch whose blocks wait for nobody needs none of this: it may run beside any other.
+A launch whose blocks do not wait for each other needs none of this: it may run beside any other.
 
-Where blocks wait for each other and there is one for each multiprocessor, each is on one of its
-own: it asks for half of the multiprocessor's shared memory at least, and the system keeps some for
-each block, so two do not fit on one. Else two could be where a launch before has left room last,
-and the whole program would wait for these.
+If blocks wait for each other and there is one for each multiprocessor, each gets a multiprocessor
+of its own: it requests at least half of the multiprocessor's shared memory, and the system reserves
+some for each block, so two do not fit on one. Otherwise two could share the multiprocessor that an
+earlier launch has left last, and the whole program would wait for them.
 
-A device without cooperative launches is refused, and so is the per-thread default stream: its one
-handle is another stream in each thread, of which (b) would know nothing.
+A device without cooperative launches is rejected, and so is the per-thread default stream: its one
+handle is a different stream in each thread, which (b) could not track.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from stretto.machines.cuda.driver import (
 )
 
 Argument = torch.Tensor | int
-"""Of a kernel: a tensor for a pointer, or a number."""
+"""Argument of a kernel: a tensor for a pointer, or a number."""
 
 WARP = 32
 
 
 class CompiledKernel(Protocol):
-    """What launches need of triton_compile.CompiledTriton."""
+    """The fields of compile.CompiledTriton that launches need."""
 
     @property
     def binary(self) -> bytes: ...
@@ -71,35 +72,35 @@ class CompiledKernel(Protocol):
 
 
 class Invocation(Protocol):
-    """A kernel with its arguments, launched over and over. For one thread at a time."""
+    """A kernel with its arguments, which can be launched repeatedly. For one thread at a time."""
 
     def set(self, place: int, argument: Argument) -> None: ...
     def reach(self, memory: Sequence[torch.Tensor]) -> None:
-        """Tells what words of the arguments point to, beside the arguments."""
+        """Set the memory that words of the arguments point to, besides the arguments."""
         ...
 
     @property
     def launch(self) -> Launch: ...
     @property
     def joint(self) -> bool:
-        """Whether its blocks wait for each other."""
+        """True if its blocks wait for each other."""
         ...
 
     @property
     def count(self) -> int:
-        """Parameters."""
+        """Number of parameters."""
         ...
 
     def words_at(self, places: Sequence[int]) -> tuple[int, ...]:
-        """Some arguments, as words: numbers, and addresses of tensors."""
+        """Return some arguments as words: numbers, and addresses of tensors."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
-    """A kernel on a device. scratch_parameters: pointers after those of the program, null.
-    resident: blocks that one multiprocessor holds at once. cooperative: all blocks of a launch run
-    at once."""
+    """A kernel on a device. scratch_parameters: null pointers after the program's own parameters.
+    resident: blocks that one multiprocessor holds at once. cooperative: True if all blocks of a
+    launch must run at once."""
 
     driver: Driver
     context: int
@@ -118,11 +119,13 @@ class LoadedKernel:
 def load_kernel(
     driver: Driver, device: int, compiled: CompiledKernel, blocks: int, *, joint: bool = True
 ) -> LoadedKernel:
-    """Loads a kernel for launches of that many blocks. joint: they wait for each other; if there is
-    one for each multiprocessor, no two share one. Raises BuildError where the driver refuses it,
-    and for a device that starts no grid as a whole."""
+    """Load a kernel for launches of that many blocks. joint: True if they wait for each other;
+    then, if there is one for each multiprocessor, no two share one. Raises BuildError if the
+    driver rejects the kernel or the device has no cooperative launches."""
     if compiled.scratch_bytes:
-        raise BuildError("Triton compiled the program with scratch memory, which nobody provides")
+        raise BuildError(
+            "Triton compiled the program with global scratch memory, which stretto does not provide"
+        )
     threads, shared = compiled.warps * WARP, compiled.shared_bytes
     try:
         refused = joint and not driver.attribute(device, COOPERATIVE_LAUNCH)
@@ -140,7 +143,7 @@ def load_kernel(
         raise BuildError(
             f"cuda:{device} has no cooperative launches, so the thread blocks of a program, which "
             "wait for each other, might not all run at once",
-            remedy="use a whole GPU: some virtual ones and old drivers have no such launches",
+            remedy="use a whole GPU: some virtual GPUs and old drivers lack cooperative launches",
         )
     scratch = compiled.scratch_parameters
     return LoadedKernel(
@@ -149,8 +152,8 @@ def load_kernel(
 
 
 def require_resident(kernel: LoadedKernel, multiprocessors: int) -> None:
-    """Raises BuildError where the device cannot hold all blocks of a launch at once that wait for
-    each other."""
+    """Raise BuildError if blocks of a launch wait for each other and the device cannot hold all at
+    once."""
     room = kernel.resident * multiprocessors
     if kernel.cooperative and kernel.blocks > room:
         raise BuildError(
@@ -162,7 +165,7 @@ def require_resident(kernel: LoadedKernel, multiprocessors: int) -> None:
 
 
 class CudaInvocation:
-    """Arguments as one block of words that launches read."""
+    """A kernel with its arguments as one block of words that launches read."""
 
     def __init__(self, kernel: LoadedKernel, arguments: Sequence[Argument]) -> None:
         self.words = (ctypes.c_uint64 * (len(arguments) + kernel.scratch_parameters))()
@@ -180,7 +183,7 @@ class CudaInvocation:
         self.joint = kernel.cooperative
 
     def reach(self, memory: Sequence[torch.Tensor]) -> None:
-        """A GPU finds memory by its address."""
+        """Do nothing: a GPU finds memory by its address."""
 
     @property
     def count(self) -> int:
@@ -195,7 +198,8 @@ class CudaInvocation:
 
 
 class Replay(Protocol):
-    """A graph that can be replayed. joint: blocks of one of its launches wait for each other."""
+    """A graph that can be replayed. joint: True if blocks of one of its launches wait for each
+    other."""
 
     @property
     def joint(self) -> bool: ...
@@ -205,8 +209,8 @@ class Replay(Protocol):
 class LaunchOrder:
     """The order of all launches on one device, by all programs and threads of the process.
 
-    Costs nothing while one stream is used. A capture has an order of its own; its replays have none
-    with other launches, except that of their streams.
+    It costs nothing while only one stream is used. A capture has a separate order; its replays are
+    ordered with other launches only by their streams.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -216,7 +220,8 @@ class LaunchOrder:
         self._events: list[int] = []
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
-        """Raises CudaError, and RunError for a stream whose order nobody can know."""
+        """Enqueue a launch. Raises CudaError, and RunError for the per-thread stream, whose order
+        is unknown."""
         _require_one_stream(stream)
         if invocation.joint:
             self._enqueue(invocation.launch, stream, capture)
@@ -224,7 +229,7 @@ class LaunchOrder:
             invocation.launch(stream)
 
     def replay(self, graph: Replay, stream: int) -> None:
-        """As `launch`, of a graph."""
+        """As `launch`, for a graph."""
         _require_one_stream(stream)
         if graph.joint:
             self._enqueue(graph.launch, stream, 0)
@@ -242,7 +247,7 @@ class LaunchOrder:
     def _follow(self, last: int, stream: int, capture: int) -> None:
         driver = self._driver
         if driver.capture(last) != capture:
-            return  # captured since then: before a capture torch waits for the device
+            return  # its capture began since then: torch waits for the device before a capture
         if not self._events:
             self._events.append(driver.event())
         try:
@@ -250,7 +255,7 @@ class LaunchOrder:
         except CudaError as error:
             if error.code != INVALID_HANDLE:
                 raise
-            driver.synchronize(None)  # the stream is gone, but what was on it may still run
+            driver.synchronize(None)  # the stream was destroyed, but its work may still run
             return
         driver.wait(stream, self._events[0])
 
@@ -266,5 +271,5 @@ def _require_one_stream(stream: int) -> None:
 
 @cache
 def order_of(device: int, driver: Driver) -> LaunchOrder:
-    """The one order of launches on a device."""
+    """Return the one order of launches on a device."""
     return LaunchOrder(driver)

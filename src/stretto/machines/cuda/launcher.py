@@ -1,7 +1,7 @@
-"""What launches the kernels of a GPU program, and gives it memory and streams.
+"""Launchers: they launch the kernels of a GPU program, and provide memory and streams.
 
-`GpuLauncher` does so on a GPU, with torch's memory and the driver's launches. `InterpretedLauncher`
-runs the same kernel text on CPU tensors, without a GPU; each launch is over when it returns.
+`GpuLauncher` uses a GPU, with torch's memory and the driver's launches. `InterpretedLauncher` runs
+the same kernel text on CPU tensors, without a GPU; each launch has ended when it returns.
 """
 
 from __future__ import annotations
@@ -34,26 +34,25 @@ from stretto.machines.cuda.printer.source import HOST
 from stretto.machines.machine import HOST as HOST_DEVICE
 from stretto.runtime.memory_watch import usable_memory
 
-# ---- Memory of results on this machine that is handed out again once nobody has it any more.
+# ---- Host memory of results that is reused once the caller has dropped it.
 #
-# torch's allocator of a GPU does so by itself: a result that the caller has dropped leaves its
-# place to the next one of its size, so that a captured graph finds its arguments where they were.
-# Memory of this machine has no such habit, and emulated graphs would have to be patched in every
-# call.
+# torch's allocator of a GPU reuses memory by itself: the next result of a size gets the memory of a
+# dropped one, so that a captured graph finds its arguments unchanged. The host's allocator does
+# not, and emulated graphs would have to be patched in every call.
 #
-# A program works on a tensor of its own over a block; the caller gets another one over the same
-# bytes. Whether that one, or any view of it, is still there says the array that its storage keeps
-# alive: no block is handed out before that is gone.
+# A program works on its own tensor over a block; the caller gets another one over the same bytes.
+# The storage of that tensor, and of all its views, keeps an array alive: the block is reused only
+# after that array is gone.
 
 
 KEPT_CALLS = 4
-"""A block that so many calls did not need is forgotten."""
+"""Number of calls without use after which a block is released."""
 
 
 @dataclass(eq=False, slots=True)
 class _Block:
-    """memory: its bytes. call: the last one that it was taken for. callers: the arrays behind what
-    callers have of it. result: what they got last."""
+    """memory: its bytes. call: the last call that it was taken for. callers: the arrays kept alive
+    by tensors that callers hold. result: the tensor that was handed out last."""
 
     memory: torch.Tensor
     call: int
@@ -65,19 +64,19 @@ class _Block:
 
 
 class ReusedBlocks:
-    """The blocks of one program, which is in one call at a time."""
+    """The blocks of one program, which runs one call at a time."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._call = 0
 
     def begin(self) -> None:
-        """A call begins. What the one before took and did not hand out is free again."""
+        """Begin a call. Blocks that the previous one took and did not hand out are free again."""
         self._call += 1
         self._blocks = [b for b in self._blocks if self._call - b.call <= KEPT_CALLS]
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the call for a result, with whatever is in it."""
+        """Return uninitialised memory of this call for a result."""
         nbytes = prod(shape) * dtype.itemsize
         if not nbytes:
             return torch.empty(tuple(shape), dtype=dtype)
@@ -92,8 +91,8 @@ class ReusedBlocks:
         return block.memory.view(dtype).view(tuple(shape))
 
     def hand_out(self, result: torch.Tensor) -> torch.Tensor:
-        """A result for the caller, with the bytes of what `take` gave; the same tensor again for
-        one that is a result twice."""
+        """Return a tensor for the caller over the bytes that `take` returned; the same tensor
+        again if it is a result twice."""
         place = result.data_ptr()
         found = (b for b in self._blocks if b.call == self._call and b.memory.data_ptr() == place)
         block = next(found, None)
@@ -112,17 +111,17 @@ class ReusedBlocks:
 
 
 POLLS = 1 << 25
-"""Looks at a counter after which a wait gives up: some ten seconds or more on a GPU."""
+"""Polls of a counter after which a wait gives up: at least some ten seconds on a GPU."""
 
 Words = ctypes.Array[ctypes.c_int64]
 T = TypeVar("T")
 
 
 class Launcher(Protocol):
-    """Streams are ints, 0 is the default one.
+    """Launches kernels on a device. Streams are ints, 0 is the default one.
 
-    device: where the tensors of programs are. polls: the limit of waits. synchronous: a launch
-    has ended when it returns. cuda: the latest CUDA that the driver can run.
+    device: of the tensors of programs. polls: the limit of waits. synchronous: True if a launch has
+    ended when it returns. cuda: the latest CUDA version that the driver supports.
     """
 
     device: torch.device
@@ -131,86 +130,89 @@ class Launcher(Protocol):
     cuda: tuple[int, int]
 
     def active(self) -> AbstractContextManager[object]:
-        """Everything else is called inside of it, and leaves no trace after it."""
+        """Return a context in which every other method is called; afterwards the thread's state is
+        restored."""
         ...
 
     def stream(self) -> int:
-        """The calling thread's current stream on the device."""
+        """Return the calling thread's current stream on the device."""
         ...
 
     def capture(self, stream: int) -> int:
-        """The number of the capture that records the stream's work, 0 where none does."""
+        """Return the id of the capture that records the stream's work, 0 if none does."""
         ...
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the current stream, or of the capture's graph."""
+        """Allocate memory of the current stream, or of the capture's graph."""
         ...
 
     def begin_results(self) -> None:
-        """A call begins to ask for memory of results."""
+        """Note that a call begins, before it allocates memory for its results."""
         ...
 
     def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """As `empty`, for a result: where the last call had it, if nobody has that any more."""
+        """As `empty`, for a result: in the memory of the last call's result if the caller has
+        dropped it."""
         ...
 
     def hand_out(self, result: torch.Tensor) -> torch.Tensor:
-        """What the caller gets of such memory."""
+        """Return the tensor that the caller gets for such memory."""
         ...
 
     def relaxed(self) -> AbstractContextManager[object]:
-        """Inside, this thread may allocate and wait though another stream is being captured."""
+        """Allow this thread to allocate and wait inside a `with` while another stream is being
+        captured."""
         ...
 
     def aside(self, make: Callable[[], T]) -> T:
-        """Runs `make` where its work is not captured, and waits for that work. What it makes is
-        never memory of a graph, which is written anew at every replay."""
+        """Run `make` outside of any capture, and wait for its work. Memory that it allocates never
+        belongs to a graph, which would overwrite it at every replay."""
         ...
 
     def control(self, words: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A control block of no launch so far, and memory of the host whose first word becomes the
-        status of a launch that fails. To be called aside."""
+        """Return a new control block, and host memory whose first word becomes the status of a
+        launch that fails. Call it within `aside`."""
         ...
 
     def host(self, words: int) -> torch.Tensor:
-        """Zeroed words that both the host and programs see. To be called aside."""
+        """Return zeroed words that the host and programs can access. Call it within `aside`."""
         ...
 
     def bind(self, number: int, arguments: Sequence[Argument]) -> Invocation:
-        """Prepares launches of a kernel with these arguments, which can be set anew."""
+        """Prepare launches of a kernel with these arguments, which can be changed later."""
         ...
 
     def launch(self, invocation: Invocation, stream: int, capture: int) -> None:
-        """Enqueues a kernel behind the launch before, whatever stream that was on."""
+        """Enqueue a kernel after the previous launch, whatever stream that was on."""
         ...
 
     def graph(self) -> GraphBuilder:
-        """A graph without nodes so far."""
+        """Return an empty graph."""
         ...
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
-        """Words in the memory of the device."""
+        """Return words in the memory of the device."""
         ...
 
     def write(self, target: torch.Tensor, words: Sequence[int]) -> None:
-        """Enqueues a change of such words on the current stream."""
+        """Enqueue a change of such words on the current stream."""
         ...
 
     def replay(self, graph: Replay, stream: int) -> None:
-        """Enqueues a replay behind the launch before, whatever stream that was on."""
+        """Enqueue a replay after the previous launch, whatever stream that was on."""
         ...
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Waits for a stream, or for all."""
+        """Wait for a stream, or for all if it is None."""
         ...
 
     def memory(self) -> int:
-        """Bytes of memory that programs may use at the most."""
+        """Return the bytes of memory that programs may use at most."""
         ...
 
 
 class DeviceMemory(Protocol):
-    """What a GPU's memory and streams are made by: torch, except in tests."""
+    """Source of a GPU's memory and streams: torch, except in tests."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor: ...
     def pinned(self, words: int) -> torch.Tensor: ...
@@ -250,9 +252,9 @@ class TorchMemory:
         return torch.cuda.graph_pool_handle()
 
     def captured(self, run: Callable[[], None], pool: Pool) -> tuple[int, object]:
-        """What `run` puts on the current stream, as a CUDA graph, and what keeps that alive.
-        pool: graphs of one pool share memory, so they must not run beside each other. Raises
-        CaptureError, and torch.OutOfMemoryError where the pool cannot grow."""
+        """Capture the work that `run` enqueues as a CUDA graph; return it, and the object that
+        keeps it alive. pool: graphs of one pool share memory, so they must not run
+        concurrently. Raises CaptureError, and torch.OutOfMemoryError if the pool cannot grow."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         handle: Any = pool.handle
         before = torch.cuda.memory_reserved(self.device)
@@ -263,7 +265,7 @@ class TorchMemory:
                 try:
                     run()
                 except BaseException:
-                    with suppress(RuntimeError):  # the one that has happened says more
+                    with suppress(RuntimeError):  # the first error says more
                         graph.capture_end()
                     raise
                 graph.capture_end()
@@ -281,17 +283,17 @@ class TorchMemory:
 
 
 def _forget_workspaces() -> None:
-    """torch keeps the memory in which cuBLAS works by stream, and captures are all on one: without
-    this, products of two pools would work in the memory of the first, and race where they run
-    beside each other."""
+    """Release cuBLAS's workspaces. torch keeps one per stream, and all captures are on one stream:
+    without this, products of two pools would use the workspace of the first, and race if they
+    run concurrently."""
     clear: Callable[[], None]
     clear = torch._C._cuda_clearCublasWorkspaces  # pyright: ignore[reportPrivateUsage]
     clear()
 
 
 class _Rehearsed(threading.local):
-    """The library calls that this thread has run before it captured them, by their keys: torch has
-    handles of cuBLAS and cuDNN for each thread."""
+    """Keys of the library calls that this thread has run before capturing them; per thread, since
+    torch has handles of cuBLAS and cuDNN for each thread."""
 
     def __init__(self) -> None:
         self.keys: set[Hashable] = set()
@@ -320,7 +322,7 @@ class GpuLauncher:
         self.stream = memory.stream
 
     def begin_results(self) -> None:
-        """Nothing to be done: torch's allocator gives dropped memory out again by itself."""
+        """Do nothing: torch's allocator reuses dropped memory by itself."""
 
     def result(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return self.empty(shape, dtype)
@@ -382,11 +384,11 @@ class GpuLauncher:
             return (*self.torch.captured(call.run, pool), pool)
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
-        """Words in the memory of the device."""
+        """Return words in the memory of the device."""
         return self.aside(lambda: self.torch.words(words))
 
     def write(self, target: torch.Tensor, words: Sequence[int]) -> None:
-        # Memory of the host that torch uses again only when the copy has ended.
+        # Pinned memory, which torch reuses only when the copy has ended.
         source = self.torch.pinned(len(words))
         source.copy_(torch.tensor(words))
         target.copy_(source, non_blocking=True)
@@ -408,8 +410,8 @@ class GpuLauncher:
 
 
 class InterpretedLauncher:
-    """No GPU: one stream, torch captures nothing, a launch has ended when it returns. seed: draws
-    the order in which nodes of graphs run."""
+    """Launcher without a GPU: there is one stream, torch captures nothing, a launch has ended when
+    it returns. seed: draws the order in which nodes of graphs run."""
 
     def __init__(self, kernels: Sequence[KernelText], seed: int = 0) -> None:
         self.seed = seed
@@ -474,5 +476,6 @@ class InterpretedLauncher:
 
 
 def words_of(tensor: torch.Tensor) -> Words:
-    """The words of a CPU tensor, quicker to read than the tensor, which the caller keeps alive."""
+    """Return the words of a CPU tensor as an array that is faster to read. The caller keeps the
+    tensor alive."""
     return (ctypes.c_int64 * tensor.numel()).from_address(tensor.data_ptr())

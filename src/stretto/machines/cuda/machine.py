@@ -1,4 +1,4 @@
-"""The CUDA machine, its emulation, and a compiler for GPUs that need not be there."""
+"""The CUDA machine, its emulation, and a cross compiler for GPUs that are not present."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ from stretto.simulator.devices import GPUS, costs_on, device_for, gpu_like
 from stretto.simulator.work import Kept
 
 NAMED = {name: gpu for name, gpu in GPUS.items() if name != "v100"}
-"""GPUs that a program can be compiled for by name. Triton makes no machine code for a V100."""
+"""GPUs that a program can be compiled for by name. Triton cannot compile for a V100."""
 
 
 def gpu_program(stages: Stages) -> GpuProgram:
-    """The plan, and its launches as far as they are printed and compiled."""
+    """Return the plan, and its launches as far as they are printed and compiled."""
     assert isinstance(stages.product, GpuProgram)
     return stages.product
 
@@ -85,8 +85,8 @@ def _plan(stages: Stages) -> None:
 
 
 def _seconds_as_planned(stages: Stages, program: DeviceProgram) -> float:
-    """Simulated seconds of a program in the plan that it would be run as. Raises ScheduleError for
-    a run that is too long."""
+    """Return the simulated seconds of a program in the plan that would be chosen for it. Raises
+    ScheduleError if the run is too long to be simulated."""
     costs = stages.machine.costs
     chosen = choose_plan(program, costs, stages.options)
     kept = stages.machine.kept_constants(program) if chosen.plan.is_whole else None
@@ -98,7 +98,7 @@ LIBRARY = choice_stage(_seconds_as_planned)
 
 
 def _arranged(stages: Stages) -> Arrangements | None:
-    """How graphs are enqueued, where the program is."""
+    """Return how graphs are enqueued, if the program runs as graphs."""
     made = gpu_program(stages)
     return arrangements(made.plan, stages.machine.costs) if made.as_graph else None
 
@@ -123,7 +123,7 @@ PLAN = BuildStage("plan", _plan, device_form("plan", "plan", Planned, _planned, 
 
 @dataclass(frozen=True)
 class TritonMachine(Machine):
-    """What all machines have in common that run programs printed as Triton."""
+    """Common base of machines that run programs printed as Triton."""
 
     costs: CudaCosts = field(default=CUDA_COSTS, kw_only=True)
 
@@ -164,8 +164,8 @@ class CudaMachine(TritonMachine):
         return find_gpu(torch.device(self.device_type)).device
 
     def for_target(self, target: str, units: int | None) -> CrossCompiler:
-        """target: an architecture, as sm_90, or the name of a GPU, as h100. Raises BuildError, too,
-        where Triton is missing."""
+        """Return a cross compiler. target: an architecture, such as sm_90, or the name of a GPU,
+        such as h100. Raises BuildError if the target is unknown or Triton is missing."""
         gpu = NAMED.get(target)
         known = Target.parse(target if gpu is None else gpu.target)
         require_triton()
@@ -190,8 +190,8 @@ class CudaMachine(TritonMachine):
         return options.units or find_gpu(device).multiprocessors
 
     def compile(self, stages: Stages) -> None:
-        """Prints and compiles for the GPU that is there. Raises FewerUnitsError where it does not
-        hold as many thread blocks at once as the program has units."""
+        """Print and compile for the GPU of this machine. Raises FewerUnitsError if it holds fewer
+        thread blocks at once than the program has units."""
         major, minor = find_gpu(stages.place).capability
         target = f"sm_{major}{minor}"
         made = compile_plan(gpu_program(stages), target, stages.options)
@@ -240,8 +240,8 @@ class CudaMachine(TritonMachine):
 
 
 def _require_room(room: int, target: str, stages: Stages) -> None:
-    """Raises FewerUnitsError where a program has more units than the `room` that the GPU has for
-    them at once, and BuildError where there is none."""
+    """Raise FewerUnitsError if a program has more units than the GPU holds at once (`room`), and
+    BuildError if it holds none."""
     if room == 0:
         raise BuildError(
             f"not one thread block of the program fits on a multiprocessor of {target}",
@@ -287,7 +287,7 @@ class EmulatedCudaMachine(TritonMachine):
 
 
 class NotHere(Executable):
-    """A program for a GPU that is not here."""
+    """A program for a GPU that is not present; calling it raises RunError."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -301,10 +301,11 @@ class NotHere(Executable):
 
 @dataclass(frozen=True)
 class CrossCompiler(TritonMachine):
-    """Compiles for a GPU that need not be there, and loads nothing.
+    """Compiles for a GPU that need not be present, and loads nothing.
 
-    target: one that Target.parse knows, as "sm_90". wanted: how the user calls it, as "h100".
-    most_units: as many as programs may have, of a GPU with `multiprocessors` of them.
+    target: one that Target.parse knows, such as "sm_90". wanted: the name that the user gave, such
+    as "h100". most_units: the most units that programs may have, on a GPU with `multiprocessors` of
+    them.
     """
 
     target: Target
@@ -330,8 +331,8 @@ class CrossCompiler(TritonMachine):
         return self.most_units
 
     def compile(self, stages: Stages) -> None:
-        """Raises FewerUnitsError as on the GPU itself, which would hold as many thread blocks as
-        the compiled kernels' resources say."""
+        """Print and compile. Raises FewerUnitsError as on the GPU itself, from the resources of
+        the compiled kernels."""
         stages.product = made = compile_plan(gpu_program(stages), self.target.name, stages.options)
         if self.target.multiprocessor is not None and made.compiled:
             fitting = min(kernel.resources.units_per_sm for kernel in made.compiled)

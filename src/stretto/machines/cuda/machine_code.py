@@ -1,6 +1,7 @@
-"""Instructions of a compiled program by what they do to memory, and the paths through them.
+"""Instructions of a compiled program with their effects on memory, and the control flow between
+them.
 
-PTX is read into the same functions (`ptx.py`) as the SASS of tests.
+The second part reads PTX; tests read SASS into the same functions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum
 
 class Effect(Enum):
     """Effects of an instruction on memory, or on the order of accesses to it. Shared memory has
-    two parts: Triton's own, its scratch, and the one where the program keeps constants."""
+    two parts: Triton's own, its scratch, and the part that holds the program's constants."""
 
     LOOK = "a relaxed strong load of a word that other units write"
     ACQUIRE = "an acquire load of such a word"
@@ -46,10 +47,10 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. place: its line in PTX, its address in SASS. effects: in this order.
+    """One instruction. place: its line in PTX, its address in SASS. effects: in order.
 
-    conditional: a predicate decides whether it is executed. targets: the labels that it may jump
-    to. falls_through: the next instruction may be the next one.
+    conditional: True if a predicate decides whether it is executed. targets: the labels that it may
+    jump to. falls_through: True if the next instruction may follow it.
     """
 
     place: str
@@ -61,21 +62,23 @@ class Instruction:
 
     @property
     def may_do_nothing(self) -> bool:
-        """One thread fails for the unit as a whole, and ends a memory barrier for it."""
+        """True if a predicate may skip its effects. Excluded are a failure and the end of a memory
+        barrier, which one thread executes for the whole unit."""
         for_all = Effect.FAIL in self.effects or Effect.RECEIVED in self.effects
         return self.conditional and not for_all
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """labels: the index of the instruction behind each; that of one at the end is their number."""
+    """A function. labels: the index of the instruction after each; for one at the end, the number
+    of instructions."""
 
     name: str
     instructions: tuple[Instruction, ...]
     labels: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def successors(self, index: int) -> tuple[int, ...]:
-        """The instructions that may follow one."""
+        """Return the indices of the instructions that may follow one."""
         instruction = self.instructions[index]
         following = [self.labels[target] for target in instruction.targets]
         if instruction.falls_through:
@@ -86,8 +89,8 @@ class Function:
 def definitions(
     function: Function, index: int, defines: Callable[[Instruction], bool]
 ) -> list[int] | None:
-    """The instructions for which `defines` holds, of which one is the last such on a path to
-    `index`; None if there is a path without any."""
+    """Return the instructions satisfying `defines` that may be the last such on some path to
+    `index`; None if some path has none."""
     before: dict[int, list[int]] = {}
     for one in range(len(function.instructions)):
         for other in function.successors(one):
@@ -112,15 +115,15 @@ def definitions(
 
 
 def called_by(call: Instruction, functions: Sequence[Function]) -> list[str]:
-    """The functions that have a body and that an instruction calls."""
+    """Return the functions with a body that an instruction may call."""
     names = {*re.findall(r"[\w$]+", call.text)}
     return [function.name for function in functions if function.name in names]
 
 
-# ---- Reads PTX, what Triton hands to ptxas (PTX ISA 8.7).
+# ---- Reading PTX, the input of ptxas (PTX ISA 8.7).
 #
-# Constants in shared memory are loaded and stored as `.shared::cta`, which means what `.shared`
-# does; Triton and LLVM write the latter for what is scratch.
+# Constants in shared memory are loaded and stored as `.shared::cta`, a synonym of `.shared`; Triton
+# and LLVM write the latter for scratch.
 
 
 _HEADER = re.compile(r"^(?:\.visible |\.weak |\.extern )*\.(?:func|entry)\b")
@@ -133,11 +136,11 @@ _WIDE = ("gpu", "sys", "cluster")
 
 
 def functions(ptx: str) -> list[Function]:
-    """The functions of a module that have a body."""
+    """Return the functions of a module that have a body."""
     found: list[Function] = []
     header = ""
     body: list[tuple[int, str]] | None = None
-    depth = 0  # of braces: assembly of the text has blocks of its own
+    depth = 0  # of braces: inline assembly has nested blocks
     for number, line in enumerate(ptx.splitlines(), 1):
         line = line.partition("//")[0].rstrip()
         if body is None:
@@ -158,7 +161,8 @@ def functions(ptx: str) -> list[Function]:
 
 
 def _function(name: str, lines: Sequence[tuple[int, str]]) -> Function:
-    """One function. Of equal labels, in blocks of inline assembly, a jump means the nearest."""
+    """Read one function. Blocks of inline assembly may repeat labels; a jump refers to the
+    nearest."""
     statements: list[tuple[int, str]] = []
     labels: dict[str, list[int]] = {}
     tables: dict[str, list[str]] = {}
@@ -180,7 +184,8 @@ def _function(name: str, lines: Sequence[tuple[int, str]]) -> Function:
 
 
 def _statements(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The statements and labels of a body, each with the line where it ends, without blocks."""
+    """Yield the statements and labels of a body, each with the line where it ends, with blocks
+    flattened."""
     rest = ""
     for number, line in lines:
         rest = f"{rest} {line}".lstrip(" \t{}")
@@ -191,7 +196,8 @@ def _statements(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 
 
 def _copies(statements: Sequence[str]) -> dict[str, list[str]]:
-    """What each register is a copy of, by each statement that defines it; "" for another value."""
+    """Return, for each register, the source of each statement that defines it as a copy; "" for a
+    statement that is not a copy."""
     found: dict[str, list[str]] = {}
     for text in statements:
         match = _STATEMENT.match(text)
@@ -205,7 +211,8 @@ def _copies(statements: Sequence[str]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """copies: by register. labels: the indices behind each. tables: labels by that of a table."""
+    """copies: by register, as `_copies`. labels: the indices of instructions after each. tables:
+    jump targets by the label of their table."""
 
     copies: dict[str, list[str]]
     labels: dict[str, list[int]]
@@ -272,8 +279,8 @@ class _Reader:
                 return ()
 
     def _is_error_word(self, operands: str) -> bool:
-        """Word 0 of the control block, from which nothing is acquired: the address is the first
-        argument itself."""
+        """Return True if the address is the first argument itself: word 0 of the control block,
+        from which nothing is acquired."""
         address = _ADDRESS.search(operands)
         pending = [address[1]] if address else []
         seen: set[str] = set()
@@ -290,7 +297,7 @@ class _Reader:
 
 
 def _is_global(parts: tuple[str, ...]) -> bool:
-    """Or an address of any space."""
+    """Return True for the global and the generic address space."""
     return not any(part.split("::")[0] in ("shared", "local", "param", "const") for part in parts)
 
 
@@ -374,7 +381,7 @@ def _fence(parts: tuple[str, ...]) -> tuple[Effect, ...]:
 
 
 def _barrier(parts: tuple[str, ...], operands: str) -> tuple[Effect, ...]:
-    """Barrier 0 without a count is one of all threads."""
+    """Return BARRIER for barrier 0 without a thread count, which is one of all threads."""
     wanted = {"sync": 0, "red": 1}
     place = next((wanted[part] for part in parts if part in wanted), None)
     if place is None or "warp" in parts:

@@ -1,6 +1,6 @@
-"""A compiled program as the content of a file, and back: its plan, its texts and its machine code.
+"""Conversion of a compiled program to the content of a file and back: plan, texts and machine code.
 
-What is made of it on a GPU is what `CudaMachine.load` makes right after a compilation: nothing is
+On a GPU the result is the same as that of `CudaMachine.load` after a compilation: nothing is
 captured, scheduled or compiled again, and Triton need not be installed.
 """
 
@@ -38,7 +38,7 @@ _COMPILED = ("target", "entry", "scratch_parameters", "scratch_bytes", "shared_b
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A program of a file. device: the name of the GPU that it was made for."""
+    """A program read from a file. device: the name of the GPU that it was compiled for."""
 
     device: str
     program: GpuProgram
@@ -47,14 +47,14 @@ class Unpacked:
 
     @property
     def target(self) -> str:
-        """The architecture of the machine code, as sm_90."""
+        """Architecture of the machine code, such as sm_90."""
         return self.program.compiled[0].target
 
 
 def pack(
     device: str, made: GpuProgram, interface: ProgramInterface, arranged: Arrangements | None
 ) -> Packed:
-    """The content of a file; the interface's constants are not part of it."""
+    """Return the content of a file; the interface's constants are not part of it."""
     plan = made.plan
     places = {buffer: place for place, buffer in enumerate(plan.program.tree.externals)}
     texts = {_PLAN: print_form(Planned(plan, interface))}
@@ -76,20 +76,21 @@ def pack(
 
 
 def unpack(packed: Packed, constants: Mapping[int, torch.Tensor]) -> Unpacked:
-    """The program of a file. constants: the tensor of each slot of the interface.
+    """Return the program of a file. constants: the tensor of each slot of the interface.
 
-    Raises ValueError, ScheduleError, or what Python raises, for content that `pack` has not made.
+    Raises ValueError, ScheduleError, or any other Python error, for content that `pack` has not
+    made.
     """
     facts = packed.facts
     form = parse_form(packed.texts[_PLAN], None, TEMPLATES)
     if not isinstance(form, Planned):
-        raise ValueError("the program is no plan of launches")
+        raise ValueError("the file's program is not a plan of launches")
     plan = form.plan
     interface = replace(
         form.interface, constants=dict(constants), repeatable=bool(facts["repeatable"])
     )
     if len(plan.launches) != len(facts["launches"]):
-        raise ValueError("there is machine code for another number of launches")
+        raise ValueError("the file has machine code for a different number of launches")
     sources: list[TritonSource] = []
     kernels: list[CompiledTriton] = []
     externals = plan.program.tree.externals
@@ -154,7 +155,8 @@ def _sequences(plan: Plan) -> Iterator[Seq[Action]]:
 
 
 def _arranged_facts(plan: Plan, arranged: Arrangements) -> list[Any]:
-    """For each sequence of the plan, in the order of a walk: its arrangement, or None."""
+    """Return the arrangement of each sequence of the plan, in the order of a walk; None if it has
+    none."""
     found = (arranged.get(id(sequence)) for sequence in _sequences(plan))
     return [
         one and [*map(list, (one.arrangement.order, one.arrangement.streams)),

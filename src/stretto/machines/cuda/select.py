@@ -1,9 +1,9 @@
 """Kernel selection for GPUs: groups of operators become kernels cut for thread blocks, as data.
 
-A grid is cut into as many tasks as shorten the whole: all units busy where there is much to do, one
-task where handing out the work would take longer than doing it. Constants stay as they are, since
-what a product with few rows wants is its weights row by row; only the weights of convolutions are
-laid out in the order in which images are read, whose channels come last.
+A grid is cut into the number of tasks that minimises the total time: all units busy if there is
+much work, one task if distributing the work would take longer than doing it. Constants keep their
+layout, since a product with few rows reads its weights row by row; only the weights of convolutions
+are packed in the order in which images are read, channels last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def select(
     choose: Chooser = cheapest,
     remarks: Remarks | None = None,
 ) -> Selected:
-    """Kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of each."""
+    """Select kernels for a whole tree, for `units` thread blocks; `choose` takes a variant of
+    each."""
     selector = CudaSelector(units, costs)
     estimates = Estimates(selector.seconds_alone, selector.least_seconds, costs)
     packings = Packings(list(lowered.tree.externals))
@@ -63,8 +64,8 @@ def select(
 
 
 def _may_pack(interface: ProgramInterface, constant: Buffer) -> bool:
-    """Whether a change of a constant is noticed: not of what was made in inference mode on a GPU,
-    which has no version."""
+    """Return True if a change of a constant would be noticed. It is not for tensors made in
+    inference mode on a GPU, which have no version counter."""
     source = interface.constants.get(constant.slot)
     if source is None or constant.slot in interface.made or source.is_cpu:
         return True
@@ -79,7 +80,8 @@ class CudaSelector:
     costs: CudaCosts
 
     def apart(self, groups: list[Group], operator: Operator, joined: Group) -> str | None:
-        """Why several kernels, with the waits between them, are faster than one."""
+        """Return why several kernels, with the waits between them, are faster than one; None if
+        they are not."""
         parts, wait = [*groups, single(operator)], self.costs.wait_seconds
         apart = sum(self.best_seconds(group) + wait for group in parts) - wait
         together = self.best_seconds(joined)
@@ -102,7 +104,8 @@ class CudaSelector:
 
 @dataclass(slots=True)
 class Cutter:
-    """Tries tilings of a group's grid. `known`: the choices for each member, by the box's sizes."""
+    """Tries tilings of a group's grid. `known`: the choices for each member, by the sizes of its
+    box."""
 
     group: Group
     units: int
@@ -115,15 +118,15 @@ class Cutter:
         self.known = [{} for _ in self.stencils]
 
     def variants(self) -> list[Variant]:
-        """All tilings, beginning with one task."""
+        """Return all tilings, beginning with a single task."""
         whole = tuple(self.costs.size(extent) for extent in self.group.grid)
         if 0 in whole:
             return [self.variant(tuple(max(size, 1) for size in whole), is_empty=True)]
         return [self.variant(tiles) for tiles in dict.fromkeys((whole, *self.candidates()))]
 
     def variant(self, tiles: tuple[int, ...], is_empty: bool = False) -> Variant:
-        """What needs nothing of a stage before it is loaded with the first; several tasks bring a
-        wait."""
+        """Estimate a tiling. Loads of a stage that depend on no earlier stage overlap with those
+        of the first; several tasks cost a wait."""
         task, choices, stages = self.costs.start_seconds, list[Choice](), list[Stage]()
         for number, member in enumerate(self.group.members):
             found = [self.choice(number, box, tiles) for box in member.boxes]
@@ -155,7 +158,7 @@ class Cutter:
         return known[sizes]
 
     def candidates(self) -> list[tuple[int, ...]]:
-        """Tilings from coarse to fine, without repetitions."""
+        """Return tilings from coarse to fine, without repetitions."""
         if not self.group.grid:
             return []
         pieces = self.pieces()
@@ -167,7 +170,7 @@ class Cutter:
         return list(dict.fromkeys(fitted))
 
     def pieces(self) -> dict[int, int]:
-        """Sizes of which the tiles of grid dims should be divisors."""
+        """Return, by grid dim, the size of which its tile should be a divisor."""
         found: dict[int, int] = {}
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
             for dim, size in stencil.product.pieces if stencil.product else ():
@@ -190,7 +193,7 @@ class Cutter:
         return list(found)
 
     def evenly(self, multiples: list[int], target: int) -> tuple[int, ...]:
-        """Tiles that are about square: the longest one is halved again and again."""
+        """Return tiles that are about square: the longest one is halved repeatedly."""
         extents = [self.costs.size(extent) for extent in self.group.grid]
         tiles = list(extents)
         while prod(ceil(e / t) for e, t in zip(extents, tiles, strict=True)) < target:
@@ -201,10 +204,9 @@ class Cutter:
         return tuple(tiles)
 
     def multiples(self) -> list[int]:
-        """Vectors of 16 bytes stay whole along the dim in which a result is contiguous, or what a
-        reduction reads; and the smallest blocks of a product of matrices, and what kernels of users
-        ask for.
-        """
+        """Return the multiple that each grid dim's tile must be of: vectors of 16 bytes stay whole
+        along the dim in which a result is contiguous, or the operand of a reduction; and the
+        smallest blocks of a matrix product, and multiples that users' kernels require."""
         result = [1] * len(self.group.grid)
         for member, stencil in zip(self.group.members, self.stencils, strict=True):
             operator = member.operator
@@ -224,5 +226,5 @@ class Cutter:
 
 
 def _divisor(size: int, tile: int) -> int:
-    """The largest divisor of `size` up to `tile`."""
+    """Return the largest divisor of `size` up to `tile`."""
     return next(n for n in range(min(size, tile), 0, -1) if size % n == 0)

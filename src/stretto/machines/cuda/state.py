@@ -1,4 +1,4 @@
-"""What the launches on one stream share, and how a kernel's parameters are filled from it."""
+"""State shared by the launches on one stream, and the kernel arguments filled from it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stretto.runtime.sizes import Values
 from stretto.text import bytes_text
 
 ALIGNMENT = 16
-"""Bytes: addresses that programs get are multiples of it."""
+"""Alignment in bytes of addresses that are passed to programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of what a state has for intermediate values, and of the stack of all units."""
+    """Bytes of a state's arena, and of the stack of all units."""
 
     arena: int
     stack: int
@@ -31,12 +31,12 @@ class Sizes:
 
 @dataclass(slots=True)
 class State:
-    """What launches on one stream, or in one capture, use one after the other.
+    """State of the launches on one stream, or in one capture, which run one after the other.
 
-    error: the host's view of the control block's error. words: registers that go in or out, in
-    memory that both sides see. arena, stack: None where they are still to be made, as they are for
-    each launch of a capture. invocations: of each kernel, once it was launched. graphs: those that
-    were made of the plan's stretches (graphs/executable.py).
+    error: the host's view of the control block's error. words: registers that are passed in or out,
+    in memory that both sides access. arena, stack: None until allocated, for a capture at each
+    launch. invocations: of each kernel, once it was launched. graphs: captured from the plan
+    (graphs/executable.py).
     """
 
     stream: int
@@ -62,13 +62,13 @@ class State:
 
 
 def make_state(launcher: Launcher, stream: int, capture: int, units: int, words: int) -> State:
-    """A state of no launch so far. It is made aside: a graph's memory is written at every replay,
-    to zero the counters is no part of a replay, and a capture by another thread is not disturbed.
-    Raises RunError where there is no memory for it."""
+    """Return a new state. It is made outside of any capture: a graph's memory is written at every
+    replay, zeroing the counters must not be part of a replay, and a capture by another thread
+    must not be disturbed. Raises RunError if memory is exhausted."""
 
     def make() -> State:
         control, error = launcher.control(PROGRESS + units)
-        host = launcher.host(words + 1)  # never of no bytes
+        host = launcher.host(words + 1)  # never empty
         return State(stream, capture, control, words_of(error), words_of(host), (error, host))
 
     try:
@@ -80,7 +80,7 @@ def make_state(launcher: Launcher, stream: int, capture: int, units: int, words:
 
 
 def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
-    """Why a state stopped. Resets it, so that the next launch works; none may be running."""
+    """Return why a state stopped, and reset it for the next launch. No launch may be running."""
 
     def reset() -> tuple[int, int]:
         control = state.control
@@ -96,10 +96,10 @@ def failure(launcher: Launcher, state: State, max_depth: int) -> ProgramStopped:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlaces:
-    """Where among the parameters stands what changes from launch to launch.
+    """Positions of the parameters that change from launch to launch.
 
-    buffers: slots and parameters; limits: numbers of lists and parameters; sizes: numbers of
-    symbols and parameters.
+    buffers: pairs of slot and parameter; limits: of list number and parameter; sizes: of symbol
+    number and parameter.
     """
 
     buffers: tuple[tuple[int, int], ...]
@@ -110,7 +110,7 @@ class ParameterPlaces:
 
     @property
     def changing(self) -> tuple[int, ...]:
-        """The parameters that change from call to call, on one state."""
+        """Parameters that change from call to call, on one state."""
         return tuple(sorted(n for _, n in (*self.buffers, *self.limits, *self.sizes)))
 
     @staticmethod
@@ -136,8 +136,8 @@ class ParameterPlaces:
         sizes: Values,
         frame: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        """Sets what belongs to one launch: tensors by slot, rooms of lists by their number, the
-        values of symbols, arena and words where they are not the state's."""
+        """Set the arguments of one launch: tensors by slot, capacities of lists by their number,
+        the values of symbols, and arena and words if they are not the state's."""
         if frame is not None:
             for number in self.arenas:
                 invocation.set(number, frame[0])
@@ -153,7 +153,7 @@ class ParameterPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """Fills the parameters of kernels with what is the same for all launches on a state.
+    """Fills the parameters of kernels that are the same for all launches on a state.
 
     tables: of each kernel. constants: tensors by slot.
     """
@@ -165,8 +165,9 @@ class Filler:
     max_depth: int
 
     def arguments(self, number: int, state: State, sizes: Sizes) -> list[Argument]:
-        """An argument for each parameter of a kernel; null for what `ParameterPlaces.fill` sets.
-        Makes arena and stack of those sizes where the state has none yet."""
+        """Return an argument for each parameter of a kernel; null for those that
+        `ParameterPlaces.fill` sets. Allocates arena and stack of those sizes if the state has
+        none yet."""
         source = self.sources[number]
         made = self._made(source, state, sizes)
         arguments: list[Argument] = []
@@ -206,13 +207,13 @@ class Filler:
         }
 
     def arena(self, state: State, sizes: Sizes) -> torch.Tensor:
-        """A state's memory for intermediate values, made where it has none. Raises as `memory`."""
+        """Return a state's memory for local buffers, allocated at first use. Raises as `memory`."""
         if state.arena is None:
             state.arena = self.memory(sizes.arena)
         return state.arena
 
     def memory(self, count: int) -> torch.Tensor:
-        """Bytes for a program itself. Raises RunError where there are not so many."""
+        """Allocate bytes for a program itself. Raises RunError if there is not enough memory."""
         try:
             return self.launcher.empty((max(count, ALIGNMENT),), torch.uint8)
         except torch.OutOfMemoryError as error:
@@ -221,8 +222,8 @@ class Filler:
             raise _no_memory(count, "the intermediate values", remedy) from error
 
     def output(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory for a result, of the stream or of the capture's graph. Raises RunError where
-        there is none left."""
+        """Allocate memory for a result, of the stream or of the capture's graph. Raises RunError
+        if there is not enough memory."""
         try:
             return self.launcher.result(shape, dtype)
         except torch.OutOfMemoryError as error:
@@ -233,7 +234,8 @@ _FREE_SOME = "free memory of the GPU, or use smaller inputs"
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Host memory that the GPU sees has no error class of its own."""
+    """Return True if memory is exhausted; for pinned host memory torch raises a plain
+    RuntimeError."""
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
@@ -244,5 +246,5 @@ def _no_memory(nbytes: int, what: str, remedy: str) -> RunError:
 
 
 def aligned(nbytes: int) -> int:
-    """The next multiple of what addresses are aligned to."""
+    """Return `nbytes` rounded up to the alignment of addresses."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

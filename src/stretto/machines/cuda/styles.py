@@ -1,4 +1,4 @@
-"""Prints and compiles the launches of a plan, each in the first style whose registers suffice."""
+"""Print and compile the launches of a plan, each in the first style whose registers suffice."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stretto.schedule.plan_search import ChosenBranch
 from stretto.simulator.work import Kept, KeptPart
 
 USUAL_KEPT = 136
-"""Registers of a thread that ptxas leaves for constants where a loop wants all: what it leaves the
+"""Registers of a thread that ptxas usually leaves for constants if a loop wants all, from the
 recurrent models of the zoo (144 in an LSTM of ten layers, 134 to 142 in DeepSpeech2). A search
 begins there."""
 SHARED_KEPT = 195 << 10
 """Bytes of a unit's shared memory for constants that registers have no room for: of 227 KiB that a
-block of an sm_90 may have, without what Triton needs as a rule. Where the target has less, or
-Triton needs more, it is less (`_Search`)."""
+block of an sm_90 may have, without Triton's usual needs. `_Search` lowers it if the target has
+less, or Triton needs more."""
 WAYS = (
     Style(),
     Style(warps=8, registers=USUAL_KEPT, shared=SHARED_KEPT),
@@ -37,32 +37,33 @@ WAYS = (
     Style(registers=0),
     Style(registers=0, inline=True),
 )
-"""Ways to print a launch, the best first. The less constants are kept in registers, and the more
+"""Styles for a launch, the best first. The fewer constants are held in registers, and the more
 threads share the work, the more registers are free; a call needs some, too."""
 MOST_WARPS = 8
-"""Of a unit: all registers of a multiprocessor, since a thread has 255 at most."""
+"""Warps of a unit at most: they use all registers of a multiprocessor, since a thread has at most
+255."""
 PATIENCE = 30.0
-"""Seconds of a processor, for compilations, after which no other way is tried."""
+"""Processor seconds of compilations after which no further style is tried."""
 FAR_OFF = 256
-"""Where so many bytes spill that no loop's constants take, other ways that keep some are not tried
-any more."""
+"""Bytes of spills, without constants held by loops, above which styles that hold constants are no
+longer tried."""
 STEP = 8
-"""Registers of a thread by which a way keeps less than what did not spill, since what is loaded in
-every iteration instead takes some, too."""
+"""Registers of a thread by which a style holds less than the estimate, since loads in every
+iteration instead take registers, too."""
 LEAST_KEPT = 16
-"""Registers of a thread; to keep less is not worth another compilation."""
+"""Registers of a thread below which holding constants is not worth another compilation."""
 REGISTER_BYTES = 4
 WIDE = 4096
-"""Results of a block of a product that four warps have no registers for."""
+"""Elements of a product's result block above which four warps have too few registers."""
 MOST_INLINE = 20
-"""Kernels of a program whose text may stand wherever they run."""
+"""Kernels of a program up to which their text may be inlined wherever they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuProgram:
-    """What the CUDA machine makes of a scheduled program: the plan, and the text of each of its
-    launches; `compiled` is empty until they have been compiled. as_graph: its launches run
-    beside each other, in a captured graph or on several streams."""
+    """A scheduled program on its way through the CUDA machine: the plan, and the text of each of
+    its launches; `compiled` is empty until they have been compiled. as_graph: True if its
+    launches run concurrently, in a captured graph or on several streams."""
 
     plan: Plan
     sources: tuple[TritonSource, ...] = ()
@@ -72,7 +73,7 @@ class GpuProgram:
 
 
 def ways(program: DeviceProgram) -> tuple[Style, ...]:
-    """The styles to try for a program."""
+    """Return the styles to try for a program."""
     templates = [stage.template for kernel in program.kernels for stage in kernel.stages]
     products = [template for template in templates if isinstance(template, Dot)]
     if any(product.rows * product.columns > WIDE for product in products):
@@ -81,8 +82,9 @@ def ways(program: DeviceProgram) -> tuple[Style, ...]:
 
 
 def usual_sources(plan: Plan) -> tuple[TritonSource, ...]:
-    """The texts of a plan's launches as most compilations choose them, without one: in the first
-    way, or in the second where four warps have no registers for what loops would keep."""
+    """Return the texts of a plan's launches as most compilations choose them, without compiling:
+    in the first style, or in the second if four warps have too few registers for the constants
+    of loops."""
     buffers = handed_over(plan)
     found: list[TritonSource] = []
     for name, launch in plan.launches:
@@ -94,12 +96,12 @@ def usual_sources(plan: Plan) -> tuple[TritonSource, ...]:
 
 
 def kept_constants(program: DeviceProgram) -> Kept:
-    """What loops keep on chip, as far as can be said without a compilation."""
+    """Return the constants that loops hold on chip, as far as known without a compilation."""
     return kept_of(usual_sources(make_plan(program)))
 
 
 def kept_of(sources: Iterable[TritonSource]) -> Kept:
-    """What the loops of launches keep on chip."""
+    """Return the constants that the loops of launches hold on chip."""
     return {
         kernel: KeptPart(shares, source.shared_reads.get(kernel, 0))
         for source in sources
@@ -108,8 +110,8 @@ def kept_of(sources: Iterable[TritonSource]) -> Kept:
 
 
 def compile_plan(program: GpuProgram, target: str, options: Options) -> GpuProgram:
-    """Each launch in the first of its styles that spills nothing, else in the one that spills
-    least. Raises as `compile_source`."""
+    """Compile each launch in the first of its styles that spills nothing, else in the one that
+    spills least. Raises as `compile_source`."""
     plan = program.plan
     kept = handed_over(plan)
     chosen = [
@@ -139,7 +141,7 @@ def _compile(
 
 @dataclass(slots=True)
 class _Search:
-    """Ways that were tried for a launch: by text and warps, what they came to."""
+    """Styles tried for one launch: `tried` has the results by text and warps."""
 
     launch: Launch
     words: dict[str, int]
@@ -158,10 +160,10 @@ class _Search:
         self.most_shared = machine.most_shared_bytes if machine is not None else 0
 
     def fits(self, style: Style) -> bool:
-        """Whether nothing spills in a style, or where it keeps less over loops: by as many
-        registers as ptxas had no room for, until they suffice; and less in shared memory, where
-        Triton needs more of it. With fewer warps than there may be, a style that keeps a part only
-        is not tried."""
+        """Return True if nothing spills in a style, or in a variant of it that holds fewer
+        constants over loops: fewer by the registers that ptxas lacked, repeatedly; and less
+        shared memory if Triton needs more of it. With fewer warps than possible, a style that
+        can hold only some of the constants is not tried."""
         style = replace(style, shared=min(style.shared, self.most_shared))
         while True:
             source = print_launch(self.launch, self.words, style, self.kept)

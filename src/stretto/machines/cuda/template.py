@@ -1,7 +1,7 @@
-"""What a template of the GPU is: what selection asks of it, and how it is printed.
+"""Interface of a GPU template: its properties for selection, and its printer.
 
 Each file of `templates/` has a `FAMILY`: a dataclass that derives from `CudaTemplate`, and a
-function that says when it applies, which block it takes and what it costs.
+function that decides whether it applies, which block it takes and what it costs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from stretto.machines.cuda.costs import CudaCosts
 from stretto.machines.cuda.printer.stage_nest import GridBound, NestPrinter
 from stretto.machines.statements import Builder, Naming
 
-# ---- What templates know of an operator, and of a box of it: sizes, traffic and costs.
+# ---- Facts about an operator, and about a box of it: sizes, traffic and costs.
 
 
 UNROLL = 4
-"""So many rows of a product at most have totals of their own."""
+"""Maximum number of rows of a product that have separate totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stencil:
-    """What is known of an operator whatever its tile; `product` if it is one."""
+    """Facts about an operator that do not depend on its tile; `product` if it is one."""
 
     operator: Operator
     product: Product | None
@@ -47,7 +47,7 @@ class Stencil:
 
     @property
     def is_matrix(self) -> bool:
-        """A product with enough rows and columns for tensor cores?"""
+        """True for a product with enough rows and columns for tensor cores."""
         if self.product is None or prod(self.depths) < 16:
             return False
         dims = self.operator.dims
@@ -56,14 +56,15 @@ class Stencil:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The innermost dims of rows and columns of a product for tensor cores."""
+        """The innermost dims of rows and columns of a product for tensor cores; empty for other
+        operators."""
         if self.product is None or not self.is_matrix:
             return ()
         return (self.product.rows[-1], self.product.columns[-1])
 
     def is_contiguous(self, dim: int) -> bool:
-        """Do neighbours along a dim lie side by side in memory: the results, and where there is
-        more to read than to write, what is read?"""
+        """Return True if neighbours along a dim are adjacent in memory: the results, and for a
+        reduction an operand too."""
         if self.operator.out.offset.coefficient(Var(dim)) != 1:
             return False
         found = [load.access.offset.coefficient(Var(dim)) for load, _ in self.loads]
@@ -75,22 +76,23 @@ class Stencil:
 
 
 def block_product(operator: Operator) -> Product | None:
-    """The product that an operator is, if in f32: that is what tensor cores add up in."""
+    """Return the product that an operator is, if it is in f32, the dtype in which tensor cores
+    accumulate."""
     return product_of(operator) if operator.value.dtype is DType.F32 else None
 
 
 def _variables(load: Load) -> frozenset[int]:
-    """Numbers of the iteration variables that a load depends on."""
+    """Return the numbers of the iteration variables that a load depends on."""
     return frozenset(atom.number for atom in expr_atoms(load) if isinstance(atom, Var))
 
 
 def power(value: int) -> int:
-    """The power of two from `value` up."""
+    """Return the smallest power of two that is at least `value`."""
     return 1 << max(value - 1, 0).bit_length()
 
 
 def whole_seconds(stencil: Stencil) -> float:
-    """What one unit takes for all of an operator at least."""
+    """Return a lower bound of one unit's seconds for all of an operator."""
     costs = stencil.costs
     sizes = tuple(costs.size(extent) for extent in stencil.operator.dims)
     points = prod((*sizes, *stencil.depths))
@@ -103,7 +105,7 @@ def whole_seconds(stencil: Stencil) -> float:
 
 
 def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
-    """Bytes that a box reads and writes."""
+    """Return the bytes that a box reads and writes."""
     out = stencil.operator.out
     total = prod(sizes) * out.buffer.dtype.itemsize * waste(out, stencil, sizes)
     extents = (*sizes, *stencil.depths)
@@ -114,7 +116,7 @@ def traffic(stencil: Stencil, sizes: tuple[int, ...]) -> float:
 
 
 def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
-    """How many times the bytes of a box's elements memory must move to hand them over."""
+    """Return the ratio of the bytes that memory moves for a box's elements to their own bytes."""
     run = 1
     offset = access.offset
     sides = [
@@ -132,24 +134,25 @@ def waste(access: Access, stencil: Stencil, sizes: tuple[int, ...]) -> float:
 
 
 Parts = tuple[Builder, Naming, Stage, tuple[GridBound, ...], list[int]]
-"""What a NestPrinter is made of."""
+"""Arguments of a NestPrinter."""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaTemplate(Template):
-    """has_epilogue: pointwise stages behind it can be computed on its blocks."""
+    """A template of the CUDA machine. has_epilogue: True if pointwise stages after it can be
+    computed on its blocks."""
 
     has_epilogue: ClassVar[bool] = False
 
     @abstractmethod
     def printer(self, parts: Parts) -> NestPrinter:
-        """What prints a stage of this template."""
+        """Return the printer of a stage of this template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A template for a box. seconds: of the box; beside: what it adds to those of another one like
-    it that is under way."""
+    """A template for a box. seconds: of the box; beside: seconds that it adds if an equal one is
+    already in flight."""
 
     template: CudaTemplate
     seconds: float
@@ -158,8 +161,8 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The template of a file. choice: for a box of these sizes, if it applies. rank: of several
-    that apply, the lowest is taken."""
+    """The template of a file. choice: returns the choice for a box of these sizes, None if it does
+    not apply. rank: of several that apply, the lowest is taken."""
 
     template: type[CudaTemplate]
     choice: Callable[[Stencil, tuple[int, ...]], Choice | None]

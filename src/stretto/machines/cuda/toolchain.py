@@ -1,4 +1,4 @@
-"""Which Triton there is, and which machines it compiles for."""
+"""The installed Triton, and the targets that it compiles for."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stretto.simulator.devices import MI300X, Device, gpu_like
 
 INSTALL = "pip install 'stretto[cuda]'"
 SUPPORTED = ((3, 6), (3, 8))
-"""Versions from the first up to, not including, the second: what the tests ran with. The
-interpreted language is built on inner parts of Triton that other versions may have elsewhere."""
+"""Versions from the first up to, not including, the second: those that the tests ran with. The
+interpreted language uses internal parts of Triton that other versions may have elsewhere."""
 
 TRITON_LOCK = ForkSafeLock()
 """Held while Triton's language is replaced for an interpreted launch, and while it compiles."""
 
 
 def file_name(text: str) -> str:
-    """The name under which tracebacks and `inspect` find the lines of a printed module."""
+    """Return the name under which tracebacks and `inspect` find the lines of a printed module."""
     name = f"<triton program {content_key(text)[:12]}>"
     if name not in linecache.cache:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
@@ -33,7 +33,7 @@ def file_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessor:
-    """What one multiprocessor (SM) has for the thread blocks that share it.
+    """Resources of one multiprocessor (SM), shared by its thread blocks.
 
     CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
     """
@@ -43,14 +43,14 @@ class Multiprocessor:
     shared_bytes: int
     registers: int = 65536
     register_unit: int = 256
-    """Registers are given to a warp in multiples of this."""
+    """Registers are allocated to a warp in multiples of this."""
     shared_unit: int = 128
     reserved_shared_bytes: int = 1024
-    """What the system keeps of shared memory for each block."""
+    """Shared memory that the system reserves for each block."""
 
     @property
     def most_shared_bytes(self) -> int:
-        """What one block may have, where it is alone."""
+        """Shared memory that one block may have if it is alone."""
         return self.shared_bytes - self.reserved_shared_bytes
 
 
@@ -79,14 +79,14 @@ _MULTIPROCESSORS = {
     "gfx942": 304,  # MI300X
 }
 TARGETS = (*(f"sm_{arch}" for arch in _CUDA), *_HIP)
-"""What Target.parse knows."""
+"""Names that Target.parse knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine to compile for, as `sm_90` or `gfx942`.
+    """A machine to compile for, such as `sm_90` or `gfx942`.
 
-    multiprocessor: None where nothing is run, only compiled.
+    multiprocessor: None for machines that are only compiled for.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Target:
 
     @staticmethod
     def parse(name: str) -> Target:
-        """Raises ValueError for a name of no target."""
+        """Return the target of that name. Raises ValueError for an unknown one."""
         match = re.fullmatch(r"sm_(\d+)a?", name)
         if match and (arch := int(match[1])) in _CUDA:
             return Target(f"sm_{arch}", "cuda", arch, 32, _CUDA[arch])
@@ -107,23 +107,23 @@ class Target:
 
     @property
     def multiprocessors(self) -> int:
-        """Those of a usual GPU of this kind."""
+        """Number of multiprocessors of a usual GPU of this kind."""
         return _MULTIPROCESSORS[self.name]
 
     @property
     def usual_gpu(self) -> Device:
-        """What a GPU of this kind can do."""
+        """Performance figures of a usual GPU of this kind."""
         return gpu_like("", divmod(self.arch, 10)) if isinstance(self.arch, int) else MI300X
 
     @property
     def binary(self) -> str:
-        """How Triton calls the machine code of this target."""
+        """Triton's name for the machine code of this target."""
         return "cubin" if self.backend == "cuda" else "hsaco"
 
 
 @cache
 def require_triton() -> str:
-    """The version of Triton. Raises BuildError where it is missing or not a supported one."""
+    """Return the version of Triton. Raises BuildError if it is missing or not supported."""
     try:
         import triton
     except ImportError as error:
@@ -146,7 +146,8 @@ def require_triton() -> str:
 
 
 def require_greenlet() -> ModuleType:
-    """The package greenlet, which runs the units of an interpreted launch by turns."""
+    """Return the package greenlet, which switches between the units of an interpreted launch.
+    Raises BuildError if it is missing."""
     try:
         import greenlet
     except ImportError as error:

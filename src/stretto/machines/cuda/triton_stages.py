@@ -1,17 +1,16 @@
-"""How Triton compiles a printed program: what is done otherwise than by default, to save time.
+"""Changes to Triton's compilation of a printed program, to save time and to add missing barriers.
 
 A printed program is one kernel with hundreds of calls, branches and variables, for which Triton was
-not made. Machine code is what it would be without this.
+not designed. The following do not change the machine code:
 
 - Before each arm of a branch Triton's code generator makes a copy of every variable, and of the
-  type of each: half of the seconds of a large program. A copy of the object is as good.
-- No lines of the text are recorded: of a third of the program nobody would read them, since the
-  text is no file.
-- ptxas says what spills when it compiles. Triton drops that, and ptxas would have to run again.
+  type of each: half of the seconds of a large program. A shallow copy is enough.
+- Lines of the text are not recorded: they are a third of the program, and of no use, since the text
+  is not a file.
+- ptxas reports spills when it compiles. Triton drops its log, and ptxas would have to run again.
 
-And one thing is done that Triton leaves out: barriers between a caller's and a callee's accesses to
-shared memory (hazards.py). Triton's builder puts them into its module
-(triton_stages.py).
+In addition, barriers that Triton omits between a caller's and a callee's accesses to shared memory
+(hazards.py) are inserted into Triton's module.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ from stretto.machines.cuda.hazards import Hazard, analysed
 
 # ---- Shared memory across the calls of a program, in Triton's own module of it.
 #
-# Triton 3.6 and 3.7 begin the shared memory of every function at one address, and leave two
-# things out. Barriers between a caller's and a callee's accesses (hazards.py) are
-# put in here. And a block that a function holds in shared memory over a call is overwritten where
-# the callee uses shared memory (triton-lang/triton pull request 11267): such calls are found
-# here.
+# Triton 3.6 and 3.7 begin the shared memory of every function at one address, and have two defects.
+# They omit barriers between a caller's and a callee's accesses (hazards.py), which are inserted
+# here. And a block that a function holds in shared memory over a call is overwritten if the callee
+# uses shared memory (triton-lang/triton pull request 11267): such calls are found here.
 #
 #     %b = ttg.local_alloc %x       a block in shared memory
 #     tt.call @callee(...)          the caller holds %b over this call
@@ -49,28 +47,28 @@ _BLOCK = "!ttg.memdesc"
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """The barriers that a program is given: before, and after, all calls that a function makes of
+    """Barriers to insert into a program: before, and after, all calls that a function makes of
     another one. A pair is the caller and the callee, by their names in PTX."""
 
     before: frozenset[tuple[str, str]] = frozenset()
     after: frozenset[tuple[str, str]] = frozenset()
 
     def against(self, hazards: Iterable[Hazard]) -> Barriers:
-        """These, and those that order the accesses of `hazards`: after the call that makes the
-        first one, or before the call that makes the second one where the caller makes the first.
-        Raises BuildError where there are such barriers already."""
+        """Add barriers that order the accesses of `hazards`: after the call that makes the first
+        access, or, if the caller makes that itself, before the call that makes the second.
+        Raises BuildError if such barriers exist already."""
         hazards = tuple(hazards)
         after = {(one.caller, one.first) for one in hazards if one.first}
         before = {(one.caller, one.second) for one in hazards if not one.first}
         if before & self.before or after & self.after:
             raise BuildError(
-                f"no barrier orders what calls do to shared memory: {'; '.join(map(str, hazards))}",
+                f"barriers do not order shared memory across calls: {'; '.join(map(str, hazards))}",
                 remedy=REPORT,
             )
         return Barriers(self.before | before, self.after | after)
 
     def place(self, module: Any) -> None:
-        """Puts the barriers into Triton's module."""
+        """Insert the barriers into Triton's module."""
         from triton._C.libtriton import ir
 
         walk = walked(module)
@@ -94,8 +92,8 @@ NO_BARRIERS = Barriers()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """place: the number of its operation. callee: its name in PTX. previous: the operation before
-    it in its block."""
+    """A call. place: the number of its operation. callee: its name in PTX. previous: the operation
+    before it in its block."""
 
     place: int
     callee: str
@@ -105,7 +103,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """operations: its first and last number."""
+    """A function. operations: the numbers of its operations."""
 
     name: str
     operations: range
@@ -114,11 +112,13 @@ class _Function:
 
 @dataclass(slots=True)
 class _Walk:
-    """The operations of a module are numbered so that what is inside of one comes before it.
+    """A walk that numbers the operations of a module, nested ones before the operation that
+    contains them.
 
-    made: by value in shared memory, where it is made and in which region. used: where such values
-    are used, and in which region. outer: the region around each. loops: the number where each
-    region ends that is repeated. last: what came last in each block.
+    made: by value in shared memory, the operation and the region that make it. used: value,
+    operation and region of each use. outer: the parent of each region. loops: for each repeated
+    region, the number of its loop operation, where it ends. last: the latest operation of each
+    block.
     """
 
     functions: list[_Function] = field(default_factory=list[_Function])
@@ -132,7 +132,7 @@ class _Walk:
     begin: int = 0
 
     def see(self, operation: Any) -> None:
-        """The next operation of the walk."""
+        """Record the next operation of the walk."""
         name: str = operation.get_name()
         if name == "builtin.module":
             return
@@ -172,7 +172,7 @@ class _Walk:
         return number
 
     def around(self, region: int) -> list[int]:
-        """The region, and those that it lies in."""
+        """Return the region, and those that contain it."""
         found = [region]
         while (region := self.outer.get(region, region)) not in found:
             found.append(region)
@@ -186,10 +186,10 @@ def walked(module: Any) -> _Walk:
 
 
 def held_over_calls(module: Any) -> Iterator[tuple[str, str]]:
-    """The caller and the callee of each call in Triton's module over which a function holds a block
-    in shared memory: one that is made before the call, and used after it, or anywhere in a loop
-    around the call that it was made before. An argument of a region counts as made at the beginning
-    of the function."""
+    """Yield the caller and the callee of each call in Triton's module over which a function holds
+    a block in shared memory: one made before the call and used after it, or used anywhere in a
+    loop around the call if made before the loop. An argument of a region counts as made at the
+    beginning of the function."""
     walk = walked(module)
     for function in walk.functions:
         lives: list[tuple[int, int]] = []
@@ -205,7 +205,7 @@ def held_over_calls(module: Any) -> Iterator[tuple[str, str]]:
 
 
 def in_ptx(name: str) -> str:
-    """The name that LLVM gives a function in PTX."""
+    """Return the name that LLVM gives a function in PTX."""
     return name.replace(".", "_$_")
 
 
@@ -214,22 +214,25 @@ def _is_block(value: Any) -> bool:
 
 
 Stage = Callable[[Any, dict[str, Any]], Any]
-"""A stage of Triton: from what the one before it has made, and what is known of the kernel."""
+"""A stage of Triton: a function of the previous stage's result and of the metadata of the
+kernel."""
 DECLARATION = re.compile(r"^\.extern \.shared .*global_smem\[", re.MULTILINE)
 CLONE = "_clone_triton_value"
-"""Triton 3.6's function that copies a variable, in its code generator. Triton 3.7 copies none."""
+"""Function of Triton 3.6's code generator that copies a variable. Triton 3.7 copies none."""
 
 
 _UNKNOWN_GPU = "is not defined for option 'gpu-name'"
-"""Text by which ptxas reports a GPU that is newer than itself."""
+"""Part of ptxas's error for a GPU that is newer than itself."""
 
 
 @dataclass(slots=True)
 class Assembled:
-    """log: what ptxas has said about the functions of the program. barriers: those that Triton is
-    given for it. hazards: those that are left; where there are some, ptxas does not run.
-    held: the caller and the callee of each call over which the caller holds a block in shared
-    memory. overwritten: those whose callee uses shared memory."""
+    """State of the compilation of one program.
+
+    log: ptxas's output about its functions. barriers: those inserted so far. hazards: those that
+    remain; if there are any, ptxas does not run. held: caller and callee of each call over which
+    the caller holds a block in shared memory. overwritten: those whose callee uses shared memory.
+    """
 
     log: str = ""
     barriers: Barriers = NO_BARRIERS
@@ -238,12 +241,13 @@ class Assembled:
     overwritten: tuple[tuple[str, str], ...] = ()
 
     def prepare(self, module: Any) -> None:
-        """Before Triton allots shared memory."""
+        """Insert barriers, before Triton allocates shared memory."""
         self.held = tuple(held_over_calls(module))
         self.barriers.place(module)
 
     def assemble(self, ptx: str, options: Any, architecture: int) -> bytes:
-        """The binary of a program in PTX. Raises BuildError, with what ptxas said."""
+        """Assemble PTX. Raises BuildError with the output of ptxas. Returns no bytes if there are
+        hazards."""
         ptx = _declared(ptx)
         calls = analysed(ptx_text.functions(ptx))
         self.hazards = tuple(calls.hazards)
@@ -278,8 +282,8 @@ class Assembled:
 
 
 def _declared(ptx: str) -> str:
-    """The module with the declaration of shared memory, which LLVM leaves out where only assembly
-    of the program (printer/parts/shared.py) uses it."""
+    """Add the declaration of shared memory, which LLVM omits if only inline assembly
+    (printer/parts/shared.py) uses it."""
     if "global_smem" not in ptx or DECLARATION.search(ptx):
         return ptx
     head, size, rest = ptx.partition(".address_size 64\n")
@@ -288,7 +292,7 @@ def _declared(ptx: str) -> str:
 
 @contextmanager
 def quick_stages() -> Generator[Assembled]:
-    """While it is open, Triton compiles as this module says. One thread at a time."""
+    """Change Triton's compilation as described above, inside a `with`. One thread at a time."""
     from triton import knobs
     from triton.compiler import code_generator
     from triton.language import tensor
@@ -306,8 +310,8 @@ def quick_stages() -> Generator[Assembled]:
         return copy
 
     def inspect(*given: Any) -> tuple[str, str]:
-        """Called with a backend, its stages and its options; by Triton 3.7 first without, for a
-        part of the key of its cache, and for its hash."""
+        """Triton calls it with a backend, its stages and its options; Triton 3.7 first without
+        arguments, for parts of its cache key."""
         if given:
             backend, stages, options, *_ = given
             _assemble_here(backend, stages, options, assembled)

@@ -1,4 +1,4 @@
-"""The Triton of users inside a program, and what is said of it."""
+"""Users' Triton source inside a program, and its errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TYPES = Path(__file__).parent / "printer" / "parts" / "tile.py"
 
 
 def user_kernels(kernels: Iterable[Kernel]) -> tuple[UserKernel, ...]:
-    """The kernels of users that some kernels call, in order."""
+    """Return the users' kernels that some kernels call, in order."""
     operators = (stage.operator for kernel in kernels for stage in kernel.stages)
     calls = (kernel_of(one) for one in operators if one.combine is Combine.KERNEL)
     return tuple(dict.fromkeys(calls))
 
 
 def definitions(kernels: Iterable[UserKernel]) -> list[str]:
-    """What a module needs to call them: their types, and the user's functions."""
+    """Return the text that a module needs to call them: their types, and the users' functions."""
     codes = [kernel.triton for kernel in kernels if kernel.triton is not None]
     if not codes:
         return []
@@ -31,7 +31,7 @@ def definitions(kernels: Iterable[UserKernel]) -> list[str]:
 
 
 def user_names(kernels: Iterable[Kernel]) -> set[str]:
-    """The names that these definitions take."""
+    """Return the names that the users' Triton source defines in a module."""
     codes = (kernel.triton for kernel in user_kernels(kernels))
     return {part.name for code in codes if code is not None for part in code.parts}
 
@@ -39,14 +39,14 @@ def user_names(kernels: Iterable[Kernel]) -> set[str]:
 def located(
     text: str, line: int, kernels: Iterable[UserKernel]
 ) -> tuple[UserKernel, SourceLocation] | None:
-    """The user's line that a line of a module is, or the user's function that it calls, and whose
-    kernel that is."""
+    """Return the user's line that a line of a module comes from, or the user's function that it
+    calls, and the kernel; None if it is neither."""
     for kernel in kernels:
         for part in kernel.triton.parts if kernel.triton is not None else ():
             place = text.find(part.text)
             if place < 0 or part.location is None:
                 continue
-            ahead = line - (text.count("\n", 0, place) + 2)  # the decorator has a line of its own
+            ahead = line - (text.count("\n", 0, place) + 2)  # the decorator takes a line
             if 0 <= ahead < part.text.count("\n") - 1:
                 return kernel, replace(part.location, line=part.location.line + ahead)
     called = text.splitlines()[line - 1]
@@ -58,7 +58,7 @@ def located(
 
 
 def rejected(reason: str, text: str, line: int, kernels: Iterable[UserKernel]) -> BuildError | None:
-    """The error of a line that is the user's; None for one that is not."""
+    """Return the error for a line that is the user's; None for any other line."""
     found = located(text, line, kernels)
     if found is None:
         return None
@@ -66,6 +66,6 @@ def rejected(reason: str, text: str, line: int, kernels: Iterable[UserKernel]) -
     return BuildError(
         f"the Triton of the kernel of {kernel.name} does not compile: {reason}",
         location=place,
-        remedy="correct the source; stretto.kernel says what the function is given",
+        remedy="correct the source; the docs of stretto.kernel list the function's arguments",
         op=place.source().strip(),
     )

@@ -1,4 +1,4 @@
-"""The emulator: runs the scheduled program itself, in Python, and looks for races."""
+"""The emulator: run the scheduled program itself, in Python, and look for races."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ from stretto.runtime.results import (
 )
 from stretto.runtime.sizes import InputSizes, Values
 
-# ---- A program on the emulator, called with tensors as one on the CPU machine is.
+# ---- A program on the emulator, called with tensors like one on the CPU machine.
 
 
 class EmulatedExecutable(Executable):
-    """Runs a DeviceProgram unit by unit in random order; races and deadlocks are errors."""
+    """Executable that runs a DeviceProgram with its units in random order; races and deadlocks are
+    errors."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class EmulatedExecutable(Executable):
         self.capacities = first_capacities((b.slot, b) for b in program.tree.externals)
 
     def __call__(self, inputs: list[torch.Tensor], sizes: Values | None = None) -> list[Result]:
-        """Runs once; a list that was full is made larger and the program run again."""
+        """Run once; if a list is full, enlarge it and run again."""
         deadline = Deadline.after(self.timeout)
         known = self.sizes.registers(self.sizes.bound(inputs) if sizes is None else sizes)
         drawn = self.draws.states()
@@ -90,8 +91,8 @@ class EmulatedExecutable(Executable):
     def run(
         self, memory: dict[int, torch.Tensor], sizes: Mapping[str, int], deadline: Deadline
     ) -> EmulatedRun:
-        """Where iterations on units of their own may have stopped the run, it is run again with
-        these in turn, for another one may be the first that does."""
+        """Run with the given memory. If iterations of a parallel loop may have stopped the run,
+        repeat it with the iterations in order, because an earlier one may be the first to fail."""
         emulator, capacities = self.emulator, dict(self.capacities)
         try:
             try:
@@ -112,7 +113,7 @@ class EmulatedExecutable(Executable):
         return torch.zeros(elements, dtype=buffer.dtype.torch)
 
     def shaped(self, found: Result, buffer: Buffer, sizes: Mapping[str, int]) -> Result:
-        """Memory is flat here; a result whose size is known gets its dims."""
+        """Return a result with its dims if its size is known; memory is flat here."""
         if isinstance(found, torch.Tensor) and buffer.kind in ("output", "updated"):
             return found.view(item_shape(buffer, sizes))
         return found
@@ -125,7 +126,7 @@ def _load(stages: Stages) -> None:
 
 @dataclass(frozen=True)
 class EmulatorMachine(Machine):
-    """Units that take turns at random."""
+    """Machine whose units take turns at random."""
 
     summary: ClassVar[str] = "the schedule step by step in Python; races are errors"
     is_emulated: ClassVar[bool] = True
@@ -140,7 +141,7 @@ class EmulatorMachine(Machine):
         return (*TO_SCHEDULE, BuildStage("load", _load))
 
     def select(self, lowered: Lowered, units: int, options: Options, remarks: Remarks) -> Selected:
-        """The kernels of this host's own machine, which is what the emulator stands for."""
+        """Return the kernels of this host's default machine, which the emulator imitates."""
         return default_machine().select(lowered, units, options, remarks)
 
 

@@ -1,4 +1,4 @@
-"""The memory of an emulated run: external buffers and the arena, every access checked for races."""
+"""Memory of an emulated run: external buffers and the arena, with checks for races."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from stretto.device.program import DeviceProgram
 from stretto.device.verifier.assignment import written_externals
 from stretto.errors import RunError
 
-# ---- Finds data races: for each piece of memory, who accessed it last and at what time of whose
-# clock.
+# ---- Detection of data races, from the units and times of the last accesses to each piece.
 #
-# Every unit has a vector clock. A unit that publishes a step keeps its clock with it; a unit that
-# waits for a step takes over the clock of the *first* publication that satisfies the wait, which
-# is all the wait guarantees. Two accesses are ordered if the later unit's clock knows the earlier
+# Every unit has a vector clock. A unit that publishes a step stores its clock with it; a unit that
+# waits for a step joins the clock of the *first* publication that satisfies the wait, which is all
+# the wait guarantees. Two accesses are ordered if the later unit's clock includes the earlier
 # access (as in FastTrack).
 
 
@@ -32,18 +31,18 @@ Places = NDArray[np.int64]
 
 
 class RaceError(RunError):
-    """Two units access the same memory, one of them writing, and nothing orders them."""
+    """Two units access the same memory, one of them writes, and no wait orders the accesses."""
 
 
 class UninitialisedRead(RunError):
-    """A task reads memory that nothing has written. buffer: the name by which it does."""
+    """A task reads memory that nothing has written. `buffer`: the name by which it reads it."""
 
     buffer = ""
 
 
 @dataclass(slots=True)
 class Clocks:
-    """What each unit knows of the others, and what each has published."""
+    """Vector clocks of the units, and the steps that each has published."""
 
     units: int
     known: list[Clock] = field(init=False)
@@ -58,23 +57,25 @@ class Clocks:
         self.snapshots = [[start] for _ in range(self.units)]
 
     def publish(self, unit: int, value: int) -> None:
+        """Publish a step of a unit, with a copy of its clock."""
         self.published[unit].append(value)
         self.snapshots[unit].append(self.known[unit].copy())
         self.known[unit][unit] += 1
 
     def has_published(self, unit: int, value: int) -> bool:
+        """True if the unit has published this step or a later one."""
         return self.published[unit][-1] >= value
 
     def join(self, unit: int, other: int, value: int) -> None:
-        """`unit` has waited until `other` had published `value`."""
+        """Record that `unit` has waited until `other` published `value`."""
         first = bisect_left(self.published[other], value)
         np.maximum(self.known[unit], self.snapshots[other][first], out=self.known[unit])
 
 
 class Shadow:
-    """The last accesses to `pieces` pieces of one memory. Grows when places beyond are touched.
+    """The last accesses to each of `pieces` pieces of one memory; `grow` adds pieces.
 
-    Events are numbers of whatever the caller keeps. `written` tells that all is initialised.
+    Events are numbers that the caller chooses. `written`: all of the memory is initialised.
     """
 
     def __init__(self, name: str, clocks: Clocks, pieces: int, written: bool) -> None:
@@ -88,6 +89,7 @@ class Shadow:
         self._read_event = np.zeros((clocks.units, pieces), np.int32)
 
     def grow(self, pieces: int) -> None:
+        """Extend the shadow to this number of pieces."""
         more = pieces - len(self._writer)
         if more > 0:
             self._writer = np.pad(self._writer, (0, more), constant_values=-1)
@@ -97,7 +99,8 @@ class Shadow:
             self._read_event = np.pad(self._read_event, ((0, 0), (0, more)))
 
     def read(self, unit: int, places: Places, event: int) -> tuple[int, int] | None:
-        """Notes a read; (place, event of the write) if nothing orders a write before it."""
+        """Record a read. Return (place, event) of a write that is not ordered before it, else
+        None."""
         writers = self._writer[places]
         if not self._initialised and bool((writers < 0).any()):
             place = int(places[writers < 0][0])
@@ -107,7 +110,8 @@ class Shadow:
         return self._unordered_write(unit, places, writers)
 
     def write(self, unit: int, places: Places, event: int) -> tuple[int, int] | None:
-        """Notes a write; (place, event) of an access that nothing orders before it."""
+        """Record a write. Return (place, event) of an access that is not ordered before it, else
+        None."""
         found = self._unordered_write(unit, places, self._writer[places])
         if found is None:
             found = self._unordered_read(unit, places)
@@ -137,7 +141,7 @@ class Shadow:
 
 
 _GARBAGE = 0xFF
-"""What fresh memory is filled with: NaN as a float, -1 as an integer."""
+"""Fill byte of fresh memory: NaN as a float, -1 as an integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Who made an access."""
+    """The unit and the action that made an access."""
 
     unit: int
     what: str
@@ -161,7 +165,7 @@ class Event:
 
 @dataclass(slots=True)
 class _Storage:
-    """`data` as bytes. The shadow has an entry for `piece` bytes; without it nothing is checked."""
+    """`data` as bytes. The shadow has an entry per `piece` bytes; without it nothing is checked."""
 
     data: Tensor
     piece: int
@@ -187,7 +191,7 @@ class SharedMemory:
         self._externals = {}
 
     def bind(self, buffers: Mapping[int, Tensor]) -> None:
-        """Takes the memory of the external buffers that are given; they are changed in place."""
+        """Use the given tensors as the external buffers; they are changed in place."""
         written = written_externals(self.program.tree, self.program.kernels)
         for buffer in self.program.tree.externals:
             if buffer.slot not in buffers:
@@ -201,13 +205,12 @@ class SharedMemory:
             if buffer.name in written:
                 known = buffer.kind != "output"
                 shadow = Shadow(buffer.name, self.clocks, tensor.numel(), written=known)
-            # A tensor of one element or none is contiguous with stride 0, too, which a view as
-            # bytes refuses.
+            # A tensor of at most one element may have stride 0, which a view as bytes refuses.
             data = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
             self._externals[buffer.slot] = _Storage(data, buffer.dtype.itemsize, shadow)
 
     def reserve(self, end: int) -> bool:
-        """Makes the arena at least `end` bytes long; False when that is over the limit."""
+        """Make the arena at least `end` bytes long; return False if that is over the limit."""
         if end > self.arena_limit:
             return False
         self.arena_bytes = max(self.arena_bytes, end)
@@ -228,6 +231,7 @@ class SharedMemory:
         return self._externals[pointer.slot]
 
     def race(self, buffer: Buffer, now: Event, before: int, element: int) -> RaceError:
+        """Return the error that describes a race."""
         return RaceError(
             f"race on {buffer.name}, element {element}: {now} and "
             f"{self.events[before]} access it, one of them writes, and nothing orders them"
@@ -236,7 +240,7 @@ class SharedMemory:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a buffer was when it was looked at last: `flat` is the place at `pointer` of `data`."""
+    """Cached view of a buffer: `flat` is the place at `pointer` of `data`."""
 
     pointer: Pointer
     data: Tensor
@@ -244,7 +248,7 @@ class _View:
 
 
 class UnitMemory:
-    """Memory as one unit sees it in one activation of a function (a `kernels.evaluate.Memory`)."""
+    """Memory as seen by one unit in one activation of a function (a `device.evaluate.Memory`)."""
 
     def __init__(
         self,
@@ -261,11 +265,13 @@ class UnitMemory:
         self._views: dict[str, _View] = {}
 
     def begin(self, what: str) -> None:
-        """What follows is done by `what`."""
+        """Attribute the following accesses to `what`."""
         self._event = len(self._shared.events)
         self._shared.events.append(Event(self._unit, what))
 
     def elements(self, buffer: Buffer) -> int:
+        """Return the number of elements of a buffer; for one without known size, those up to the
+        end of its memory."""
         if all(is_known(dim) for dim in buffer.shape):
             return prod(resolve(dim, self._registers) for dim in buffer.shape)
         pointer = self._pointers[buffer.name]
@@ -273,7 +279,7 @@ class UnitMemory:
         return left // buffer.dtype.itemsize
 
     def tensor(self, buffer: Buffer) -> Tensor:
-        """The whole buffer, flat, as a view."""
+        """Return the whole buffer, flat, as a view."""
         pointer = self._pointers[buffer.name]
         data = self._shared.storage(pointer).data
         known = self._views.get(buffer.name)
@@ -285,7 +291,8 @@ class UnitMemory:
         return flat
 
     def read(self, buffer: Buffer, offsets: Tensor) -> Tensor:
-        """A copy: a tensor without dims as index would give a view of the memory."""
+        """Return a copy of elements; indexing with a tensor without dims would return a view of
+        the memory."""
         self.note(buffer, offsets, write=False)
         return self.tensor(buffer)[offsets.reshape(-1)].reshape(offsets.shape)
 
@@ -294,7 +301,7 @@ class UnitMemory:
         self.tensor(buffer)[offsets] = values
 
     def note(self, buffer: Buffer, offsets: Tensor, write: bool) -> None:
-        """Checks an access. Raises RaceError and UninitialisedRead."""
+        """Check an access. Raise RaceError or UninitialisedRead."""
         pointer = self._pointers[buffer.name]
         storage = self._shared.storage(pointer)
         if storage.shadow is None or offsets.numel() == 0:

@@ -1,9 +1,9 @@
-"""Runs a DeviceProgram in Python, one unit at a time in random order: the machine of most tests.
+"""Emulation of a DeviceProgram in Python, one unit at a time in random order; most tests use it.
 
-A unit is switched at every item. Memory is really shared, frames and recursion included; operators
-run through `kernels.evaluate`. Every access is checked against vector clocks, so a missing wait is
-found in nearly every run, whatever the order was. When no unit can go on, the error says who waits
-for what.
+The emulator may switch units after every item. Memory is really shared, frames and recursion
+included; operators run through `device.evaluate`. Every access is checked against vector clocks, so
+a missing wait is found in nearly every run, whatever the order was. When no unit can continue, the
+error says which unit waits for what.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ NO_SIZES: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class EmulatedRun:
-    """`results`: the scalar results of main. `full_list`: the slot of a list that was too short.
+    """`results`: the scalar results of main. `full_list`: the slot of a list that was too short,
+    or None.
 
-    `items`: how many items all units executed together.
+    `items`: the number of items that all units together executed.
     """
 
     results: list[int]
@@ -57,7 +58,7 @@ class EmulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """A machine for one program; `seed` draws the interleaving."""
+    """An emulator of one program; `seed` determines the interleaving."""
 
     program: DeviceProgram
     seed: int = 0
@@ -73,12 +74,14 @@ class Emulator:
         *,
         in_turn: bool = False,
     ) -> EmulatedRun:
-        """Runs once. `buffers`: contiguous memory by slot, changed in place; `limits`: capacities;
-        `sizes`: what the symbols of main are, by `size_name`; `in_turn`: one unit runs the
-        iterations of parallel loops, in their order.
+        """Run once.
 
-        Raises RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
-        ProgramStopped for what stops a run other than a list that is full.
+        `buffers`: contiguous memory by slot, changed in place; `limits`: capacities by slot;
+        `sizes`: the values of the symbols of main, by `size_name`; `in_turn`: one unit runs the
+        iterations of parallel loops, in order.
+
+        Raise RaceError, UninitialisedRead, DeadlockError, RunError after the deadline, and
+        ProgramStopped for anything that stops a run except a full list.
         """
         machine = _Machine(self, limits or {}, sizes, in_turn)
         machine.memory.bind(buffers)
@@ -100,6 +103,7 @@ class Emulator:
 
 
 def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> None:
+    """Advance units in random order until all are finished. Raise DeadlockError if all wait."""
     alive = units
     while alive:
         deadline.check()
@@ -112,7 +116,7 @@ def _run_all(units: list[_Unit], order: random.Random, deadline: Deadline) -> No
 
 
 class _Machine:
-    """What the units share."""
+    """State that the units share."""
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class _Activation:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Until `learnt` have published `value`; `units` are those that have not yet."""
+    """A wait until the units `learnt` have published `value`; `units` have not done so yet."""
 
     learnt: tuple[int, ...]
     value: int
@@ -161,7 +165,8 @@ class _Waiting:
 
 
 class _Unit:
-    """Executes the whole tree with registers of its own; `parts` is the stack of what it is at."""
+    """One unit: executes the whole tree with separate registers. `parts` is the stack of parts in
+    progress."""
 
     def __init__(self, machine: _Machine, number: int) -> None:
         self.machine = machine
@@ -174,6 +179,7 @@ class _Unit:
 
     @property
     def is_ready(self) -> bool:
+        """True unless the unit waits for a step that is not published yet."""
         if self.waiting is None:
             return True
         clocks, value = self.machine.clocks, self.waiting.value
@@ -191,7 +197,7 @@ class _Unit:
         )
 
     def advance(self) -> None:
-        """Goes on to the next switch."""
+        """Continue until the next switch."""
         while self.parts:
             try:
                 part = next(self.parts[-1])
@@ -218,6 +224,8 @@ class _Unit:
         depth: int,
         arguments: Mapping[str, Number],
     ) -> _Activation:
+        """Return a new activation of a function, with its frame at `frame`. Raise ProgramStopped
+        if the recursion is too deep or the arena full."""
         layout = self.machine.frames[function.name]
         registers = {**self.machine.given, **arguments}
         if depth > self.machine.max_depth:
@@ -261,7 +269,7 @@ class _Unit:
                 yield self._call(node, at)
 
     def _own(self, trips: range) -> range:
-        """This unit's iterations of a parallel loop."""
+        """Return this unit's iterations of a parallel loop."""
         if self.machine.in_turn:
             return trips if self.number == 0 else trips[:0]
         return trips[self.number :: self.machine.program.units]
@@ -284,6 +292,7 @@ class _Unit:
             at.registers[mine.name] = called.registers[theirs.name]
 
     def _leaf(self, schedule: Schedule, at: _Activation) -> Steps:
+        """Execute the items of a leaf, with a switch after each, and publish its end."""
         for item in schedule.units[self.number]:
             self._item(item, at)
             self.items += 1
@@ -343,6 +352,7 @@ class _Unit:
             self._library_call(kernel.call, at)
 
     def _library_call(self, call: LibraryCall, at: _Activation) -> None:
+        """Run a library call; all elements of its operands count as accessed."""
         operands: list[Tensor | Number] = []
         for number, operand in enumerate(call.operands):
             if isinstance(operand, Buffer):

@@ -1,4 +1,4 @@
-"""The interpreter: runs a Program op by op through torch. The oracle of all other machines."""
+"""The interpreter: run a Program op by op through torch. The oracle for all other machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stretto.runtime.sizes import Values
 
 
 class InterpretedExecutable(Executable):
-    """Runs a Program op by op in Python."""
+    """Executable that runs a Program op by op in Python."""
 
     def __init__(self, program: Program, options: Options, updates: Updates = NO_UPDATES) -> None:
         self.program = program
@@ -40,7 +40,7 @@ def _load(stages: Stages) -> None:
 
 @dataclass(frozen=True)
 class InterpreterMachine(Machine):
-    """No units, no kernels: torch runs one op after the other."""
+    """Machine without units and kernels: torch runs one op after the other."""
 
     summary: ClassVar[str] = "the Program op by op through torch, the oracle"
     is_emulated: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""The policies, one per file: each registers itself when this folder is imported."""
+"""The scheduling policies, one per file. Each registers itself when this package is imported."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -1,11 +1,11 @@
-"""The list policy: what the end waits for longest comes first, each task where it is done first.
+"""The list policy: place the item on the longest path first, each task where it finishes earliest.
 
 Critical-path list scheduling (Coffman and Graham, 1972; with the cost of moving between units:
 Topcuoglu et al., "Performance-effective and low-complexity task scheduling", 2002, HEFT). The
-priority of an item is the longest path from its begin to the end of the leaf, a wait on every edge.
-Of the items whose inputs are there when a unit is next free, the one of the highest priority is
-placed. Its tasks go, in blocks, to the units on which they are done first, the wait for what other
-units compute included. All on one unit instead where that is no later.
+priority of an item is the longest path from its start to the end of the leaf, with a wait on every
+edge. Among the items whose inputs are ready when a unit is next free, the one with the highest
+priority is placed. Its tasks are assigned in blocks to the units on which they finish first, with
+the waits for other units included; or all to one unit, where that is no later.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from stretto.schedule.policy import (
 )
 
 BLOCKS = 64
-"""Blocks of tasks that are looked at one by one, or two per unit where that is more."""
+"""Number of blocks of tasks that are placed individually, or two per unit if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListPolicy:
-    """Follows the critical path of a leaf, however its levels lie."""
+    """Policy that follows the critical path of a leaf instead of its dependence levels."""
 
     name: str = "list"
     ranges: bool = False
@@ -59,7 +59,7 @@ class ListPolicy:
 
 
 class ListPlanner:
-    """Plans the leaves of one function, in the order of its text."""
+    """Planner of the leaves of one function, in program order."""
 
     def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
         self._units = units
@@ -76,16 +76,17 @@ class ListPlanner:
         self._writers.rotate(pairs)
 
     def timeline(self, nodes: Sequence[Node]) -> Timeline:
-        """All items of a leaf, placed."""
+        """Place all items of a leaf."""
         timeline = Timeline(self._units, self._costs, self._footprints, self._writers)
         for node in self._in_order(nodes, timeline):
             fits = [timeline.fitted(node, parts) for parts in self._candidates(node, timeline)]
             timeline.place(self._best(node, fits))
         return timeline
 
-    # ---- in which order --------------------------------------------------------------------
+    # ---- order -----------------------------------------------------------------------------
     def _in_order(self, nodes: Sequence[Node], timeline: Timeline) -> Iterator[Node]:
-        """The items, each after those that it needs; asked for the next when one is placed."""
+        """Yield the items, each after those that it depends on. The caller must place an item
+        before it requests the next one."""
         remaining = paths(nodes, self._units, self._costs)
         needed = [len(node.before) for node in nodes]
         behind: list[list[int]] = [[] for _ in nodes]
@@ -110,9 +111,9 @@ class ListPlanner:
                 if not needed[other]:
                     heappush(coming, (ready_at[other], other))
 
-    # ---- where -----------------------------------------------------------------------------
+    # ---- placement -------------------------------------------------------------------------
     def _candidates(self, node: Node, timeline: Timeline) -> Iterator[Parts]:
-        """Ways to share the tasks out, those on fewer units first."""
+        """Yield ways to divide the tasks among the units, those on fewer units first."""
         kernel = node.item
         only = only_parts(kernel, self._units) if isinstance(kernel, Kernel) else ()
         if only is not None or not isinstance(kernel, Kernel):
@@ -134,7 +135,7 @@ class ListPlanner:
         yield equal_blocks(kernel.tasks, self._units)
 
     def _ready(self, kernel: Kernel, blocks: Parts, node: Node, timeline: Timeline) -> Times:
-        """[b, u]: when all that a block needs is over, as unit u learns of it."""
+        """Return times [b, u]: when unit u knows that everything block b depends on is finished."""
         over = np.full((len(blocks), self._units), -inf)
         begun = np.zeros(self._units)
         before: dict[str, list[tuple[Footprint, Times]]] = defaultdict(list)
@@ -155,7 +156,7 @@ class ListPlanner:
         return self._learned(over)
 
     def _learned(self, over: Times) -> Times:
-        """What other units have done is known a wait later."""
+        """Add the wait after which a unit learns what other units have finished."""
         if self._units == 1:
             return over
         rows = np.arange(len(over))
@@ -167,7 +168,8 @@ class ListPlanner:
         return np.maximum(over, others + self._costs.wait_seconds)
 
     def _levelled(self, kernel: Kernel, start: Times) -> Parts:
-        """Blocks of such sizes that all units finish together; equal ones if they can."""
+        """Return blocks sized so that all units finish together; equal ones if the units are about
+        equally free."""
         each = task_seconds(kernel, self._costs)
         if start.max() - start.min() < each / 2:
             return equal_blocks(kernel.tasks, self._units)
@@ -182,7 +184,8 @@ class ListPlanner:
         return tuple(Part(u, int(starts[u]), n) for u, n in enumerate(sizes) if n)
 
     def _earliest(self, kernel: Kernel, blocks: Parts, ready: Times, free: Times) -> Parts:
-        """Each block, in order, on the unit on which it is done first."""
+        """Assign each block, in order, to the unit on which it finishes first, and join neighbours
+        on one unit."""
         each, free = task_seconds(kernel, self._costs), free.copy()
         chosen: list[int] = []
         for number, block in enumerate(blocks):
@@ -199,7 +202,8 @@ class ListPlanner:
         return tuple(parts)
 
     def _best(self, node: Node, fits: list[Step]) -> Step:
-        """The one that is done first. A small kernel is split only where no unit has to wait."""
+        """Return the candidate that finishes first. A small kernel is split only if no unit has to
+        wait."""
         least = self._costs.small_waits * self._costs.wait_seconds
         if kernel_seconds(node.item, self._costs) < least:
             fits = [fit for fit in fits if len(fit.units) == 1 or not fit.after] or fits
@@ -207,7 +211,7 @@ class ListPlanner:
 
 
 def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
-    """The seconds from the begin of each item to the end of the leaf, on its longest path."""
+    """Return for each item the seconds of the longest path from its start to the leaf's end."""
     found = [0.0] * len(nodes)
     for node in reversed(nodes):
         seconds = kernel_seconds(node.item, costs)
@@ -220,7 +224,7 @@ def paths(nodes: Sequence[Node], units: int, costs: CostModel) -> list[float]:
 
 
 def _end(step: Step | None) -> float:
-    """When the last unit has done its part."""
+    """Return when the last unit has finished its part; 0 if nothing is placed."""
     return 0.0 if step is None or not step.units else float(step.finish[list(step.units)].max())
 
 

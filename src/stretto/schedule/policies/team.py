@@ -1,10 +1,10 @@
-"""The team policy: many units that do the same thing, as the thread blocks of one GPU kernel.
+"""The team policy: assign tasks by rule to many uniform units, as thread blocks of a GPU kernel.
 
 Items of a leaf are taken level by level of their dependences, the longest of a level first. The
 tasks of a kernel are dealt round-robin, as in a wave of Rammer (section 4.2): task t runs on unit
-(offset + t) mod units, and the next kernel's offset is where the last one ended. A kernel stays
-with the producers of what it reads where that saves a wait: task by task if each reads only what
-one unit wrote, and as a whole if one unit wrote all of it.
+(offset + t) mod units, and the offset of the next kernel is where the last one ended. A kernel runs
+on the units that produced its inputs where that saves a wait: task by task if each task reads only
+what one unit wrote, and as a whole if one unit wrote all of it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from stretto.schedule.policy import (
 Times = NDArray[np.float64]
 
 MOST_WRITERS = 8
-"""Of a buffer written by more kernels than this the policy remembers only the latest ones."""
+"""Number of kernels remembered as writers of a buffer; if more write it, only the latest are
+retained."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Who has written a buffer; `dealt`: (tasks, offset) where the tasks were dealt."""
+    """A kernel's write to a buffer. `dealt`: (tasks, offset) if dealt round-robin."""
 
     footprint: Footprint
     dealt: tuple[int, int] | None
@@ -49,7 +50,7 @@ class _Writer:
 
 @dataclass(frozen=True, slots=True)
 class TeamPolicy:
-    """Deals tasks by rule, without a look at each: for many units that do the same thing."""
+    """Policy that assigns tasks by rule, without estimates: for many uniform units."""
 
     name: str = "team"
     ranges: bool = True
@@ -65,7 +66,7 @@ class TeamPolicy:
 
 
 class _TeamPlanner:
-    """Plans the leaves of one function, in the order of its text."""
+    """Planner of the leaves of one function, in program order."""
 
     def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
         self._units = units
@@ -78,7 +79,7 @@ class _TeamPlanner:
         self._others = ~np.eye(units, dtype=np.bool_)
 
     def plan(self, body: Body) -> LeafPlan:
-        """A leaf in which every item is a wave of its own."""
+        """Plan a leaf; every item is a separate wave."""
         self._leaf += 1
         self._next = 0
         self._free = np.zeros(self._units)
@@ -105,8 +106,9 @@ class _TeamPlanner:
             self._writers[following.name] = _under(following, ahead)
             self._writers[current.name] = _under(current, behind)
 
-    # ---- where the tasks run -------------------------------------------------------------------
+    # ---- placement of tasks --------------------------------------------------------------------
     def _parts(self, kernel: Kernel) -> Parts:
+        """Choose the parts of a kernel, by the rules of the module docstring."""
         only = only_parts(kernel, self._units)
         if only is not None:
             return only
@@ -121,7 +123,8 @@ class _TeamPlanner:
         return self._dealt_next(kernel.tasks) if aligned is None else aligned
 
     def _read_from(self, footprints: tuple[Footprint, ...], leaf: int | None = None) -> Mask:
-        """[u, v]: does unit u read what unit v wrote, in another leaf than `leaf`?"""
+        """Return the mask [u, v]: True if unit u reads what unit v wrote in a leaf other than
+        `leaf`."""
         met = np.zeros((self._units, self._units), np.bool_)
         for footprint in footprints:
             for writer in self._writers_of(footprint):
@@ -130,18 +133,20 @@ class _TeamPlanner:
         return met
 
     def _writers_of(self, footprint: Footprint) -> tuple[_Writer, ...]:
+        """Return the recorded writers of what a footprint reads; none if it writes."""
         return () if footprint.write else self._writers.get(footprint.buffer.name, ())
 
     def _dealt_next(self, tasks: int) -> Parts:
-        """Beside the last kernel. What fits on the units without wrapping around does not wrap:
-        a wait for it then covers few other units."""
+        """Deal the tasks from where the last kernel ended. Tasks that fit on the units without
+        wrapping around start at unit 0 instead, so that a wait for them covers few other units."""
         if tasks <= self._units < self._next + tasks:
             self._next = 0
         offset, self._next = self._next, (self._next + tasks) % self._units
         return deal(tasks, offset, self._units)
 
     def _aligned(self, kernel: Kernel, whole: tuple[Footprint, ...]) -> Parts | None:
-        """Each task on the unit that wrote all it reads, if the offset of a producer does that."""
+        """Return parts with the offset of a producer, if then each task reads only what its own
+        unit wrote; else None."""
         writers = [writer for footprint in whole for writer in self._writers_of(footprint)]
         offsets = {w.dealt[1] for w in writers if w.dealt and w.dealt[0] == kernel.tasks}
         for offset in sorted(offsets):
@@ -150,7 +155,7 @@ class _TeamPlanner:
                 return parts
         return None
 
-    # ---- what follows from it ------------------------------------------------------------------
+    # ---- times and writers ---------------------------------------------------------------------
     def _run(
         self,
         item: Statement,
@@ -158,7 +163,8 @@ class _TeamPlanner:
         footprints: tuple[Footprint, ...],
         before: list[tuple[tuple[Footprint, ...], Times]],
     ) -> Times:
-        """When each unit has done its part of an item; they are busy until then."""
+        """Return when each unit has finished its part of an item, and mark the units as busy until
+        then."""
         wait = self._costs.wait_seconds
         waiting = self._elsewhere(self._read_from(footprints, self._leaf)).any(axis=1)
         start = np.maximum(self._free, np.where(waiting, wait, 0.0))
@@ -177,10 +183,12 @@ class _TeamPlanner:
         return finish
 
     def _elsewhere(self, met: Mask) -> Mask:
-        """What is between different units."""
+        """Drop the diagonal: keep only what happens between different units."""
         return met & self._others
 
     def _note(self, kernel: Kernel, parts: Parts, footprints: tuple[Footprint, ...]) -> None:
+        """Record the writes of a kernel. One that overwrites a whole buffer replaces its earlier
+        writers."""
         dealt = None
         if kernel.is_static and len(parts) == min(kernel.tasks, self._units):
             dealt = kernel.tasks, (parts[0].unit - parts[0].first) % self._units
@@ -197,7 +205,7 @@ class _TeamPlanner:
 
 
 def deal(tasks: int, offset: int, units: int) -> Parts:
-    """Task t on unit (offset + t) mod units."""
+    """Deal tasks round-robin: task t to unit (offset + t) mod units."""
     starts = ((unit, (unit - offset) % units) for unit in range(units))
     return tuple(
         Part(unit, first, -(-(tasks - first) // units), units)

@@ -1,10 +1,10 @@
-"""The wavefront policy: which unit runs what, and in which wave.
+"""The wavefront policy: try several placements of each kernel and take the earliest finish.
 
 Items of a leaf are taken level by level of their dependences, the longest of a level first (Rammer,
-section 4.2). Each kernel goes where it is estimated to finish first: in equal blocks on all units,
-with the producers of its inputs, filling up the units that are free earlier, or as a whole on one
-unit. Only a dependence *between units* starts a new wave: a consumer on the unit of its producer
-needs no wait.
+section 4.2). For each kernel the policy estimates the finish of these placements: equal blocks on
+all units, each task on the unit that produced its inputs, larger blocks on the units that are free
+earlier, or the whole kernel on one unit. Only a dependence *between units* starts a new wave: a
+consumer on the same unit as its producer needs no wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stretto.schedule.policy import (
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one unit does of an item, and when it is done."""
+    """Work of one unit for an item: the finish time and the regions touched."""
 
     unit: int
     finish: float
@@ -44,7 +44,7 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """An item as it would be placed. `after`: what of other units it waits for, (item, unit)."""
+    """A candidate placement of an item. `after`: the (item index, unit) pairs that it waits for."""
 
     parts: Parts
     shares: tuple[_Share, ...]
@@ -57,7 +57,7 @@ class _Fit:
 
 @dataclass(frozen=True, slots=True)
 class WavefrontPolicy:
-    """Looks at every place where a kernel could run: the finer plan, for few units."""
+    """Policy that estimates every candidate placement of a kernel: better plans, for few units."""
 
     name: str = "wavefront"
     ranges: bool = False
@@ -73,7 +73,7 @@ class WavefrontPolicy:
 
 
 class _WavefrontPlanner:
-    """Plans the leaves of one function, in the order of its text."""
+    """Planner of the leaves of one function, in program order."""
 
     def __init__(self, units: int, costs: CostModel, footprints: Footprints) -> None:
         self._units = units
@@ -97,11 +97,12 @@ class _WavefrontPlanner:
         self._producers.rotate(pairs)
 
     def _is_small(self, item: Statement) -> bool:
+        """True if the item takes less time than `CostModel.small_waits` waits."""
         least = self._costs.small_waits * self._costs.wait_seconds
         return kernel_seconds(item, self._costs) < least
 
     def _candidates(self, item: Statement) -> Iterator[Parts]:
-        """Ways to share the tasks out, the preferred one of equals first."""
+        """Yield ways to divide the tasks among the units; on ties the earlier one is taken."""
         only = only_parts(item, self._units) if isinstance(item, Kernel) else ()
         if only is not None or not isinstance(item, Kernel):
             yield only or ()
@@ -118,7 +119,8 @@ class _WavefrontPlanner:
             yield (Part(unit, 0, item.tasks),)
 
     def _following(self, kernel: Kernel, blocks: Parts) -> Parts | None:
-        """Each task on the unit of its inputs; None when that says nothing, or too many parts."""
+        """Return parts that run each task on the unit that produced its inputs; None if no task
+        has a preference or there would be too many parts."""
         wanted = favourites(kernel, self._producers, self._units)
         if all(unit is None for unit in wanted):
             return None
@@ -133,7 +135,8 @@ class _WavefrontPlanner:
         return tuple(parts) if len(parts) <= 4 * self._units else None
 
     def _levelled(self, kernel: Kernel) -> Iterator[Parts]:
-        """Blocks of such sizes that all units finish together."""
+        """Yield blocks sized so that all units finish together, if the units are not about equally
+        free."""
         each = task_seconds(kernel, self._costs)
         if max(self._free) - min(self._free) < each / 2:
             return
@@ -148,7 +151,8 @@ class _WavefrontPlanner:
         yield tuple(Part(u, starts[u], sizes[u]) for u in range(self._units) if sizes[u])
 
     def _single_units(self, kernel: Kernel) -> list[int]:
-        """Units worth trying for the whole kernel: where most of its inputs are, the freest."""
+        """Return the units to try for the whole kernel: the one that produced most of its inputs,
+        and the one free earliest. With at most four units, all of them."""
         regions = self._footprints.regions(kernel, Part(0, 0, kernel.tasks))
         shares = self._producers.shares(regions, self._units)
         if self._units <= 4:
@@ -157,13 +161,14 @@ class _WavefrontPlanner:
         return list(dict.fromkeys((shares.index(max(shares)), freest)))
 
     def _best(self, item: Statement, fits: list[_Fit]) -> _Fit:
-        """The one that finishes first; a small kernel is split only where no unit has to wait."""
+        """Return the candidate that finishes first; a small kernel is split only if no unit has to
+        wait."""
         if self._is_small(item):
             fits = [fit for fit in fits if len(fit.parts) == 1 or not fit.after] or fits
         return min(fits, key=lambda fit: fit.finish)
 
     def _fit(self, node: Node, parts: Parts) -> _Fit:
-        """When the item would run if it were shared out like this."""
+        """Return the finish times and waits of an item if it were divided into `parts`."""
         after: set[tuple[int, int]] = set()
         shares: list[_Share] = []
         for unit, seconds, regions in self._work(node, parts):
@@ -179,7 +184,8 @@ class _WavefrontPlanner:
         return _Fit(parts, tuple(shares), frozenset(after))
 
     def _work(self, node: Node, parts: Parts) -> Iterator[tuple[int, float, tuple[Region, ...]]]:
-        """What each unit has to do: (unit, seconds, regions)."""
+        """Yield the work of each unit as (unit, seconds, regions). Every unit executes a
+        statement."""
         if not isinstance(node.item, Kernel):
             yield from ((unit, 0.0, node.regions) for unit in range(self._units))
             return
@@ -193,7 +199,7 @@ class _WavefrontPlanner:
     def _conflicts(
         self, node: Node, unit: int, regions: tuple[Region, ...]
     ) -> dict[tuple[int, int], _Share]:
-        """What other units have to finish first, by (item, unit)."""
+        """Return the shares of other units that must finish first, keyed by (item index, unit)."""
         return {
             (index, share.unit): share
             for index in node.before
@@ -202,6 +208,7 @@ class _WavefrontPlanner:
         }
 
     def _place(self, node: Node, fit: _Fit) -> None:
+        """Record the placement of an item."""
         if fit.shares:
             self._placed.append((node, fit))
         self._shares[node.index] = fit.shares

@@ -218,7 +218,7 @@ def test_the_bound_can_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ValueError, match="STRETTO_GRAPH_BYTES must be a number of bytes"):
         stores.store_of(torch.device("meta"), 1 << 40)
     for wrong in (-1, 1.5, True):
-        with pytest.raises(ValueError, match="a number of bytes is wanted"):
+        with pytest.raises(ValueError, match="the limit must be a number of bytes"):
             stretto.limit_graph_memory(wrong)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,4 +1,4 @@
-// From the address of an object, and a type, to what was made of it.
+// Hash table from the address of a Python object, and a type, to its native value.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ class Memo {
  public:
   struct Item {
     Py object;
-    int32_t type;  // or one of the below
+    int32_t type;  // or one of the constants below
     uint32_t tensor;
     Object* made;
   };
@@ -24,7 +24,7 @@ class Memo {
     items_.resize(size);
   }
 
-  // The place of an object; `is_new` says whether it has only now been made.
+  // The item of an object, created if need be; sets `is_new`.
   Item& at(Py object, int32_t type) {
     if (count_ * 2 >= items_.size()) grow();
     Item& item = find(object, type);

@@ -1,5 +1,5 @@
-// The primitives of an InstanceProgram, with the semantics of Python. Where Python raises, they
-// `fail` with the arguments, and the error is made by Python.
+// The primitives of an InstanceProgram, with Python's semantics. Where Python raises, they `fail` with
+// the arguments, from which Python code creates the exception (primitives.py).
 #pragma once
 
 #include <cmath>
@@ -28,7 +28,7 @@ STRETTO_PURE int64_t mul(Run& run, int32_t site, int64_t a, int64_t b) {
   if (__builtin_expect(__builtin_mul_overflow(a, b, &result), 0)) fail(run, site, kOverflow);
   return result;
 }
-// The product is rounded, as in Python: the compiler must not join it with a sum.
+// The product is rounded, as in Python: the compiler must not fuse it with an addition.
 STRETTO_PURE double mul(Run&, int32_t, double a, double b) {
   double result = a * b;
 #if defined(__x86_64__)
@@ -92,7 +92,7 @@ STRETTO_PURE int64_t round(Run& run, int32_t site, double a) {
   return integral(run, site, a, std::nearbyint(a));
 }
 
-// What a function of `math` gave for x; where Python would raise, so does this.
+// Returns the result of a function of `math` for x; fails where Python would raise.
 STRETTO_PURE double math(Run& run, int32_t site, double result, double x) {
   if (std::isnan(result) ? !std::isnan(x) : std::isinf(result) && !std::isinf(x))
     fail(run, site, kPython, x);
@@ -110,7 +110,7 @@ STRETTO_PURE double math(Run& run, int32_t site, double result, double x, double
 int order(int64_t a, double b);  // sign of a - b, exact; 2: not comparable (NaN)
 template <class T> STRETTO_PURE int order(T a, T b) { return a < b ? -1 : a == b ? 0 : a > b ? 1 : 2; }
 STRETTO_PURE int order(double a, int64_t b) { const int o = order(b, a); return o == 2 ? 2 : -o; }
-int order(Run& run, int32_t site, Value a, Value b);  // of two numbers or two strs
+int order(Run& run, int32_t site, Value a, Value b);  // two numbers or two strs
 template <class A, class B> STRETTO_PURE int order(Run&, int32_t, A a, B b) { return order(a, b); }
 #define STRETTO_COMPARISON(NAME, TEST)                                                             \
   template <class A, class B> STRETTO_PURE bool NAME(Run& run, int32_t site, A a, B b) {           \
@@ -127,7 +127,7 @@ bool equal(Run& run, int32_t site, Value a, Value b);
 bool is_same(Value a, Value b);
 bool truth(Run& run, Value v);
 
-// -- values whose kind is known in the run -----------------------------------------------------------
+// -- values whose kind is known only at run time -----------------------------------------------------
 
 template <class F> STRETTO_PURE Value dispatch(Run& run, int32_t site, Value a, Value b, F f) {
   if (is_integer(a) && is_integer(b)) return box(f(a.i, b.i));
@@ -179,7 +179,7 @@ template <class... Items> STRETTO_PURE Value list_of(Run& run, Items... items) {
   return box(made);
 }
 STRETTO_PURE Value field(Value record, size_t place) { return as_tuple(record)->items[place]; }
-// A field that nothing has been assigned to yet has no value.
+// Fails for a field that is not assigned.
 inline Value field_of(Run& run, int32_t site, Value record, size_t place) {
   const Value found = field(record, place);
   if (__builtin_expect(found.kind == kUnset, 0)) fail(run, site, kPython, record);
@@ -199,7 +199,7 @@ STRETTO_PURE Value at(Run& run, int32_t site, Value v, int64_t place) {
 }
 void put(Run& run, int32_t site, Value list, int64_t place, Value value);
 void grow_list(Run& run, List* list, size_t more);
-// Fails where the object came in with an instance: instances are not changed.
+// Fails if the object came in with an instance: instances must not be changed.
 STRETTO_PURE void writable(Run& run, int32_t site, Value v) {
   if (v.object->source >= 0) fail(run, site, kInput, v);
 }

@@ -1,5 +1,5 @@
-// Python objects, through functions of the CPython API whose addresses Python gives: no headers of
-// Python are needed, and one build serves every interpreter. All is called with the GIL held.
+// Python objects, accessed by functions of the CPython API at addresses passed from Python: no Python
+// headers are needed, and one build serves every interpreter. All functions need the GIL.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace stretto {
 
 using Py = void*;
 
-// In the order of python.py.
+// In the order of native.py.
 struct PythonApi {
   Py (*get_attribute)(Py object, Py name);
   Py (*dict_get)(Py dict, Py key);  // borrowed, or null
@@ -31,14 +31,14 @@ struct PythonApi {
   Py (*float_new)(double value);
   const char* (*text_of)(Py text, intptr_t* bytes);
   Py (*text_new)(const char* text, intptr_t bytes);
-  int (*set_attribute)(Py object, Py name, Py value);  // as object.__setattr__
+  int (*set_attribute)(Py object, Py name, Py value);  // like object.__setattr__
   Py (*call)(Py function, Py argument);
   Py (*type)(Py object);  // a new reference
   void (*retain)(Py object);
   void (*release)(Py object);
   void (*forget_exception)();
   void* (*pointer_value)(Py object);
-  int (*is_printable)(uint32_t character);  // as str.isprintable; reads a table alone
+  int (*is_printable)(uint32_t character);  // like str.isprintable; only reads a table
   // Objects.
   Py none, yes, no;
   Py bool_type, int_type, float_type, text_type, list_type, tuple_type, dict_type;
@@ -58,44 +58,45 @@ struct PythonApi {
   int32_t (*tensor_of_memory)(void* data, int64_t rank, const int64_t* sizes, const int64_t* strides, int64_t offset,
                               int32_t dtype, int32_t device, int32_t device_index, void** tensor);
   int32_t (*tensor_release)(void* tensor);
-  // The Python object of a tensor, which it may leave undefined; null where torch has no such function.
+  // Returns the Python object of a tensor, whose handle may be undefined afterwards; null if torch does not
+  // export it.
   Py (*tensor_object)(void* tensor);
-  // Where objects keep things, in bytes from their address; 0: not known, Python is asked.
+  // Offsets in bytes of parts of objects (places.py); 0: not known, so the CPython API is called.
   intptr_t class_at, version_at;  // the latter of a class
-  intptr_t implementation_at, borrows_at;  // of a tensor; a byte that must be 0 if it is known
+  intptr_t implementation_at, borrows_at;  // of a tensor; borrows_at: a byte that must be 0
 };
 
 extern PythonApi python;
 
-// Where an object has a field, as an object made for trial has shown.
+// The place of a field in an object, found with a trial object (places.py).
 enum FieldPlace : int32_t { kAsk, kInObject, kInValues };
 struct FieldAt {
   int32_t place, offset;
 };
 
-// What Python says about a class of the program.
+// A class of the program.
 struct PythonClass {
   Py type;
   Py create;         // cls.__new__, or cls._make of a named tuple
   const Py* fields;  // names
   const FieldAt* places;
-  // The values of an object lie at an address which is at `values_at`, less `values_tag`; or, if
-  // `valid_at` is not 0, at `values_at` themselves, while the byte at `valid_at` is 1.
+  // The address of an object's values is the word at offset `values_at` less `values_tag`; or, if
+  // `valid_at` is not 0, the values are at offset `values_at` while the byte at `valid_at` is 1.
   intptr_t values_at, values_tag, valid_at;
-  // An object that has been asked for its `__dict__` has it at `dict_at` (0: not known), and its values
-  // in there as long as the dict has these keys, which all objects with values share (0: not known).
+  // An object whose `__dict__` has been read has the dict at `dict_at` (0: not known). Its values are in
+  // the dict while that has these keys, which all objects with values share (0: not known).
   intptr_t dict_at;
   void* keys;
-  // All of this holds while the class has this version; 0: it never does.
+  // The places are valid while the class has this version; 0: never.
   uint32_t version;
-  // Names that the program looked up in the class: an object that stores one hides it.
+  // Names that the program looked up in the class; an object that stores one hides the class's entry.
   const Py* absent;
   intptr_t absent_count;
 };
 
-constexpr intptr_t kDictKeys = 32, kDictValues = 40;  // in a dict
-// In the keys that objects share: how many bits each has in the table of hashes, and how many there are;
-// they follow the table, each with a place for a value.
+constexpr intptr_t kDictKeys = 32, kDictValues = 40;  // offsets in a dict
+// Offsets in shared keys: the log2 of the bytes of the hash table, and the number of keys. The keys follow
+// the table, each with a place for a value.
 constexpr intptr_t kKeysTable = 9, kKeysCount = 24, kKeysHead = 32, kKeysItem = 16;
 
 template <class T> inline T stored_at(Py object, intptr_t offset) {
@@ -111,7 +112,7 @@ inline Py class_of(Py object) {  // borrowed
   return cls;
 }
 
-// The implementation of a tensor, which lives as long as the object does; null where it has none.
+// The implementation of a tensor, which lives as long as the object; null if it has none.
 inline void* implementation_of(Py object) {
   if (python.implementation_at && !(python.borrows_at && stored_at<char>(object, python.borrows_at)))
     return stored_at<void*>(object, python.implementation_at);

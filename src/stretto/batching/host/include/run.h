@@ -1,27 +1,28 @@
-// The run of a batch: what the printed functions of a program are compiled with.
+// The run of a batch: declarations with which the printed functions of a program are compiled.
 #pragma once
 
 #include "values.h"
 
 namespace stretto {
 
-// -- What a printed program says about itself ------------------------------------------------------
+// -- The description of a printed program ----------------------------------------------------------
 
 struct BlockInput {
   int32_t kind;  // 0: a tensor, 1: rows, 2: an int or bool, 3: a float
 };
 struct BlockOutput {
   int32_t pool;
-  int32_t length_of;  // for rows: number of the input with as many rows; else -1
+  int32_t length_of;  // for rows: the number of an input of the same length; else -1
 };
 struct BlockInfo {
   int32_t input_count, output_count, rows_count, floats;
   const BlockInput* inputs;
   const BlockOutput* outputs;
 };
-// One of the types that a value may have. a, b: pool (tensor, rows); class (record); length and -1,
-// items: the types (tuple of known length); -1 and the type of items (tuple of any length); 0 and
-// the type of items (list); the mask of scalar kinds of keys, and the type of values (dict).
+// One of the types that a value may have. The meaning of a and b depends on the kind: a is the pool
+// (tensor, rows) or the class (record); a is the length, and `items` has the types (tuple of known
+// length); a is -1 and b the type of items (tuple of any length); b is the type of items (list); a is
+// the mask of the scalar kind of keys and b the type of values (dict).
 struct Alternative {
   uint32_t kind;
   int32_t a, b;
@@ -34,12 +35,12 @@ struct TypeInfo {
 };
 enum ClassKind : int32_t { kObject, kNamedTuple, kFixedDict };
 struct ClassInfo {
-  int32_t kind, field_count, by_value, is_frozen;  // by_value: == compares the fields; frozen: frozen.py
+  int32_t kind, field_count, by_value, is_frozen;  // by_value: == compares fields; frozen: descriptor.py
   const int32_t* cells;  // types of the fields; negative: not read
-  const bool* may_lack;  // of each field: whether an object may have none
+  const bool* may_lack;  // for each field, true if an object may lack it
 };
 struct PoolInfo {
-  int32_t dtype, itemsize, rank;  // dtype: torch's number
+  int32_t dtype, itemsize, rank;  // dtype: c10::ScalarType
   const int64_t* shape;
 };
 struct Run;
@@ -52,13 +53,14 @@ struct ProgramInfo {
   const PoolInfo* pools;
   const BlockInfo* blocks;
   const int32_t* shared;     // the pool of each shared tensor
-  const int32_t* permanent;  // shared tensors of each pool
+  const int32_t* permanent;  // number of shared tensors in each pool
   Value (*invoke)(Run& run, const Value* arguments);
 };
 
 // -- Errors of an instance -------------------------------------------------------------------------
 
-// kPython: what the primitive at the site raises in Python for these arguments. The others say it.
+// kPython: the exception is that of the site's primitive in Python for these arguments. The other codes
+// name the exception.
 enum Code : int32_t { kPython, kOverflow, kRecursion, kInput, kComplex, kMemory, kUnread };
 struct Failure {
   int32_t site, code;
@@ -68,19 +70,19 @@ struct Failure {
 // -- The run ---------------------------------------------------------------------------------------
 
 struct TensorInfo {
-  int64_t level;  // phase << 32 | depth of what makes it; 0: it is computed, or was never to be
+  int64_t level;  // phase << 32 | depth of its block; 0: computed, or needs no block
   int32_t pool, row;
 };
-struct Noted {  // a block that an instance needs
+struct Noted {  // a recorded block
   int64_t level;
-  uint32_t kind, first;  // the number of its first result
-  uint64_t words;        // where its operands are
+  uint32_t kind, first;  // first: the number of its first result
+  uint64_t words;        // position of its operands in Run::words
 };
 struct Scheduler;
 
 struct Run : Arena {
   const ProgramInfo* program;
-  int64_t phase = 0;  // << 32; of the fiber that runs, as the next
+  int64_t phase = 0;  // number << 32, of the running fiber; so is stack_limit
   char* stack_limit = nullptr;
   TensorInfo* tensors = nullptr;
   uint32_t tensor_count = 0, tensor_capacity = 0;
@@ -123,7 +125,7 @@ inline int64_t word(const Rows* x) { return reinterpret_cast<int64_t>(x); }
 inline int64_t word(int64_t x) { return x; }
 inline int64_t word(double x) { int64_t w; std::memcpy(&w, &x, 8); return w; }
 
-// The number of a block whose operands are rows of these lengths.
+// The kind of a record: a block whose operands are rows of these lengths.
 uint32_t kind_of_lengths(Run& run, uint32_t block, const uint32_t* lengths);
 
 [[noreturn]] void fail_with(Run& run, int32_t site, int32_t code, const Value* arguments, size_t count);
@@ -133,8 +135,8 @@ template <class... Values>
   fail_with(run, site, code, all, sizeof...(Values));
 }
 
-// An instance whose calls are nested too deeply ends; the stack of others is not touched.
-// The limit is near at first, and the end of the stack once it has been passed.
+// Ends an instance whose calls are nested too deeply, without touching other stacks. The limit moves
+// down as the stack gets memory, until the end of the stack.
 void stack_is_low(Run& run, char* address);
 inline void check_stack(Run& run) {
   auto* address = static_cast<char*>(__builtin_frame_address(0));
@@ -155,9 +157,9 @@ inline void fork_all(Run& run, Bodies... several) {
   fork(run, entries, frames, sizeof...(Bodies));
 }
 
-// A loop whose bodies run concurrently. `own` is memory of one iteration, of `size` bytes; head says
-// whether there is an iteration. The tails run in order when all bodies have ended. Of several failures,
-// that of the first iteration counts.
+// A loop whose bodies run concurrently. `own` is memory of one iteration, of `size` bytes; head returns
+// true if there is another iteration. The tails run in order when all bodies have ended. Of several
+// failures, that of the first iteration is reported.
 struct LoopParts {
   size_t size;
   bool (*head)(void* frame, void* own);

@@ -1,5 +1,5 @@
-// Values of an InstanceProgram while a batch runs: tagged words, and objects in memory that grows
-// by bumping a pointer and is given back when the run ends. Nothing has a destructor.
+// Values of an InstanceProgram while a batch runs: tagged words, and objects in memory that is
+// allocated by bumping a pointer and freed when the run ends. No object has a destructor.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace stretto {
 
-// The values of descriptor.py's KINDS, in its order.
+// The scalar kinds come first, in the order of SCALARS in descriptor.py.
 enum Kind : uint32_t {
   kNone, kBool, kInt, kFloat, kStr, kTensor, kUnset, kRows, kTuple, kList, kRecord, kDict
 };
 
-// source: of what came in with an instance, its number among the Python objects of the Flat, or
-// kKeptSources and more;
-// else -1, and once it has been made as a result -2 minus the number among the made objects.
+// source: for an object of an instance, its number among the Python objects of the Flat, or
+// kKeptSources plus its number among those of Kept. For an object that the run created: -1, or, once
+// its Python object has been created for the results, -2 minus the number of that.
 struct Object {
   uint32_t kind;
   uint32_t type;  // the class number of a record
@@ -25,20 +25,20 @@ struct Object {
 
 struct Value {
   uint32_t kind;
-  uint32_t type;  // as the object's
+  uint32_t type;  // that of the object
   union {
-    int64_t i;  // of a bool, int or tensor (its number)
+    int64_t i;  // a bool, an int, or the number of a tensor
     double f;
     Object* object;
   };
 };
 
-// A tensor of the run: its number. A type of its own, so that it is not taken for an int.
+// The number of a tensor of the run. A separate type, so that it is not mistaken for an int.
 struct Tensor {
   uint32_t number;
 };
 
-struct Tuple : Object {  // and records: their fields
+struct Tuple : Object {  // also records, whose items are the fields
   Value items[1];
 };
 struct List : Object {
@@ -46,7 +46,7 @@ struct List : Object {
   Value* items;
 };
 struct Str : Object {
-  char text[1];  // UTF-8, without a zero at the end
+  char text[1];  // UTF-8, without a terminating zero
 };
 struct Rows : Object {
   uint32_t numbers[1];
@@ -57,7 +57,7 @@ struct Entry {
 };
 struct Dict : Object {  // length: live entries
   uint32_t used, capacity;
-  Entry* entries;   // in the order of insertion
+  Entry* entries;   // in insertion order
   int32_t* places;  // open addressing: number of an entry, or -1
   uint32_t place_count;
 };
@@ -87,11 +87,11 @@ inline Dict* as_dict(Value v) { return static_cast<Dict*>(v.object); }
 inline bool is_sequence(Value v) { return v.kind == kList || v.kind == kTuple || v.kind == kRecord; }
 inline Value* items_of(Value v) { return v.kind == kList ? as_list(v)->items : as_tuple(v)->items; }
 
-// Memory in chunks. What is taken is aligned to 16 bytes and not cleared.
+// Memory in chunks. Allocations are aligned to 16 bytes and not cleared.
 struct Arena {
   char* next = nullptr;
   char* end = nullptr;
-  char* chunks = nullptr;  // each begins with the address of the one before
+  char* chunks = nullptr;  // each begins with the address of the previous one
 
   Arena() = default;
   Arena(const Arena&) = delete;

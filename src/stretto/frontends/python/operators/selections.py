@@ -37,8 +37,11 @@ _MOST_COLUMNS = 64
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Where a mask is true, in order: `padded` has one element more than the mask. The first
-    `count` of them are the positions, the others the number of elements of the mask."""
+    """Result of a choice: the arguments `cuts`, `predicated` and `unlikely` for `make_plan`.
+
+    `seconds` is the simulated time of that plan, None if it was not simulated. `branches` lists the
+    decisions for branches that were examined individually.
+    """
 
     padded: Any
     count: Dim

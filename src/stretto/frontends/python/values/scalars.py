@@ -493,6 +493,7 @@ def negation(flag: Value) -> TracedTensor:
 
 
 def implied(flag: Value, holds: bool) -> dict[Value, bool]:
+    """True if other edges already imply this edge."""
     found = {flag: holds}
     is_and, others = tracer().derived.get(flag, (True, ()))
     if not is_and:

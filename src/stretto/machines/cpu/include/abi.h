@@ -4,8 +4,8 @@
 // A program exports   extern "C" void stretto_run(stretto::Context* ctx, int unit);
 // and every unit (0 is the calling Python thread, 1.. are workers) runs it once per launch with the
 // same Context. The pool sets all progress counters, `stop`, `status` and `event_count` to zero
-// before a launch. A helper below that returns bool says "go on": on false the unit must return
-// from stretto_run at once.
+// before a launch. A helper below that returns bool returns true to go on: on false the unit must
+// return from stretto_run at once.
 #pragma once
 
 #include <time.h>
@@ -29,10 +29,10 @@ enum Status : int32_t {
     STACK_FULL = 6,      // a unit's native stack is used up (recursion without a base case)
     STUCK = 7,  // a wait took longer than wait_limit_ns; detail: unit * 2^40 + step waited for
     TOO_DEEP = 8,  // recursion deeper than Context::max_depth; detail: the depth
-    NO_THREADS = 9,  // the system refused a worker thread; detail: how many there are
-    INDEX = 10,      // a position is outside its dim; detail: as of ASSERTION
+    NO_THREADS = 9,  // the system refused a worker thread; detail: number of existing ones
+    INDEX = 10,      // a position is outside its dim; detail: as for ASSERTION
     TIMEOUT = 11,    // the run took longer than Context::deadline allows
-    CROWDED = 12,    // another process has the core of a unit; the pool runs the program again
+    CROWDED = 12,    // another process occupies the core of a unit; the pool runs the program again
     NO_MEMORY = 13,      // the system refused working memory
 };
 
@@ -43,13 +43,13 @@ struct Event {  // one task on one unit; times are CLOCK_MONOTONIC nanoseconds
     int64_t end;
 };
 
-// One per unit, on cache lines of its own. `value` is written only by its owner.
+// One per unit, on separate cache lines. `value` is written only by its owner.
 struct alignas(128) Progress {
     Atomic<int64_t> value;
     uintptr_t stack_limit;  // lowest address the stack may reach; 0: unknown. Set by the pool.
     Atomic<int32_t> in_library;  // nonzero: the unit is in a library call and may sleep there
     Atomic<int32_t> sleepers;    // units that sleep until this one publishes more (pool.cpp)
-    Atomic<int32_t> wakes;       // how often this unit has woken some
+    Atomic<int32_t> wakes;       // number of times this unit has woken sleepers
 };
 
 struct Context {
@@ -68,18 +68,17 @@ struct Context {
     // Both take the GIL themselves; nonzero: a Python exception is pending, the program must stop.
     int32_t (*library)(Context* ctx, int unit, int64_t call, void** operands);
     int32_t (*poll)(Context* ctx);  // unit 0 only: runs Python's signal handlers
-    // Fibers: all units of this launch share the caller's thread, which leaves `self` here for
-    // `unit`, and comes back later. Null where each unit has a thread of its own. False: `unit` has
-    // ended already.
+    // Fibers: all units of this launch share the caller's thread. It switches from `self` to `unit`
+    // here, and returns later. Null if each unit has its own thread. False: `unit` has ended.
     bool (*switch_unit)(Context* ctx, int self, int unit);
-    // Threads: does `unit`, for which `self` waits since `start`, have a core? False: it does not,
-    // so that the launch had better be given up (CROWDED). Null: nobody wants to know.
+    // Threads: true if `unit`, for which `self` has waited since `start`, has a core. False: it has
+    // none, and the launch should be abandoned (CROWDED). Null: not checked.
     bool (*has_core)(Context* ctx, int self, int unit, int64_t start);
-    // Of the program: is this call too small to wake threads for its units? Null: no call is.
+    // From the program: nonzero if this call is too small to wake threads. Null: no call is.
     int32_t (*is_small)(Context* ctx);
-    int64_t once;  // nonzero: it changes its inputs, so that a launch must not be given up (CROWDED)
-    // Nonzero: unit 0 runs all iterations of parallel loops, one after the other, so that the first
-    // one that stops the run is the one that is told of.
+    int64_t once;  // nonzero: it changes its inputs, so a launch must not be abandoned (CROWDED)
+    // Nonzero: unit 0 runs all iterations of parallel loops in order, so that the first failing one
+    // is reported.
     int64_t in_turn;
     int64_t next_poll;              // ns; unit 0 only
     int64_t deadline;               // ns; the run ends in TIMEOUT after it; 0: never
@@ -88,25 +87,25 @@ struct Context {
     Event* events;                  // units * event_capacity, unit by unit; null when not tracing
     int64_t event_capacity;
     int64_t* event_count;  // per unit; may exceed the capacity: the rest was dropped
-    // The pool's business:
+    // Used by the pool only:
     void* callable;      // PyObject*, called for a library call with (call, address of operands)
     void* exception[3];  // the pending Python exception
-    // Library calls without Python (calls.cpp); null: Python runs all of them. `run_call` gives back
-    // nonzero where Python must run the call, and wants to know when it has (`release_call`).
+    // Library calls without Python (calls.cpp); null: Python runs all of them. `run_call` returns
+    // nonzero if Python must run the call; `release_call` must be called after that.
     void* calls;
     int32_t (*run_call)(void* calls, int64_t call, void** operands);
     void (*release_call)(void* calls, int64_t call);
-    void (*clear_calls)(void* calls);  // forgets what a run has left
-    // Threads of a program with library calls: sleeps for a while, or until `unit` has published
-    // `target`; and wakes who sleeps so for unit `self`. Null: nobody sleeps.
+    void (*clear_calls)(void* calls);  // drops the tensors that a run has left
+    // Threads of a program with library calls. `sleep`: for a while, or until `unit` has published
+    // `target`; `wake`: the threads that sleep for unit `self`. Null: no thread sleeps.
     void (*sleep)(Context* ctx, int unit, int64_t target);
     void (*wake)(Context* ctx, int self);
 };
 
 constexpr int64_t POLL_INTERVAL_NS = 50'000'000;  // a poll may wait for the GIL
-constexpr int64_t LOOK_INTERVAL_NS = 100'000;  // between two looks at a unit that is waited for
-constexpr int64_t SPIN_NS = 2'000'000;  // a wait that takes longer sleeps between its looks
-constexpr int64_t LIBRARY_SPIN_NS = 20'000;  // so does one for a unit in a library call, sooner
+constexpr int64_t LOOK_INTERVAL_NS = 100'000;  // between two checks of a unit that is waited for
+constexpr int64_t SPIN_NS = 2'000'000;  // a longer wait sleeps between its checks
+constexpr int64_t LIBRARY_SPIN_NS = 20'000;  // the same for a wait for a unit in a library call
 
 inline int64_t now_ns() {
     timespec t;
@@ -142,8 +141,8 @@ inline bool stopped(const Context* ctx) {
     return STRETTO_UNLIKELY(ctx->stop.load(__ATOMIC_RELAXED) != 0);
 }
 
-// What unit 0, and every unit that is a fiber, does from time to time: runs Python's signal handlers
-// when they last ran POLL_INTERVAL_NS ago, and looks at the deadline.
+// Called by unit 0, and by every unit that is a fiber, from time to time: runs Python's signal
+// handlers if they last ran POLL_INTERVAL_NS ago, and checks the deadline.
 STRETTO_COLD inline bool poll_if_due(Context* ctx) {
     int64_t now = now_ns();
     if (now < ctx->next_poll) return true;
@@ -154,7 +153,7 @@ STRETTO_COLD inline bool poll_if_due(Context* ctx) {
     return true;
 }
 
-// A wait among fibers: lets the unit that is waited for go on.
+// A wait among fibers: switches to the unit that is waited for.
 STRETTO_COLD inline bool wait_as_fiber(Context* ctx, int self, int unit, int64_t target) {
     const Atomic<int64_t>& value = ctx->progress[unit].value;
     while (value.load(__ATOMIC_ACQUIRE) < target) {
@@ -177,8 +176,8 @@ STRETTO_COLD inline bool wait_slow(Context* ctx, int self, int unit, int64_t tar
         if (stopped(ctx)) return false;
         int64_t now = now_ns();
         if (start == 0) start = now, look = now + LOOK_INTERVAL_NS;
-        // The threads of the library need this core, and where they do not get it, their system gives
-        // them a time slice only after milliseconds.
+        // The threads of the library need this core; without it, the system gives them a time slice
+        // only after milliseconds.
         int32_t call = ctx->progress[unit].in_library.load(__ATOMIC_RELAXED);
         if (call != 0 && now - start > LIBRARY_SPIN_NS && ctx->sleep != nullptr)
             ctx->sleep(ctx, unit, target);
@@ -206,8 +205,8 @@ inline void signal(Context* ctx, int self, int64_t value) {
     if (STRETTO_UNLIKELY(ctx->wake != nullptr)) ctx->wake(ctx, self);
 }
 
-// A fiber that has worked for long: another one has its turn, since an error there may be what ends
-// the work here. Which one changes with time, so that everyone has a turn at some time.
+// Switches from a fiber that has worked for long to another one, since an error there may be what
+// ends the work here. The choice changes with time, so that each of them gets a turn.
 STRETTO_COLD inline bool take_turns(Context* ctx, int self) {
     int64_t due = ctx->next_poll;
     if (!poll_if_due(ctx)) return false;
@@ -220,7 +219,7 @@ STRETTO_COLD inline bool take_turns(Context* ctx, int self) {
     return !stopped(ctx);
 }
 
-// Lets Ctrl-C and the deadline in, beside work that takes longer than a look at the clock.
+// Checks for Ctrl-C and the deadline during work that takes longer than reading the clock.
 // False: stopped.
 inline bool go_on(Context* ctx, int self) {
     if (stopped(ctx)) return false;
@@ -229,7 +228,7 @@ inline bool go_on(Context* ctx, int self) {
 }
 
 // At the end of each loop body, and at the entry of each recursive function. `counter` is a local
-// of stretto_run that starts at 0. Lets Ctrl-C in: unit 0 looks at the clock every 32nd time.
+// of stretto_run that starts at 0. Checks for Ctrl-C: unit 0 reads the clock every 32nd time.
 // False: stopped.
 inline bool back_edge(Context* ctx, int self, uint32_t& counter) {
     if (stopped(ctx)) return false;
@@ -237,7 +236,7 @@ inline bool back_edge(Context* ctx, int self, uint32_t& counter) {
     return true;
 }
 
-// The iterations of a parallel loop that are this unit's: from `first` on, `step` apart.
+// This unit's iterations of a parallel loop: from `first` on, `step` apart.
 inline int64_t parallel_step(const Context* ctx, int64_t step) {
     return ctx->in_turn != 0 ? step : step * ctx->units;
 }
@@ -284,8 +283,8 @@ STRETTO_COLD inline bool call_library(Context* ctx, int self, int64_t call, void
     return done ? true : fail(ctx, LIBRARY_FAILED, call);
 }
 
-// Keeps one trace event. Programs built with -DSTRETTO_TRACE call it; it does nothing when no
-// buffer is given.
+// Records one trace event. Programs built with -DSTRETTO_TRACE call it; it does nothing without a
+// buffer.
 inline void record(Context* ctx, int self, int64_t kernel, int64_t task, int64_t start,
                    int64_t end) {
     if (ctx->events == nullptr) return;
@@ -296,8 +295,8 @@ inline void record(Context* ctx, int self, int64_t kernel, int64_t task, int64_t
 
 // STRETTO_TASK(ctx, self, kernel, task) { body }: a body that is timed when tracing and costs
 // nothing when not. The body may return (it is still recorded) but must not `break` or `continue`.
-// STRETTO_DECIDED(ctx, self, node, way): control node number `node` went this way, as an event whose
-// kernel is less than 0.
+// STRETTO_DECIDED(ctx, self, node, way): records that control node number `node` took arm `way`, as
+// an event with a negative kernel.
 #ifdef STRETTO_TRACE
 struct TaskTimer {
     Context* ctx;

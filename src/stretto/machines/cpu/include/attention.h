@@ -1,11 +1,11 @@
 // Attention inside one task, without ever storing the scores of a row: the softmax is computed over
 // tiles of keys as they come (Dao et al., FlashAttention, 2022, algorithm 1).
 //
-// Of each row the largest score so far and the sum of exp(score - largest) are kept. When a tile has
-// a larger score, the sum and the row of the result are scaled down to it. A tile of keys is turned
-// so that lanes are keys, once for all rows of a chunk; a block of rows is multiplied with it, and
-// what becomes of its scores with the values. Keys of score -inf have no weight, and a row of only
-// such keys is 0.
+// For each row the largest score so far and the sum of exp(score - largest) are stored. When a tile
+// has a larger score, the sum and the row of the result are scaled down to it. A tile of keys is
+// transposed ("turned") so that lanes are keys, once for all rows of a chunk; a block of rows is
+// multiplied with it, and the weights that result from its scores with the values. Keys of score -inf
+// have no weight, and a row of only such keys is 0.
 #pragma once
 
 #include "contract.h"
@@ -21,7 +21,7 @@ struct Attention {
   alignas(64) T scores[R * K];
   T top[M], total[M];
 
-  // A chunk of rows begins.
+  // Begins a chunk of rows.
   void begin(T* out, int64_t stride, int rows) {
     for (int i = 0; i < rows; i++) {
       top[i] = -Limits<T>::infinity();
@@ -30,7 +30,7 @@ struct Attention {
     }
   }
 
-  // A tile of keys, turned. What is missing of a whole tile is 0.
+  // Transposes a tile of keys; a partial tile is filled up with 0.
   __attribute__((noinline)) void turn(const T* source, int64_t key, int64_t depth, int width) {
     constexpr int B = 16;
     for (int first = 0; first < K; first += B)
@@ -44,21 +44,21 @@ struct Attention {
       }
   }
 
-  // The products of a block of rows with the tile.
+  // Multiplies a block of rows with the tile.
   __attribute__((noinline)) void multiply(const T* queries, int64_t row, int64_t depth, int rows) {
     static_assert(K % 64 == 0, "tiles of keys are whole");
     rows_shared<T, 6, 64, false>(queries, row, depth, keys, K, scores, K, rows, K, D, false);
   }
 
-  // The keys behind the rows get the score -inf; `ahead` is how far the first row is behind the
-  // first key of the tile.
+  // Sets the scores of keys after a row to -inf; `ahead` is the distance from the first key of the
+  // tile to the first row.
   void hide(int64_t ahead, int rows, int width) {
     for (int i = 0; i < rows; i++)
       for (int64_t k = ahead + i + 1 > 0 ? ahead + i + 1 : 0; k < width; k++)
         scores[i * K + k] = -Limits<T>::infinity();
   }
 
-  // The block takes the tile in; `first` is its first row in the chunk.
+  // Adds the tile to the results of the block; `first` is its first row in the chunk.
   __attribute__((noinline)) void update(int first, int rows, int width, T scale, const T* values,
                                         int64_t value, T* out, int64_t stride) {
     constexpr T low = -Limits<T>::infinity();
@@ -96,7 +96,7 @@ struct Attention {
       contract_rows<T, 6, 64>(scores, K, 1, values, value, out, stride, rows, C, width, true);
   }
 
-  // A chunk of rows has taken in all keys.
+  // Ends a chunk of rows, after all keys.
   void end(T* out, int64_t stride, int rows) {
     for (int i = 0; i < rows; i++)
       if (total[i] != 0)

@@ -30,7 +30,7 @@
 
 namespace stretto {
 
-// Where element (m, k) of the left side is. Rows come in blocks of MR, so that slabs packed as
+// Position of element (m, k) of the left side. Rows come in blocks of MR, so that slabs packed as
 // [M/MR][K][MR] and plain strided matrices are read by the same code.
 template <class T>
 struct LeftSide {
@@ -39,12 +39,12 @@ struct LeftSide {
   int64_t block;       // from one block of MR rows to the next
 };
 
-// The columns [from, to) of a register tile that are written; all others belong to someone else.
+// The columns [from, to) of a register tile that are written; the others are not this tile's.
 struct Columns {
   int from, to;
 };
 
-// How many k steps are summed side by side so that a small tile still has kChains sums in flight.
+// Number of k steps summed side by side so that a small tile still has kChains sums in flight.
 constexpr int depth_unroll(int tile) {
   int unroll = 1;
   const int most = kVectorRegisters - 4 < 8 * tile ? kVectorRegisters - 4 : 8 * tile;
@@ -64,8 +64,8 @@ STRETTO_INLINE void merge_sums(Vector<T, W> (&c)[KU][MR][NV]) {
   }
 }
 
-// What a tile asks of memory for the second-level cache while it computes: nothing, or the weights
-// that are wanted next, a line at each step of k, `step` bytes apart.
+// Prefetches of a tile into the second-level cache while it computes: nothing, or the weights that
+// are needed next, a line at each step of k, `step` bytes apart.
 struct Nothing {
   void at(int) const {}
   Nothing behind(int) const { return {}; }
@@ -79,9 +79,9 @@ struct Ahead {
 };
 
 // One step of k: NV loads of B serve MR broadcasts of A. A slab of A (rows side by side: am is 1)
-// is a trickle of MR elements a step, too slow for the hardware to run ahead of it, so the step
-// asks for what comes later: 108 -> 175 GFLOP/s where 9 MB of convolution weights come from the
-// third-level cache. The same for B gained nothing: the hardware follows its panels.
+// is a trickle of MR elements a step, too slow for the hardware to prefetch, so the step prefetches
+// later elements: 108 -> 175 GFLOP/s where 9 MB of convolution weights come from the third-level
+// cache. The same for B gained nothing: the hardware prefetches its panels.
 template <class T, int MR, int NV, int W>
 STRETTO_INLINE void tile_step(Vector<T, W> (&c)[MR][NV], const T* a, int64_t am, const T* b) {
   if (am == 1) __builtin_prefetch(a + 64 * MR);
@@ -163,12 +163,12 @@ STRETTO_INLINE void last_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int6
   }
 }
 
-// All M rows against NV vectors of columns. The rows left over get a tile of their own height, or,
-// where the columns are a remainder themselves, go one by one, which keeps the code small. Tiles are
-// chosen for float and 32 registers: what does not fit another machine or type is done in halves.
+// All M rows against NV vectors of columns. The remaining rows get a tile of exactly that height, or,
+// if the columns are a remainder themselves, are done one by one, which keeps the code small. Tiles
+// are chosen for float and 32 registers: those that do not fit another machine or type are halved.
 //
-// even: one or two rows that are left over share with the block before them, so that 8 rows are 4 and
-// 4, for a tile of so few rows waits for B. On one Zen 4 core, with weights of 1024 x 2048, 7 rows
+// even: one or two remaining rows are joined with the block before them, so that 8 rows are 4 and 4,
+// because a tile of one or two rows waits for B. On one Zen 4 core, with weights of 1024 x 2048, 7 rows
 // take 5 % less, 8 rows 7 %, 13 and 14 rows 3 %. Only where M is known at run time: where it is a
 // constant, the code of all heights would remain.
 template <class T, int MR, int NV, int W, bool exact = true, bool even = false,
@@ -208,7 +208,7 @@ STRETTO_INLINE void all_rows(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64
 }
 
 // All M rows against one packed panel. With more than one block of rows the panel is read again
-// for each: it is then walked in pieces that stay in the first-level cache.
+// for each, in pieces that stay in the first-level cache.
 template <class T, int MR, int NR>
 STRETTO_INLINE void panel_rows(LeftSide<T> A, const T* panel, T* C, int64_t ldc, int M, int K,
                                int n, bool accumulate) {
@@ -258,8 +258,8 @@ STRETTO_INLINE void contract_packed_turn(const T* A, int64_t am, int64_t ak, con
   }
 }
 
-// Whether this run of a task of a kernel goes back over its constants: every other one does. Where
-// they are larger than a cache, its last ones are read first the next time, while they are there.
+// True if this run of a task of a kernel reads its constants backwards: every other one does. If they
+// are larger than a cache, the last ones are then read first, while they are still in the cache.
 #define STRETTO_BACK(task)                                                                  \
   [&]() __attribute__((always_inline)) {                                                    \
     static thread_local uint8_t turns[8];                                                   \
@@ -275,8 +275,8 @@ STRETTO_INLINE void contract_packed_ab(const T* A, int64_t slab, const T* panel,
 }
 
 // Columns n .. N of unpacked B, widest tile first. The last, incomplete vector overlaps columns
-// already done instead of reading past the row; it writes only what is missing. So vectors get
-// narrower only where all of B is narrower than one.
+// already done instead of reading past the row; it writes only the missing columns. So narrower
+// vectors are used only if all of B is narrower than one.
 template <class T, int MR, int NV, int W, bool first = true>
 STRETTO_INLINE void all_columns(LeftSide<T> A, const T* B, int64_t ldb, T* C, int64_t ldc, int M,
                                 int n, int N, int K, bool accumulate) {
@@ -295,7 +295,7 @@ STRETTO_INLINE void all_columns(LeftSide<T> A, const T* B, int64_t ldb, T* C, in
   }
 }
 
-// B as it lies in memory: contiguous n, row stride ldb.
+// B unpacked: contiguous n, row stride ldb.
 template <class T, int MR, int NR>
 STRETTO_INLINE void contract_rows(const T* A, int64_t am, int64_t ak, const T* B, int64_t ldb,
                                   T* C, int64_t ldc, int M, int N, int K, bool accumulate) {
@@ -365,21 +365,21 @@ STRETTO_INLINE void contract_dots(const T* A, int64_t am, const T* B, int64_t bn
 
 // ---- shared instances -------------------------------------------------------------------------
 //
-// Products so large that a call costs nothing beside them. With sizes that are known at the call
-// only, inlining buys no constants, and g++ takes a second for the tiles of all heights.
+// Products so large that the cost of a call is negligible. With sizes that are known only at the
+// call, inlining gives no constants, and g++ takes a second for the tiles of all heights.
 
 // As contract_packed_many. unit: ak is 1.
 //
-// Whole blocks of rows ask for the piece of a panel that comes next. The weights of a large model
-// come from memory, where the hardware runs ahead no further than a page: without, 128 x 768 x 192
-// has 113 GFLOP/s, and with it 138, as many as from the second-level cache. Where the rows do not
+// Whole blocks of rows prefetch the next piece of a panel. The weights of a large model come from
+// memory, where the hardware prefetches no further than a page: 128 x 768 x 192 has 113 GFLOP/s
+// without prefetches, and 138 with them, as many as from the second-level cache. If the rows do not
 // fit this cache, a piece of their depth is multiplied with all panels before the next one: 128 x
 // 3072 x 384 on two cores: 232 -> 250.
 template <class T, int MR, int NR, bool unit>
 STRETTO_SHARED void packed_shared(const T* A, int64_t am, int64_t ak, const T* panels, T* C,
                                   int64_t ldc, int M, int K, int N, bool accumulate) {
   constexpr int W = kLanes<T>, bytes = NR * int(sizeof(T)), piece = kHotBytes / bytes;
-  constexpr int near = 32;  // steps that a single block is behind what it asks for
+  constexpr int near = 32;  // steps from a single block to what it prefetches
   const bool single = M <= MR;
   const int step = single || K < piece ? K : piece, blocks = single ? 1 : M / MR;
   const int pieces = step > 0 ? (K + step - 1) / step : 1, columns = (N + NR - 1) / NR;

@@ -27,8 +27,8 @@ struct Conv {
   static constexpr bool fixed = true;
 };
 
-// The same for an image whose height and width are known at the call only. Functions take either
-// as the object `s`: what is constant of it is a static member, and folds.
+// The same for an image whose height and width are known only at the call. Functions take either
+// as the object `s`: its constants are static members, and fold.
 template <int C_, int KH_, int KW_, int SH_ = 1, int SW_ = 1, int PH_ = 0, int PW_ = 0, int DH_ = 1,
           int DW_ = 1>
 struct SizedConv {
@@ -50,7 +50,7 @@ struct SizedConv {
 constexpr int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 constexpr int clamp(int v, int low, int high) { return v < low ? low : v > high ? high : v; }
 
-// Output columns [first, last) whose input column for tap kx lies inside the image.
+// Output columns [first, last) whose input column for tap kx is inside the image.
 template <class S>
 constexpr int first_column(int kx, S s) {
   return clamp(floor_quotient(S::PW - kx * S::DW + S::SW - 1, S::SW), 0, s.OW);
@@ -61,7 +61,7 @@ constexpr int last_column(int kx, S s) {
 }
 
 // Patch elements of tap kx for `n` pixels from column ox on, all in one output row.
-// `row` is the input row, or null where the padding above or below is meant.
+// `row` is the input row, or null for the padding above or below.
 template <class T, class S>
 STRETTO_INLINE void patch_run(const T* row, T* to, int ox, int n, int kx) {
   if (!row) return zero_run(to, n);
@@ -114,8 +114,8 @@ STRETTO_INLINE void conv_panel(const T* x, T* panel, int p, int channels) {
   }
 }
 
-// The same for an image whose size is known at the call only. Where a run begins and ends inside of
-// the image is computed once for all channels.
+// The same for an image whose size is known only at the call. The start and end of a run inside the
+// image are computed once for all channels.
 template <class T, class S, int NR>
 STRETTO_INLINE void conv_panel_sized(const T* x, T* panel, int p, int channels, S s) {
   int done = 0;
@@ -162,7 +162,7 @@ constexpr int conv_channels =
 template <class T, class S, int NR>
 constexpr int conv_scratch = S::pointwise ? 0 : conv_channels<T, S, NR> * S::taps * NR;
 
-// Whole slabs against a whole panel of rows of `ldb`; gives how many output channels that were.
+// Whole slabs against a whole panel of rows of `ldb`; returns the number of output channels done.
 template <class T, int MR, int NR>
 STRETTO_INLINE int whole_slabs(const T* weights, int64_t slab, const T* x, int64_t ldb, T* out,
                                int64_t ldc, int oc, int K, bool accumulate) {

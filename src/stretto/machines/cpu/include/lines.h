@@ -2,16 +2,16 @@
 // their dims and any taps and steps along the other: lines of S pixels, S = 2 or 4, by the minimal
 // filtering algorithm F(S, 3) of one dim (winograd.h has that of two, and what it costs in digits).
 //
-// The taps along the line are parted into groups of three, the last one filled up with zeros. Each
+// The taps along the line are split into groups of three, the last one filled up with zeros. Each
 // group takes S + 2 multiplications for S pixels instead of 3 S, and all groups, and all taps across
 // the line, are summed before they are transformed back:
 //
 //   out = A' sum over (taps across, groups, channels) of (G w) * (B' x)
 //
-// A block is some neighbouring lines. What it reads of the image is transformed once: a tap across
-// the line then is a product that begins some lines further on. With steps of P across the line, the
-// lines of the image lie apart by their number modulo P, so that the lines that a tap reads follow
-// one another.
+// A block is some neighbouring lines. The part of the image that it reads is transformed once: a tap
+// across the line is then a product that begins some lines further on. With steps of P across the
+// line, the lines of the image are grouped by their number modulo P, so that the lines that a tap
+// reads are contiguous.
 //
 // As in winograd.h, lines with a result that is not finite are computed again from the weights.
 #pragma once
@@ -21,12 +21,12 @@
 namespace stretto {
 
 constexpr int kBlockLines = 256;                // most lines of a block
-constexpr int kLineBytes = 2560 << 10;          // of the transformed lines of a block
-constexpr int kPositionBytes = 384 << 10;       // of those of one position, if that is enough
-constexpr int kLineSums = 64 * kBlockLines + kApart;  // of one position
+constexpr int kLineBytes = 2560 << 10;          // bytes of the transformed lines of a block
+constexpr int kPositionBytes = 384 << 10;       // bytes for one position, if that is enough
+constexpr int kLineSums = 64 * kBlockLines + kApart;  // sums of one position
 
-// A dim of an image and of its result: `size` pixels that lie `apart`, and results first .. last - 1
-// that lie `made` apart.
+// A dim of an image and of its result: `size` pixels with stride `apart`, and results first .. last - 1
+// with stride `made`.
 struct Axis {
   int taps, step, padding;
   int64_t size, apart, made, first, last;
@@ -72,7 +72,7 @@ STRETTO_INLINE void find_line(const Axis& line, const T* row, int64_t left, cons
   }
 }
 
-// Transforms what a block reads of the image: [position][phase, line of it][tile][group][C].
+// Transforms the part of the image that a block reads: [position][phase, line of it][tile][group][C].
 template <class T, int S>
 static void transform_lines(const Pixels& s, const Lines& lines, const LineBlock& block, const T* x,
                             const T* zeros, T* to, TileRows rows) {
@@ -106,8 +106,7 @@ static void transform_lines(const Pixels& s, const Lines& lines, const LineBlock
 }
 
 // The sums of `columns` channels of a block for all positions. `weights` are those of position 0, a
-// row of them for each tap across, group and channel; those of others lie `apart` elements further on
-// each.
+// row of them for each tap across, group and channel; the next position is `apart` elements further.
 template <class T, int S>
 static void multiply_lines(const Pixels& s, const Lines& lines, const LineBlock& block,
                            const T* tiles, TileRows rows, const T* weights, int64_t apart, T* sums,
@@ -195,7 +194,7 @@ STRETTO_SHARED void winograd_lines(Pixels s, const T* x, Filters<T> filters, T* 
   constexpr int N = kWidth<S>, held = kLineBytes / int(sizeof(T));
   constexpr int position = kPositionBytes / int(sizeof(T)), sum_columns = kSumBytes / int(sizeof(T));
   alignas(64) static const T zeros[kZeros] = {};
-  // Not on the stack, which a thread of the caller may have little of.
+  // Not on the stack, because a thread of the caller may have a small one.
   alignas(64) static thread_local T tiles[held];
   alignas(64) static thread_local T sums[N * kLineSums];
   bool are_finite[kBlockLines];
@@ -205,7 +204,7 @@ STRETTO_SHARED void winograd_lines(Pixels s, const T* x, Filters<T> filters, T* 
   if (made <= 0 || tiles_of_line <= 0) return;
   const int row = lines.groups * int(s.C) + kApart;
   const int depth = lines.across.taps * lines.groups * int(s.C);
-  // A part of a line that fits, and then as many lines as do.
+  // First the largest part of a line that fits, then as many lines as fit.
   const int least = block_lines(lines.across, 1);
   const int64_t fitting = (held / N - kApart) / (int64_t(least) * row);
   const int64_t most = fitting < kBlockLines ? fitting : kBlockLines;

@@ -104,8 +104,8 @@ STRETTO_INLINE float scale(float value, int32_t n) {
 }  // namespace detail
 
 STRETTO_INLINE float exp(float x) {
-    // 0 is not computed as a denormal number, which takes a hundred cycles: -inf is what masks a
-    // softmax.
+    // 0 is not computed as a denormal number, which takes a hundred cycles: the mask of a softmax is
+    // -inf, so this case is frequent.
     const bool is_zero = x < -104.0f;
     detail::Split s = detail::split_ln2(is_zero ? 0.0f : x > 89.0f ? 89.0f : x);
     const float power = detail::scale(1.0f + detail::expm1_core(s.rest), s.exponent);
@@ -128,8 +128,8 @@ STRETTO_INLINE float expm1(float x) {
     return x == 0.0f ? x : r;
 }
 
-// 1 / (1 + e^-x), both sides of the division times 2^-24: so e^-x needs one power of two, from the
-// results that are denormal (x near -104) to those that are 1 (from x = 18 on).
+// 1 / (1 + e^-x), with both sides of the division times 2^-24: so e^-x needs only one power of two,
+// from the denormal results (x near -104) to those that are 1 (from x = 18 on).
 STRETTO_INLINE float sigmoid(float x) {
     float t = -x;
     t = t > 104.0f ? 104.0f : t;
@@ -180,7 +180,7 @@ STRETTO_INLINE float log_core(float f) {
     return fma(square * f, q, -0.5f * square);
 }
 
-// `value` where x is a positive number; else what a logarithm is there.
+// `value` if x is a positive number; else the logarithm of this special case.
 STRETTO_INLINE float log_special(float x, float value) {
     float result = x == 0.0f ? -INF : value;
     result = x < 0.0f ? bits_as<float>(0x7fc00000) : result;
@@ -235,7 +235,7 @@ STRETTO_INLINE float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanh(0.797884561f * (x + 0.044715f * (x * x * x))));
 }
 
-// ---- pow, sin, cos: through double, which float's exponents and angles fit into ----------------
+// ---- pow, sin, cos: computed in double, which float's exponents and angles fit into ------------
 namespace detail {
 
 STRETTO_INLINE double log2_double(double x) {  // of a positive float, finite
@@ -392,7 +392,7 @@ template <class T> STRETTO_INLINE T floor_div(T a, T b) {
 }
 
 // ---- 16-bit floats: stored, never computed with ------------------------------------------------
-// Conversion from float rounds to the nearest even; NaN stays NaN, what is too large is infinite.
+// Conversion from float rounds to nearest even; NaN stays NaN, and values too large become infinite.
 struct bf16 {
     uint16_t bits;
 };

@@ -53,7 +53,7 @@ STRETTO_INLINE Vector<float, W> widened(const half* p) {
 
 // ---- formats ----------------------------------------------------------------------------------
 //
-// How numbers H are multiplied: Given ones of A with those of B. G numbers of a column lie side by side in a panel, P of them are one
+// How numbers H are multiplied: Given ones of A with those of B. G numbers of a column are adjacent in a panel, P of them are one
 // Left: a row of A is laid out as Lefts, ceil(K / P) of them, before it is multiplied.
 
 // Both sides are widened to float.
@@ -73,7 +73,7 @@ struct Widened {
     for (; k < count; k++) to[k] = to_float(from[k * ak]);
   }
 
-  // G numbers of the depth; those of B lie at b, in kRows rows that are ldb apart.
+  // G numbers of the depth; those of B are at b, in kRows rows with stride ldb.
   static constexpr int kRows = 1;
   template <int MR, int NV, int W>
   STRETTO_INLINE void step(Vector<float, W> (&c)[MR][NV], const float* a, int64_t am, const H* b,
@@ -167,7 +167,7 @@ struct Paired {
     return load<uint32_t, kLanes<float>>(reinterpret_cast<const uint32_t*>(p));
   }
   template <class V, class U>
-  STRETTO_INLINE V dot(V c, U a, U b) {  // by value: what is an operand by reference lies in memory
+  STRETTO_INLINE V dot(V c, U a, U b) {  // by value: an operand by reference would be in memory
     asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     return c;
   }
@@ -300,7 +300,7 @@ STRETTO_INLINE void narrow_tile(const typename F::Left* A, int64_t am, const typ
     STRETTO_UNROLL
     for (int u = 0; u < KU; u++) {
       const typename F::Number* b = B + (k + u) * F::kRows * ldb;
-      if constexpr (MR <= 2) {  // what a few rows wait for is memory
+      if constexpr (MR <= 2) {  // a few rows wait for memory, so prefetch
         STRETTO_UNROLL
         for (int j = 0; j < NV * W * F::G * int(sizeof(typename F::Number)); j += 64)
           __builtin_prefetch(reinterpret_cast<const char*>(b + ahead) + j, 0, 2);
@@ -350,8 +350,8 @@ STRETTO_INLINE void narrow_block(const typename F::Left* A, int64_t am, const ty
   }
 }
 
-// Rows of A that are laid out at a time, and how deep: one tile of rows reads every panel whole, as
-// it lies; more rows stay in the first-level cache with a piece of a panel.
+// Number of rows of A that are laid out at a time, and their depth: one tile of rows reads every panel
+// as a whole; more rows stay in the first-level cache with a piece of a panel.
 template <class F, int MR>
 struct Spread {
   static constexpr int kSingle = 2048, kRows = 8 * MR, kPiece = kSingle * MR / kRows;
@@ -360,8 +360,8 @@ struct Spread {
   static int piece(int M) { return M <= MR ? kSingle : kPiece; }
 };
 
-// What the two kinds of matrices share: pieces of rows and depth, for each of which `multiply` is
-// called with the rows laid out, their stride, their place in C, their number, and the part of K.
+// Common part of the two kinds of matrices: calls `multiply` for pieces of rows and depth, with the
+// rows laid out, their stride, their place in C, their number, and the part of K.
 template <class F, int MR, class Multiply>
 STRETTO_INLINE void narrow_pieces(const typename F::Given* A, int64_t am, int64_t ak, int M, int K,
                                   Multiply multiply) {
@@ -401,7 +401,7 @@ STRETTO_INLINE void narrow_panels(const typename F::Given* A, int64_t am, int64_
       });
 }
 
-// ---- what programs call -----------------------------------------------------------------------
+// ---- functions that programs call -------------------------------------------------------------
 
 template <class H, int MR, int NR>
 STRETTO_SHARED void narrow_packed(const GivenWith<H>* A, int64_t am, int64_t ak, const H* panels,
@@ -465,7 +465,7 @@ STRETTO_INLINE void narrow_matrix(const typename F::Number* A, int64_t am, int64
       });
 }
 
-// B as it lies in memory: contiguous n, row stride ldb.
+// B unpacked: contiguous n, row stride ldb.
 template <class H, int MR, int NR>
 STRETTO_SHARED void narrow_rows(const H* A, int64_t am, int64_t ak, const H* B, int64_t ldb,
                                 float* C, int64_t ldc, int M, int K, int N, bool accumulate) {

@@ -1,10 +1,10 @@
 // Convolution of images whose channels are contiguous, [H][W][C], inside one task:
 //   out[p][oc] = sum over (ky, kx, ic) of x[pixel of p and (ky, kx)][ic] * w[ky][kx][ic][oc]
 //
-// Vector lanes are output channels, so nothing of the image is copied: a register tile is some
-// pixels by some vectors of channels, and reads each pixel of the image where it lies, by a pointer
-// per pixel and tap (the indirect convolution of Dukhan, 2019). Taps outside of the image read
-// zeros. The geometry is an argument: one function serves all convolutions of a program.
+// Vector lanes are output channels, so the image is not copied: a register tile is some pixels by
+// some vectors of channels, and reads each pixel of the image in place, by a pointer per pixel and
+// tap (the indirect convolution of Dukhan, 2019). Taps outside the image read zeros. The geometry is
+// an argument: one function serves all convolutions of a program.
 #pragma once
 
 #include "contract.h"
@@ -40,13 +40,13 @@ constexpr int lower_tile(int pixels) { return pixels > 6 ? pixels - 2 : pixels -
 // The elements of the runs that cross one edge of a row of the image.
 STRETTO_INLINE int edge_values(const Pixels& s) { return int((2 * s.KW - 2) * s.C); }
 
-// The most rows of the result that so many pixels lie in.
+// The largest number of rows of the result that `pixels` pixels can span.
 STRETTO_INLINE int block_rows(const Pixels& s, int pixels) {
   return int((pixels + 2 * s.OW - 2) / s.OW);
 }
 
-// Where the pixels of a block lie, for each run of elements that are contiguous: pointers
-// [run][pixel], `pixels` of them per run, each run of `length` elements.
+// Addresses of the pixels of a block, for each contiguous run of elements: pointers [run][pixel],
+// `pixels` of them per run, each run of `length` elements.
 template <class T>
 struct Runs {
   const T* const* pointers;
@@ -54,7 +54,7 @@ struct Runs {
   int length;
 };
 
-// A part of a panel: `depth` rows from the `first` on, `width` elements apart. The tile asks for a
+// A part of a panel: `depth` rows from the `first` on, `width` elements apart. The tile prefetches a
 // line of `ahead`, which is read next, at every other row (ahead_step: 64 bytes, or none).
 template <class T>
 struct Panel {
@@ -73,10 +73,10 @@ struct Target {
   bool accumulate;
 };
 
-// Which of the pixels of a tile comes at row i: the last one again where there are fewer.
+// The pixel of a tile at row i: the last one again if there are fewer.
 STRETTO_INLINE int tile_row(int i, int pixels) { return i < pixels ? i : pixels - 1; }
 
-// Vectors of a tile begin W apart, but the last one where the columns end.
+// Vectors of a tile begin W apart, but the last one ends with the columns.
 template <int NV, int W>
 STRETTO_INLINE int tile_column(int j, int columns) {
   return j == NV - 1 && columns >= W ? columns - W : j * W;
@@ -162,7 +162,7 @@ __attribute__((noinline)) static void pixel_tile(Runs<T> runs, int64_t pixel, Pa
   pixels_store<T, MR, NV, W>(c[0], to);
 }
 
-// The lowest tile of NV vectors that has as many rows as there are pixels.
+// The lowest tile of NV vectors with at least as many rows as there are pixels.
 template <class T, int MR, int NV>
 STRETTO_INLINE void pixel_rows(Runs<T> runs, int64_t pixel, const Panel<T>& panel,
                                const Target<T>& to) {
@@ -211,7 +211,7 @@ STRETTO_INLINE void pixel_panel(Runs<T> runs, Panel<T> panel, Target<T> to) {
   }
 }
 
-// Which of `count` pixels `step` apart, from column `left` on, are inside of a row of the image.
+// Those of `count` pixels `step` apart, from column `left` on, that are inside a row of the image.
 struct Inside {
   int from, till;
 };
@@ -253,8 +253,8 @@ static void find_taps(const Pixels& s, const T* x, int64_t p, int count, TapRows
   }
 }
 
-// The elements from column `from` of a row of an image on, zeros where there are none. A run that
-// begins at any of the KW - 1 columns from there on lies in it.
+// The elements of a row of an image from column `from` on, with zeros outside it. They contain every
+// run that begins at one of the next KW - 1 columns.
 template <class T>
 static void copy_edge(const Pixels& s, const T* row, int64_t from, T* to) {
   const int64_t first = from * s.C, end = s.W * s.C;
@@ -262,7 +262,7 @@ static void copy_edge(const Pixels& s, const T* row, int64_t from, T* to) {
 }
 
 // Pointers to the pixels p .. p + count - 1 for some rows of taps, a run each. Runs that cross an
-// edge of the image lie in copies of what is there, of which `edges` has two for each row of pixels
+// edge of the image are in copies of its elements; `edges` has two of them for each row of pixels
 // and of taps.
 template <class T>
 static void find_rows(const Pixels& s, const T* x, int64_t p, int count, TapRows taps,
@@ -299,15 +299,15 @@ static void find_rows(const Pixels& s, const T* x, int64_t p, int count, TapRows
   }
 }
 
-// How the pointers of a block are found: at most `pixels` of a block, and `taps` rows of taps at
-// once. as_rows: a row of taps is one run.
+// Limits for the pointers of a block: at most `pixels` pixels, and `taps` rows of taps at once.
+// as_rows: a row of taps is one run.
 struct Blocking {
   bool as_rows;
   int pixels, taps;
 };
 
 static inline Blocking blocking_of(const Pixels& s) {
-  // Not where an image is narrower than the taps: a run would cross both edges.
+  // Not if an image is narrower than the taps: a run would cross both edges.
   const bool as_rows = s.C == s.channels && s.DW == 1 && s.KW * s.C <= kShortRun && s.KW > 1 &&
                        s.W >= s.KW;
   const int each = as_rows ? 1 : s.KW;  // pointers of a pixel for a row of taps
@@ -323,8 +323,8 @@ static inline Blocking blocking_of(const Pixels& s) {
   return {as_rows, pixels, (s.KH + parts - 1) / parts};
 }
 
-// The rows of taps of which one at least of the pixels p .. p + count - 1 has any inside of the image;
-// one row where there is none.
+// The rows of taps that are inside the image for at least one of the pixels p .. p + count - 1; one
+// row if there is none.
 static inline TapRows taps_inside(const Pixels& s, int64_t p, int count) {
   const int64_t above = s.PH - (p + count - 1) / s.OW * s.SH;  // rows of the image, of the last pixel
   const int64_t till = s.H + s.PH - p / s.OW * s.SH;
@@ -379,11 +379,10 @@ STRETTO_SHARED void conv_pixels(Pixels s, const T* x, const T* weights, T* out, 
 // ---- groups of few channels ----------------------------------------------------------------
 
 // Groups of C input and C output channels, of which a vector of W lanes holds one or several;
-// C = 1 is a depthwise convolution. Lanes are output channels, and those of the input lie beside
-// each other in the image, so that a pixel is one load for the lanes of all groups. A register tile
-// is some pixels of a row of the result by one vector. Where the taps of a row lie beside each
-// other, it reads each pixel of the image once for all of them: 8 pixels and 3 taps make 10 loads
-// for 24 multiplications.
+// C = 1 is a depthwise convolution. Lanes are output channels, and those of the input are contiguous
+// in the image, so that a pixel is one load for the lanes of all groups. A register tile is some
+// pixels of a row of the result by one vector. If the taps of a row are adjacent, it reads each pixel
+// of the image once for all of them: 8 pixels and 3 taps make 10 loads for 24 multiplications.
 
 // Some rows of the result, `count` pixels of each. The pixel of the image that tap (ky, kx) of pixel
 // i of row r reads is at[r * next + ky * row + kx * tap + i * step]. inside: the rows of taps that
@@ -395,9 +394,9 @@ struct GroupBlock {
   TapRows inside[kBlockPixels];
 };
 
-// `count` vectors of channels that lie beside each other: taps [ky][width][e][panel] of the first,
-// which begins at lane `lane` of its panel, a panel having `all` rows; `channel` in the image; `out`
-// for the first pixel, ldc apart.
+// `count` adjacent vectors of channels: taps [ky][width][e][panel] of the first, which begins at lane
+// `lane` of its panel, a panel having `all` rows; `channel` in the image; `out` for the first pixel,
+// ldc apart.
 template <class T>
 struct GroupVectors {
   const T* taps;
@@ -426,8 +425,8 @@ STRETTO_INLINE auto group_lanes(const T* pixel) {
   else return spread_lane<T, W, C, e>(load<T, W>(pixel), typename IndicesUpTo<W>::type());
 }
 
-// KW taps of a row: pixel i and tap k read x[i * S + k]. S is 0 where the step is known at run time
-// only; then KW is 1.
+// KW taps of a row: pixel i and tap k read x[i * S + k]. S is 0 if the step is known only at run time;
+// then KW is 1.
 template <class T, int W, int C, int MR, int KW, int S, int e = 0>
 STRETTO_INLINE void group_step(Vector<T, W> (&c)[MR], const T* const* x, int64_t step,
                                int64_t channel, const T* b, int64_t panel) {
@@ -497,7 +496,7 @@ __attribute__((noinline)) static void group_tiles(const GroupBlock<T>& block,
     }
 }
 
-// The same by tiles of at most MR pixels, in as few as there must be and as low as they can be.
+// The same by tiles of at most MR pixels, as few tiles as possible, and each as low as possible.
 template <class T, int W, int C, int KW, int S, int MR = 8>
 STRETTO_INLINE void group_rows(const GroupBlock<T>& block, const GroupVectors<T>& v) {
   constexpr int lower = MR == 8 ? 7 : MR == 7 ? 4 : 1;
@@ -507,8 +506,8 @@ STRETTO_INLINE void group_rows(const GroupBlock<T>& block, const GroupVectors<T>
   group_tiles<T, W, C, MR, KW, S>(block, v);
 }
 
-// The same where the pixels lie S apart, with all taps of a row at once where they are three, or up
-// to seven of a depthwise convolution.
+// The same for pixels S apart, with all taps of a row at once if there are three, or up to seven in a
+// depthwise convolution.
 template <class T, int W, int C, int S>
 STRETTO_INLINE void group_widths(const GroupBlock<T>& block, const GroupVectors<T>& v) {
   const int width = block.tap == 1 ? v.width : 1;
@@ -551,8 +550,8 @@ STRETTO_INLINE void group_blocks(const Pixels& s, const T* x, int64_t first, int
   const T* pointers[kPointers];
   GroupBlock<T> block;
   const int64_t height = (s.KH - 1) * int64_t(s.DH) + 1, width = (s.KW - 1) * int64_t(s.DW) + 1;
-  // Pointers to all pixels that a row of the result reads or, where they are too many, to those of
-  // each tap.
+  // Pointers to all pixels that a row of the result reads, or to those of each tap if they are too
+  // many.
   const bool shared = height * (width + 7 * s.SW) <= kPointers;
   const int64_t most = shared ? (kPointers / height - width) / s.SW + 1 : kPointers / (s.KH * s.KW);
   for (int64_t p = first; p < last; p += block.rows * block.count) {
@@ -593,8 +592,8 @@ STRETTO_INLINE void depthwise_vectors(const GroupBlock<T>& block, GroupVectors<T
   }
 }
 
-// Depthwise: every channel has taps of its own. `weights` are [KH * KW][s.panel] from the first
-// channel on.
+// Depthwise: every channel has its own taps. `weights` are [KH * KW][s.panel] from the first channel
+// on.
 template <class T>
 STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* out, int64_t first,
                                      int64_t last, int channels) {
@@ -610,8 +609,8 @@ STRETTO_SHARED void depthwise_pixels(Pixels s, const T* x, const T* weights, T* 
   WHERE template void stretto::depthwise_pixels<T>(stretto::Pixels, const T*, const T*, T*,   \
                                                    int64_t, int64_t, int);
 
-// As conv_pixels where groups have C input and C output channels, of which vectors hold several.
-// `channel` and `channels` are multiples of the panel, which is one of the lanes and of C.
+// As conv_pixels, for groups of C input and C output channels, of which vectors hold several.
+// `channel` and `channels` are multiples of the panel, which is a multiple of the lanes and of C.
 template <class T, int C>
 STRETTO_SHARED void group_pixels(Pixels s, const T* x, const T* weights, T* out, int64_t first,
                                  int64_t last, int64_t channel, int channels) {

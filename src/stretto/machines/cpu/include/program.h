@@ -5,8 +5,8 @@
 #include "abi.h"
 #include "math.h"
 
-// A program of many kernels can be compiled in parts, side by side, which are then linked: the kernels are dealt to
-// STRETTO_PARTS of them, and what calls them is one more, for which STRETTO_CALLS is 1.
+// A program of many kernels can be compiled in parts, in parallel, which are then linked: the kernels are dealt to
+// STRETTO_PARTS of them, and the code that calls them is one more, for which STRETTO_CALLS is 1.
 #ifndef STRETTO_PARTS
 #define STRETTO_PARTS 1
 #define STRETTO_PART 0
@@ -23,7 +23,7 @@ STRETTO_INLINE int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a,
 
 STRETTO_INLINE int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// A number of bytes, computed from the sizes of a call. What 64 bits do not hold is NO_SUCH_SIZE, and stays so.
+// A number of bytes, computed from the sizes of a call. A number beyond 64 bits becomes NO_SUCH_SIZE, and stays so.
 struct Bytes {
     static constexpr int64_t NO_SUCH_SIZE = INT64_MAX;
     int64_t value;
@@ -48,8 +48,8 @@ inline bool arena_left(Context* ctx, Bytes end) {
     return arena_left(ctx, end.fits ? end.value : Bytes::NO_SUCH_SIZE);
 }
 
-// A position read from memory. Out of range stops the run as check `number` says; 0 keeps this task inside the
-// buffer until it does.
+// A position read from memory. Out of range, it stops the run with the failure of check `number`; the position 0
+// then keeps this task inside the buffer.
 STRETTO_INLINE int64_t checked(Context* ctx, int64_t index, int64_t size, int64_t number) {
     if (STRETTO_LIKELY(index >= 0 && index < size)) return index;
     fail(ctx, INDEX, packed_detail(number, index));
@@ -83,8 +83,8 @@ STRETTO_INLINE double trunc_quotient(double a, double b) { return libm::trunc(a 
 template <class T>
 STRETTO_INLINE T trunc_quotient(T a, T b) { return trunc_div(a, b); }
 
-// Float to integer as torch does on this machine, where C++ leaves it open: on x86 what does not fit gives the
-// smallest number of the type in between, which is int64 for uint8 (c10/util/TypeCast.h) and else at least int32.
+// Float to integer as torch converts on this machine, where C++ leaves it undefined: on x86 a value that does not fit
+// gives the smallest number of the type `Between`: int64 for uint8 (c10/util/TypeCast.h), else at least int32.
 template <class Between, class From>
 STRETTO_INLINE Between truncated(From x) {
 #if defined(__x86_64__)

@@ -1,11 +1,11 @@
-// Sorting and selecting inside one task: where the smallest keys are, equal ones in the order in
-// which they lie.
+// Sorting and selecting inside one task: the positions of the smallest keys, equal keys in the order
+// of their positions.
 //
 // A key is an unsigned number made of an element by `sort_key`, so that one routine serves all
 // types, both directions and NaN, which counts as the largest number. An entry is a key with its
 // position in the low half. All sorts here are stable.
 //
-//   few                     the rank of a key is how many are smaller, counted in vectors
+//   few                     the rank of a key is the number of smaller ones, counted in vectors
 //   many                    radix sort of entries, a byte at a time; bytes that are all equal
 //                           (of small integers, or of floats that were f16) are left out
 //   the first of many more  keys below the worst of those found so far are collected, and
@@ -18,9 +18,9 @@ namespace stretto {
 
 template <class Key>
 constexpr int64_t kCounted = 1024 / sizeof(Key);  // the most keys that are sorted by counting
-constexpr int64_t kSelected = 8;    // a part so many times smaller than the whole is selected
+constexpr int64_t kSelected = 8;    // a part this many times smaller than the whole is selected
 constexpr int64_t kCollected = 64;  // entries collected between two sorts, at least
-constexpr int64_t kScanned = 64;    // keys looked at together
+constexpr int64_t kScanned = 64;    // keys examined together
 
 // ---- keys -----------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ STRETTO_INLINE Entry<Key> entry(Key key, int64_t position) {
   return Entry<Key>(key) << (8 * sizeof(Key)) | Key(position);
 }
 
-// Sorts entries by their keys. The result lies in the array that is returned.
+// Sorts entries by their keys. Returns the array that contains the result.
 template <class Key>
 Entry<Key>* radix_sort(Entry<Key>* from, Entry<Key>* to, int64_t n) {
   constexpr int bytes = sizeof(Key), shift = 8 * bytes;
@@ -102,13 +102,13 @@ Entry<Key>* radix_sort(Entry<Key>* from, Entry<Key>* to, int64_t n) {
   return from;
 }
 
-// Calls put(rank, position) for each of n <= kCounted keys. Reads up to a vector behind the keys.
+// Calls put(rank, position) for each of n <= kCounted keys. Reads up to a vector past the keys.
 template <class Key, class Put>
 STRETTO_INLINE void count_ranks(const Key* keys, int64_t n, Put put) {
   constexpr int W = 64 / sizeof(Key);
   typedef Key Lanes __attribute__((vector_size(64), aligned(sizeof(Key)), may_alias));
   Key ranks[kCounted<Key> + W];
-  uint16_t used[kCounted<Key>];  // how many keys of this rank, which are equal, have been put
+  uint16_t used[kCounted<Key>];  // number of keys of this rank, which are equal, put so far
   __builtin_memset(used, 0, size_t(n) * sizeof used[0]);
   for (int64_t i = 0; i < n; i += W) {
     const Lanes here = *reinterpret_cast<const Lanes*>(keys + i);
@@ -181,7 +181,7 @@ struct Sorter {
     for (int64_t rank = 0; rank < keep; ++rank) order[rank] = int64_t(Part(sorted[rank]));
   }
 
-  // By what the keys have more than `least`, which fits into a `Part`.
+  // Sorts by the difference of the keys from `least`, which fits into a `Part`.
   template <class Part>
   void sort_all(Key least) {
     auto* all = reinterpret_cast<Entry<Part>*>(entries);
@@ -189,7 +189,7 @@ struct Sorter {
     finish<Part>(radix_sort<Part>(all, all + n, n));
   }
 
-  // The collected entries are sorted ones, and behind them others in the order of their positions.
+  // The collected entries are sorted ones, followed by others in the order of their positions.
   void select() {
     const int64_t limit = room - kScanned;
     Entry<Key>*here = entries, *there = entries + room;

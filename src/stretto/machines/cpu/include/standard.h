@@ -1,4 +1,4 @@
-// The little that programs need of the C++ standard library, made of builtins that g++ and clang++ share.
+// The parts of the C++ standard library that programs need, from builtins that g++ and clang++ share.
 //
 // The library's own headers take longer to read than most programs take to compile (g++ 12: 110 ms for <cmath>, 30 ms
 // for <atomic>, 20 ms for <utility>, of 190 ms for a small program), so no header here includes one of them.
@@ -10,8 +10,8 @@
 // Constants (sizes, strides) reach the loops only through inlining, so it is not left to chance.
 #define STRETTO_INLINE static inline __attribute__((always_inline))
 
-// Long code that need not know its constants is out of line. An instance of such a template is compiled by itself, once
-// for all programs of a cache, and linked to those that declare it (with `extern`).
+// Long code that gains nothing from constants is out of line. An instance of such a template is compiled separately,
+// once for all programs of a cache, and linked to those that declare it (with `extern`).
 #if defined(__clang__)
 #define STRETTO_SHARED __attribute__((noinline, visibility("hidden")))
 #else

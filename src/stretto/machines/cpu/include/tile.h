@@ -1,4 +1,4 @@
-// What the kernels of users are written with.
+// Types and functions for the kernels of users.
 #pragma once
 
 #include "math.h"
@@ -11,7 +11,7 @@ struct Range {
     int64_t end;
 };
 
-// A tensor of R dims. Positions count from its first element, whatever part of it a task has.
+// A tensor of R dims. Positions count from its first element, whatever part of it a task computes.
 template <class T, int R>
 struct View {
     T* data;
@@ -28,7 +28,7 @@ struct View {
     }
 };
 
-// An element as the number that is computed with: float for the types of 16 bits.
+// An element in the type that is computed with: float for the 16-bit types.
 template <class T>
 STRETTO_INLINE T number(T value) { return value; }
 STRETTO_INLINE float number(half value) { return to_float(value); }

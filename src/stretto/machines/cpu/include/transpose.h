@@ -6,7 +6,7 @@
 namespace stretto {
 
 #if __has_builtin(__builtin_shufflevector)
-// Lanes of a and b in turns: the lower halves' or the upper halves'.
+// Alternating lanes of a and b: those of the lower halves or of the upper halves.
 template <class T, int W, int Half, int... i>
 STRETTO_INLINE Vector<T, W> woven(const Vector<T, W>& a, const Vector<T, W>& b, Indices<i...>) {
   return __builtin_shufflevector(a, b, (i / 2 + Half * (W / 2) + (i % 2) * W)...);
@@ -49,7 +49,7 @@ STRETTO_INLINE void transpose_squares(T* to, int64_t to_row, const T* from, int6
   }
 }
 
-// By the widest squares that there are rows and columns for.
+// Transposes by the widest squares that the rows and columns allow.
 template <class T, int W = kLanes<T>>
 static void transpose_by(T* to, int64_t to_row, const T* from, int64_t from_row, int rows,
                          int columns) {

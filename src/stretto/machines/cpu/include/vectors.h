@@ -1,4 +1,4 @@
-// Vectors of the machine at hand, by the vector extensions that g++ and clang++ share.
+// Vectors of the target machine, by the vector extensions that g++ and clang++ share.
 //
 // No intrinsics: the same source gives zmm, ymm, xmm or NEON code, and <immintrin.h>, which costs
 // more to compile than most kernels, stays out. Loads and stores go through memcpy, which makes
@@ -36,10 +36,10 @@ constexpr int kVectorRegisters = 16;
 // 12 leaves slack where registers allow.
 constexpr int kChains = kVectorRegisters == 32 ? 12 : 8;
 
-// What a task may keep hot in the first-level cache (32 or 48 KiB) beside its streams.
+// Bytes that a task may keep in the first-level cache (32 or 48 KiB) beside its streams.
 constexpr int kHotBytes = 32 << 10;
 
-// What a task may keep in the second-level cache (1 or 2 MiB).
+// Bytes that a task may keep in the second-level cache (1 or 2 MiB).
 constexpr int kKeptBytes = 1 << 20;
 
 template <class T>
@@ -65,8 +65,8 @@ STRETTO_INLINE Vector<T, W> load(const T* p) {
 
 // Keeps a vector that is multiplied several times in a register. Otherwise g++ reads it from memory
 // again in each multiplication. Without AVX-512 a broadcast takes a load, too, and a core makes only
-// two loads beside two multiplications in a cycle: a tile of pixels reached 60 of 104 GFLOP/s so,
-// and 88 with its vectors in registers (Zen 3). Code for AVX-512 is as it was.
+// two loads with two multiplications per cycle: a tile of pixels reached 60 of 104 GFLOP/s that way,
+// and 88 with its vectors in registers (Zen 3). Code for AVX-512 is unchanged.
 template <class T, int W>
 STRETTO_INLINE void hold([[maybe_unused]] Vector<T, W>& v) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -74,7 +74,7 @@ STRETTO_INLINE void hold([[maybe_unused]] Vector<T, W>& v) {
 #endif
 }
 
-// The first `count` < W elements, zeros behind them; reads nothing past p[count - 1].
+// The first `count` < W elements, then zeros; reads nothing past p[count - 1].
 template <class T, int W>
 STRETTO_INLINE Vector<T, W> load_first(const T* p, int count) {
   T lanes[W] = {};

@@ -5,14 +5,14 @@
 //   out = A' [ (G w G') * (B' x B) ] A    for each tile, summed over input channels where * is
 //
 // A tile takes (S + 2)^2 multiplications per pair of channels instead of 9 S^2: 16 instead of 36, or
-// 36 instead of 144. For S = 2, B and A are of 0, 1 and -1, so the sums that they make lose at most
-// two bits. For S = 4 they are of powers of +-5/8 and +-3/2, which lose about four bits (the points 1
-// and 2 lose one bit more). The weights are transformed when the program is loaded. A block of tiles
-// is transformed at once, and multiplied with a panel of each position while its pixels are in the
+// 36 instead of 144. For S = 2, B and A contain 0, 1 and -1, so their sums lose at most two bits. For
+// S = 4 they contain powers of +-5/8 and +-3/2, which lose about four bits (the points 1 and 2 lose
+// one bit more). The weights are transformed when the program is loaded. A block of tiles is
+// transformed at once, and multiplied with a panel of each position while its pixels are in the
 // second-level cache.
 //
-// A NaN, or an infinity, of the image or of the weights would spread to all pixels of a tile. So tiles
-// of which a result is not finite are computed again from the weights as they are.
+// A NaN or an infinity in the image or the weights would spread to all pixels of a tile. So tiles with
+// a result that is not finite are computed again from the untransformed weights.
 #pragma once
 
 #include "pixels.h"
@@ -20,10 +20,10 @@
 namespace stretto {
 
 constexpr int kBlockTiles = 48;         // most tiles of a block
-constexpr int kTileBytes = 640 << 10;   // of a block of transformed tiles
-constexpr int kMostTileBytes = 2 * kTileBytes;  // where weights are large, which each block reads
+constexpr int kTileBytes = 640 << 10;   // bytes of a block of transformed tiles
+constexpr int kMostTileBytes = 2 * kTileBytes;  // if the weights, which each block reads, are large
 constexpr int kLargeWeights = 2 * kTileBytes;
-constexpr int kSumBytes = 256;          // of the channels whose sums are transformed back at once
+constexpr int kSumBytes = 256;          // bytes of the channels whose sums are transformed back at once
 constexpr int kApart = 16;              // elements that keep rows out of one set of a cache
 
 template <int S>
@@ -40,13 +40,13 @@ struct Filters {
   const T* plain;
 };
 
-// Where the rows of a block of transformed tiles lie: `row` elements per tile, `position` per
+// Strides of the rows of a block of transformed tiles: `row` elements per tile, `position` per
 // position of a tile.
 struct TileRows {
   int64_t row, position;
 };
 
-// The points of S = 4 beside 0 and infinity: +-a and +-b.
+// The points of S = 4 besides 0 and infinity: +-a and +-b.
 template <class T>
 struct Points {
   static constexpr T a = T(0.625), b = T(1.5);
@@ -142,7 +142,7 @@ struct Tiling {
   int64_t top, bottom, across;
 };
 
-// Where the pixels of a tile lie, of which (y, left) is the first.
+// Addresses of the pixels of a tile, of which (y, left) is the first.
 template <class T, int S>
 STRETTO_INLINE void find_tile(const Pixels& s, const T* x, int64_t y, int64_t left, const T* zeros,
                               const T* (&pixels)[kPositions<S>]) {
@@ -217,7 +217,7 @@ __attribute__((noinline)) static void plain_tile(const Pixels& s, Tiling tiling,
   }
 }
 
-// How many of some columns come first: they are parted evenly, into whole vectors, `most` at a time.
+// Number of columns in the first part: they are split evenly, into whole vectors, `most` at a time.
 template <class T>
 STRETTO_INLINE int first_columns(int columns, int most) {
   constexpr int W = kLanes<T>;
@@ -256,8 +256,8 @@ static void multiply_columns(const T* tiles, int64_t row, const T* panel, int wi
   }
 }
 
-// The sums of `columns` channels of a block for all positions. `weights` are those of position 0,
-// those of others lie `apart` elements further on each.
+// The sums of `columns` channels of a block for all positions. `weights` are those of position 0; the
+// next position is `apart` elements further.
 template <class T, int S>
 static void multiply_tiles(const Pixels& s, const T* tiles, TileRows rows, int count,
                            const T* weights, int64_t apart, T* sums, TileRows summed, int columns) {
@@ -282,7 +282,7 @@ STRETTO_SHARED void winograd_pixels(Pixels s, const T* x, Filters<T> filters, T*
   constexpr int sum_columns = kSumBytes / int(sizeof(T)), held = kMostTileBytes / int(sizeof(T));
   constexpr int N = kPositions<S>;
   alignas(64) static const T zeros[kZeros] = {};
-  // Not on the stack, which a thread of the caller may have little of.
+  // Not on the stack, because a thread of the caller may have a small one.
   alignas(64) static thread_local T tiles[held];
   alignas(64) static thread_local T sums[N * (kBlockTiles * sum_columns + kApart)];
   bool are_finite[kBlockTiles];

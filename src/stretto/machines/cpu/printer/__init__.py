@@ -1,6 +1,6 @@
-"""A DeviceProgram as C++; `program` is the entry.
+"""Printing of a DeviceProgram as C++; `program` is the entry point.
 
-`function` makes statements of control flow and of what each unit does in leaves, `kernel` and
-`stage` the functions of kernels, by a file per kind of template (`loops`, `contract`, `sort`), and
-`expr` terms of expressions.
+`function` makes statements of control flow and of the items of each unit in leaves, `kernel` the
+functions of kernels from stages (`nest`, `loops`, and the templates), and `expr` terms of
+expressions.
 """

@@ -1,8 +1,8 @@
-"""Makes C++ terms of expressions and positions.
+"""Printing of expressions and positions as C++ terms.
 
 Values of f16 and bf16 are C++ floats that have been rounded; only memory holds the 16-bit types.
 Every repeated subexpression becomes one local constant, except inside an arm of `where` that loads:
-an arm is evaluated only when it is taken, because its loads may be out of range otherwise.
+such an arm is evaluated only if it is taken, because its loads may be out of range otherwise.
 """
 
 from __future__ import annotations
@@ -95,15 +95,15 @@ _CALLS = {
 
 
 def wrapping_type(dtype: DType) -> str:
-    """The unsigned type in which integers of `dtype` are added and multiplied.
+    """Return the unsigned type in which integers of `dtype` are added and multiplied.
 
-    Overflow of signed types is undefined in C++, and what is narrower than int is computed in int.
+    Overflow of signed types is undefined in C++, and types narrower than int are computed in int.
     """
     return "uint64_t" if dtype is DType.I64 else "uint32_t"
 
 
 def constant(value: bool | int | float, dtype: DType) -> Term:
-    """A C++ literal of exactly this value."""
+    """Return a C++ literal of exactly this value."""
     if dtype is DType.BOOL:
         return literal("true" if value else "false")
     kind = VALUE_TYPES[dtype]
@@ -122,7 +122,7 @@ def constant(value: bool | int | float, dtype: DType) -> Term:
 
 
 def iteration(number: int) -> Term:
-    """An iteration variable."""
+    """Return the variable of iteration dim `number`."""
     return variable(f"i{number}")
 
 
@@ -131,25 +131,28 @@ def element(buffer: Term, offset: Term) -> Term:
 
 
 def wrapped(dtype: DType, left: Term, operator: str, right: Term) -> Term:
-    """Arithmetic of integers without overflow."""
+    """Return integer arithmetic that wraps around instead of overflowing."""
     unsigned = wrapping_type(dtype)
     return call(VALUE_TYPES[dtype], infix(call(unsigned, left), operator, call(unsigned, right)))
 
 
 @dataclass(slots=True)
 class ScalarPrinter(ExpressionPrinter):
-    """Names every part in `out`, unless `inline` says that it must be evaluated where it stands."""
+    """Printer of scalar expressions. It names every part in `out`, unless `inline` says that it
+    must be evaluated in place."""
 
     known: dict[Expr, Term] = field(default_factory=dict[Expr, Term])
     inline: int = 0
 
-    # ---- positions ---------------------------------------------------------------------------
+    # ---- Positions ---------------------------------------------------------------------------
     def index(self, index: Index) -> Term:
+        """Return a position that does not wrap around."""
         parts = [_scaled(self.atom(atom), factor) for atom, factor in index.terms]
         return total(*parts, literal(index.const) if index.const else None) or literal(0)
 
     def whole(self, index: Index) -> Term:
-        """A position that may depend on any number of the user's, and then wraps around."""
+        """Return a position; one that may depend on an arbitrary number from the user wraps
+        around."""
         if not index.may_wrap:
             return self.index(index)
         parts = [_scaled(call("uint64_t", self.atom(atom)), factor) for atom, factor in index.terms]
@@ -157,6 +160,7 @@ class ScalarPrinter(ExpressionPrinter):
         return call("int64_t", total(*parts, constant) or literal(0))
 
     def atom(self, atom: Atom) -> Term:
+        """Return a quantity of a position."""
         match atom:
             case Var(number):
                 return iteration(number)
@@ -179,7 +183,7 @@ class ScalarPrinter(ExpressionPrinter):
                 raise AssertionError(f"unknown quantity {atom!r}")
 
     def factor(self, atom: Atom) -> Term:
-        """A part of a product, which wraps around if its value may be any number."""
+        """Return a factor of a product; it wraps around if its value may be any number."""
         value = self.atom(atom)
         return call("uint64_t", value) if isinstance(atom, Quantity) and atom.is_any else value
 
@@ -187,11 +191,11 @@ class ScalarPrinter(ExpressionPrinter):
         return divisor if isinstance(divisor, int) else self.whole(divisor)
 
     def address(self, access: Access) -> Term:
-        """A place in memory."""
+        """Return a place in memory."""
         start, offset = element_of(self.names, access)
         return element(start, self.index(offset))
 
-    # ---- values ------------------------------------------------------------------------------
+    # ---- Values ------------------------------------------------------------------------------
     def literal(self, value: bool | int | float, dtype: DType) -> Term:
         return constant(value, dtype)
 
@@ -254,7 +258,8 @@ def _scaled(value: Term, factor: int) -> Term:
 
 
 def cast_term(value: Term, source: DType, target: DType) -> Term:
-    """A conversion as torch's `.to`: to bool by comparison with 0, to f16 and bf16 by rounding."""
+    """Return a conversion as in torch's `.to`: to bool by comparison with 0, to f16 and bf16 by
+    rounding."""
     match target:
         case DType.BOOL:
             return infix(value, "!=", 0)
@@ -267,14 +272,14 @@ def cast_term(value: Term, source: DType, target: DType) -> Term:
 
 
 def stored_term(value: Term, dtype: DType) -> Term:
-    """A value in its memory type."""
+    """Return a value in its memory type."""
     if dtype is DType.BF16:
         return call("stretto::to_bf16", value)
     return call("stretto::to_half", value) if dtype is DType.F16 else value
 
 
 def identifier(name: str) -> str:
-    """A C++ identifier for the name of a buffer or register."""
+    """Return a C++ identifier for the name of a buffer or register."""
     if not name:
-        raise CodegenError("an empty name")
+        raise CodegenError("a buffer or register has an empty name")
     return "".join(c if c.isalnum() else "_" for c in name)

@@ -1,4 +1,5 @@
-"""Makes C++ statements of a function of a DeviceProgram: control flow, and what each unit does."""
+"""Printing of a function of a DeviceProgram as C++ statements: control flow, and the items of
+leaves."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from stretto.machines.terms import (
 from stretto.runtime.results import Status
 
 LONG_SECONDS = 2e-5
-"""Work after which a unit looks whether the run is to end: a look takes about 30 ns."""
+"""Seconds of work after which a unit checks if the run is to end: a check takes about 30 ns."""
 CONTEXT, UNIT, BASE, EDGES, DEPTH, OTHER, FRAME = map(
     variable, ("s.ctx", "s.unit", "s.base", "s.edges", "s.depth", "other", "frame")
 )
@@ -41,11 +42,10 @@ FALSE = code.Return((literal("false"),))
 
 
 class SourceParts(ProgramParts):
-    """What the functions of a program share.
+    """Data that the functions of a program share.
 
-    texts: of kernels, by name; names: the C++ function of each. library: the calls, numbered as
-    they come. decisions: what the control nodes are called whose decisions are traced, in the order
-    of their numbers.
+    texts: printed kernels by name; names: the C++ function of each. library: the library calls, by
+    number. decisions: the titles of the control nodes whose decisions are traced, by number.
     """
 
     def __init__(self, program: DeviceProgram) -> None:
@@ -57,7 +57,7 @@ class SourceParts(ProgramParts):
         self.decisions: list[str] = []
 
     def function_name(self, name: str) -> str:
-        """Names that differ in signs only stay apart by their number."""
+        """Return the C++ name of a function; a number separates names that differ only in signs."""
         names = [function.name for function in self.program.tree.functions]
         return f"f{names.index(name)}_{identifier(name)}"
 
@@ -72,7 +72,7 @@ def buffer_name(buffer: Buffer) -> Term:
 
 
 def result(number: int) -> Term:
-    """What a function hands a register over in."""
+    """Return the parameter through which a function returns a register."""
     return variable(f"result_{number}")
 
 
@@ -103,13 +103,13 @@ class ByteNames:
 
 
 def nbytes(size: int | Size, value: Callable[[Reg], Term]) -> Term:
-    """A number of bytes, which the program looks at before it takes so much; `value` is how a
-    register is read."""
+    """Return a number of bytes, which the program checks before it takes that much; `value` is how
+    a register is read."""
     return ScalarPrinter(ByteNames(value), code.Builder(), inline=1).index(Index.of(size))
 
 
 class UnitPrinter(ControlPrinter[SourceParts]):
-    """Makes statements of one function; what a unit does in a leaf is a case of a switch."""
+    """Printer of one function; the items of a unit in a leaf are a case of a switch."""
 
     namespace = "stretto::"
     unit = UNIT
@@ -120,7 +120,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         self.buffers: dict[Buffer, Term] = {}
         self.regs: dict[Reg, Term] = {}
 
-    # ---- names -------------------------------------------------------------------------------
+    # ---- Names -------------------------------------------------------------------------------
     def buffer(self, buffer: Buffer) -> Term:
         return self.buffers.setdefault(buffer, buffer_name(buffer))
 
@@ -139,8 +139,9 @@ class UnitPrinter(ControlPrinter[SourceParts]):
     def declare(self, variable: Term, value: Expr) -> None:
         self.out.assign(variable, self.scalar(value), "int64_t")
 
-    # ---- the function ------------------------------------------------------------------------
+    # ---- The function ------------------------------------------------------------------------
     def print(self) -> code.Function:
+        """Return the function, with checks of depth, arena and stop if it is recursive."""
         program, function = self.parts.program, self.function
         with self.out.block() as body:
             self.node(function.body)
@@ -164,11 +165,11 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         return code.Function(parameters(function), tuple(self.out.statements))
 
     def guard(self, function: str, *arguments: Term | int) -> None:
-        """A function of namespace stretto that says whether the run goes on."""
+        """Add a call of a function of namespace stretto whose result says if the run goes on."""
         self.out.add(code.Guard(call(f"stretto::{function}", CONTEXT, UNIT, *arguments)))
 
     def declarations(self) -> None:
-        """Declares the buffers and registers that the body mentions."""
+        """Declare the buffers and registers that the body mentions."""
         frame = self.parts.program.frame(self.function.name)
         with self.out.block() as buffers:
             for buffer, name in sorted(self.buffers.items(), key=lambda item: item[0].name):
@@ -195,10 +196,10 @@ class UnitPrinter(ControlPrinter[SourceParts]):
                 self.out.assign(name, 0, f"[[maybe_unused]] {VALUE_TYPES[reg.dtype]}")
 
     def position(self, size: int | Size) -> Term:
-        """A size as a term."""
+        """Return a size as a term."""
         return ScalarPrinter(self, self.out, inline=1).index(Index.of(size))
 
-    # ---- control -----------------------------------------------------------------------------
+    # ---- Control -----------------------------------------------------------------------------
     def decided(self, node: If[Schedule] | Loop[Schedule], way: int) -> None:
         name = title(node)
         if name not in self.parts.decisions:
@@ -209,10 +210,11 @@ class UnitPrinter(ControlPrinter[SourceParts]):
 
     def rotate(self, pairs: Rotation) -> None:
         super().rotate(pairs)
-        self.guard("back_edge", EDGES)  # interrupts are let in
+        self.guard("back_edge", EDGES)  # Lets interrupts and deadlines stop the loop.
 
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> Term:
-        """The first unit has all iterations where they run in turn."""
+        """Start a parallel loop at the unit's first iteration; return the step. If iterations run
+        in order, the first unit has all of them."""
         step = self.fresh("step")
         self.out.assign(step, call("stretto::parallel_step", CONTEXT, node.step), "int64_t")
         first = call("stretto::parallel_first", CONTEXT, UNIT, at, stop, node.step)
@@ -223,7 +225,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         if isinstance(step, int) and abs(step) == 1:
             self.out.assign(at, step, operator="+=")
             return
-        # Without overflow behind the largest number.
+        # The sum must not overflow past the largest number.
         far, near = (stop, at) if grows else (at, stop)
         size = step if grows else prefix("-", step) if isinstance(step, Term) else -step
         left = call("uint64_t", far) - near
@@ -235,8 +237,10 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         name = self.parts.function_name(function)
         self.out.add(code.Guard(call(name, "s", frame, *arguments, *results)))
 
-    # ---- leaves ------------------------------------------------------------------------------
+    # ---- Leaves ------------------------------------------------------------------------------
     def leaf(self, schedule: Schedule) -> None:
+        """Print a leaf: items that all units share directly, others as cases of a switch over the
+        unit."""
         is_alike = len(set(schedule.units)) == 1
         if is_alike and not (
             schedule.steps and any(isinstance(i, Run | Wait) for i in schedule.units[0])
@@ -285,6 +289,7 @@ class UnitPrinter(ControlPrinter[SourceParts]):
         self.out.add(code.If(prefix("!", condition), (code.Return((fail,)),)))
 
     def run(self, item: Run) -> None:
+        """Print the loop over the tasks of a run, with checks if it takes long or may stop."""
         kernel = self.parts.kernels[item.kernel]
         number = self.parts.numbers[item.kernel]
         if kernel.call is not None:
@@ -311,11 +316,12 @@ class UnitPrinter(ControlPrinter[SourceParts]):
             self.out.add(code.If(call("stretto::stopped", CONTEXT), (FALSE,)))
 
     def start(self, buffer: Buffer, base: Index | None) -> Term:
-        """Where in a buffer a kernel begins."""
+        """Return the position in a buffer at which a kernel begins."""
         start = self.buffer(buffer)
         return start if base is None else start + self.position(base)
 
     def library_call(self, library: LibraryCall) -> None:
+        """Print a library call with its array of operand pointers."""
         number = self.parts.library.index(library)
         operands: list[Term] = []
         with self.out.within(code.Section()):

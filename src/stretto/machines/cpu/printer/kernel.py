@@ -1,6 +1,6 @@
-"""Kernels as C++ functions `(ctx, buffers ..., registers ..., task)`.
+"""Printing of kernels as C++ functions `(ctx, buffers ..., registers ..., task)`.
 
-Buffers and registers are parameters in the order of first use, so kernels that differ in them only
+Buffers and registers are parameters in the order of first use, so kernels that differ only in them
 share one function: the thirty convolutions of a network become a handful, and the program compiles
 quickly.
 """
@@ -22,29 +22,29 @@ from stretto.machines.cpu.template import CpuTemplate, Shared, Strip, transposed
 from stretto.machines.statements import Builder, For, Function, If, Naming, Parameters, Section
 from stretto.machines.terms import Term, call, filled, infix, joined, literal, variable
 
-# ---- Makes the statements of one stage of a task, by the template that selection chose.
+# ---- Statements of one stage of a task, by the template that selection chose.
 
 
 def header(stage: Stage) -> str | None:
-    """The header beside PRELUDE's that the text of a stage needs."""
+    """Return the header that the text of a stage needs in addition to those of PRELUDE, or None."""
     if isinstance(stage.template, CpuTemplate):
         return stage.template.header
     return None if transposed_operands(stage.operator) is None else "transpose.h"
 
 
 def shared(stage: Stage) -> tuple[Shared, ...]:
-    """What the text of a stage calls that is compiled by itself."""
+    """Return the separately compiled instances that the text of a stage calls."""
     return stage.template.shared(stage) if isinstance(stage.template, CpuTemplate) else ()
 
 
 def definitions(stage: Stage) -> tuple[str, ...]:
-    """Source that the text of a stage needs before it."""
+    """Return source that must precede the text of a stage."""
     return stage.template.definitions(stage) if isinstance(stage.template, CpuTemplate) else ()
 
 
 def kernel_strip(kernel: Kernel) -> Strip | None:
-    """The strips in which all stages of a task are computed: those that its only stage with a
-    template wants, where plain loops follow."""
+    """Return the strips in which all stages of a task are computed: those of its only stage with a
+    template, if plain loops follow; else None."""
     first, *rest = kernel.stages
     if not rest or not isinstance(first.template, CpuTemplate):
         return None
@@ -56,7 +56,7 @@ def kernel_strip(kernel: Kernel) -> Strip | None:
 
 
 def streamed(stage: Stage, grid: Sequence[TileDim]) -> int:
-    """Bytes of constants that a task of a stage reads once, in any order; else 0."""
+    """Return the bytes of constants that a task of a stage reads once, in any order; else 0."""
     template = stage.template
     return template.streamed(stage, grid) if isinstance(template, CpuTemplate) else 0
 
@@ -68,8 +68,8 @@ def print_stage(
     grid: tuple[tuple[Term, Term], ...],
     back: Term | None = None,
 ) -> None:
-    """A section; `grid` are the bounds (first, last) of the task's grid dims, `back` as in
-    NestPrinter."""
+    """Print a stage as a section; `grid` are the bounds (first, last) of the task's grid dims,
+    `back` is as in NestPrinter."""
     printer = LoopPrinter(out, names, stage, grid, back)
     with out.within(Section()):
         if isinstance(stage.template, CpuTemplate):
@@ -80,15 +80,17 @@ def print_stage(
 
 TASK = variable("task")
 LARGE_STREAM = 1 << 17
-"""From so many bytes on a part of them may have left the cache when a task runs again."""
+"""Bytes from which a part of the constants may have left the cache when a task runs again."""
 NO_BASES: Mapping[Buffer, Index] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """`buffers` and `regs` are the arguments of the function, in order. bases: where in a buffer
-    its argument points to, if not to its start. first: where the first access to a buffer
-    begins, if not at its start."""
+    """A printed kernel; `buffers` and `regs` are the arguments of the function, in order.
+
+    bases: the position in a buffer that its argument points to, if not its start. first: the start
+    of the first access to a buffer, if not the buffer's start.
+    """
 
     function: Function
     buffers: tuple[Buffer, ...]
@@ -98,10 +100,10 @@ class KernelText:
 
 
 def print_kernels(kernels: Iterable[Kernel]) -> dict[str, KernelText]:
-    """The functions of kernels, by the kernels' names.
+    """Return the functions of kernels, by kernel name.
 
-    Kernels that differ only in where in their buffers they begin, as those of layers that read
-    their own part of one cache, get one function, to which pointers to these places are passed.
+    Kernels that differ only in their start positions in buffers, such as those of layers that read
+    their own part of one cache, share a function, which gets pointers to these positions.
     """
     plain, moved = dict[str, KernelText](), dict[str, KernelText]()
     merged = dict[Function, set[Function]]()
@@ -117,7 +119,7 @@ def print_kernels(kernels: Iterable[Kernel]) -> dict[str, KernelText]:
 
 
 def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> KernelText:
-    """The function of one kernel. bases: as in KernelText."""
+    """Return the function of one kernel. `bases`: as in KernelText."""
     parameters = Parameters(bases)
     out = Builder()
     grid = _grid(kernel, parameters, out)
@@ -140,9 +142,12 @@ def print_kernel(kernel: Kernel, bases: Mapping[Buffer, Index] = NO_BASES) -> Ke
 def _print_stages(
     kernel: Kernel, names: Naming, grid: tuple[tuple[Term, Term], ...], out: Builder
 ) -> None:
-    """The stages, one after the other. Those that stream constants, and do not depend on each
-    other, come in the other order, and go back over their constants, every other time that a task
-    runs: what a cache still has of them is then read before it is replaced."""
+    """Print the stages, one after the other.
+
+    Stages that stream constants and do not depend on each other run in reverse order, backwards
+    over their constants, every other time that a task runs: what a cache still holds of them is
+    then read before it is replaced.
+    """
     count = _streaming(kernel)
     if count:
         back, turn, part = variable("back"), variable("turn"), variable("part")
@@ -161,8 +166,8 @@ def _print_stages(
 
 
 def _streaming(kernel: Kernel) -> int:
-    """How many stages at the start of a task stream constants independently; 0 where a cache holds
-    all that they read."""
+    """Return the number of stages at the start of a task that stream constants independently; 0 if
+    a cache holds all that they read."""
     sizes = list[int]()
     for stage in kernel.stages:
         size = streamed(stage, kernel.grid)
@@ -173,9 +178,9 @@ def _streaming(kernel: Kernel) -> int:
 
 
 def _depend(stage: Stage, other: Stage) -> bool:
-    """Whether one of two stages may write what the other one reads or writes."""
+    """True if one of two stages may write what the other one reads or writes."""
     first, second = stage.operator, other.operator
-    if first == second:  # parts of one operator, which are disjoint
+    if first == second:  # Parts of one operator are disjoint unless their boxes are equal.
         return stage.box == other.box
     outputs = {first.out.buffer, second.out.buffer}
     read = {load.access.buffer for operator in (first, second) for load in operator.reads()}
@@ -189,7 +194,7 @@ def _print_strips(
     grid: tuple[tuple[Term, Term], ...],
     out: Builder,
 ) -> None:
-    """The stages for a few values of a grid dim at a time."""
+    """Print the stages for a few values of a grid dim at a time."""
     first, last = grid[strip.grid]
     begin, end = variable("strip"), variable("strip_end")
     with out.within(For(begin, first, last, literal(strip.size))):
@@ -202,7 +207,7 @@ def _print_strips(
 
 
 def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term], ...]:
-    """Bounds of the task in each grid dim: g<n> up to e<n>."""
+    """Return the bounds of the task in each grid dim: g<n> up to e<n>."""
     bounds: list[tuple[Term, Term]] = []
     rest = TASK
     for number, dim in reversed(list(enumerate(kernel.grid))):
@@ -232,7 +237,7 @@ def _grid(kernel: Kernel, names: Naming, out: Builder) -> tuple[tuple[Term, Term
 
 
 def _part(number: int, dim: TileDim, place: Term, names: Naming, out: Builder) -> tuple[Term, Term]:
-    """Bounds of one of the parts that a dim is cut into, which may have no values."""
+    """Return the bounds of one of the parts that a dim is cut into; it may be empty."""
     assert dim.parts is not None
     size, tiles, ends = variable(f"n{number}"), variable(f"t{number}"), list[Term]()
     extent = ScalarPrinter(names, out).index(Index.of(dim.extent))
@@ -257,7 +262,7 @@ def _tiles(dim: TileDim, extent: Term) -> Term:
 
 
 def task_count(kernel: Kernel, names: Naming) -> Term:
-    """The number of tasks; `names` has the registers of a dynamic grid."""
+    """Return the number of tasks; `names` has the registers of a dynamic grid."""
     if kernel.is_static:
         return literal(kernel.tasks)
     return reduce(mul, (_tiles(dim, _extent(dim, names)) for dim in kernel.grid))

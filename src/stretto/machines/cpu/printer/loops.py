@@ -1,4 +1,4 @@
-"""Prints map, reduction and scan stages as loop nests that the C++ compiler vectorises."""
+"""Printing of map, reduction and scan stages as loop nests that the C++ compiler vectorises."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from stretto.machines.terms import Term, call, filled, infix, joined, literal, v
 
 SIMD = "#pragma omp simd"
 VECTOR_BLOCK = 64
-"""Columns reduced side by side when the reduced dim is not the contiguous one."""
+"""Number of columns reduced side by side if the reduced dim is not the contiguous one."""
 SUM_CHUNK = 4096
-"""Elements summed in f32 before the partial sum goes to an f64 total."""
+"""Number of elements summed in f32 before the partial sum is added to an f64 total."""
 ARG_BLOCK = 128
-"""Elements that are searched for the best value at once."""
+"""Number of elements that are searched for the best value at once."""
 ACROSS_BLOCK, ACROSS_STOP = variable("across"), variable("across_stop")
 SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART, FOUND, HERE = map(
     variable,
@@ -41,9 +41,10 @@ SUM, TOTAL, CHUNK, BLOCK, STOP, END, TOTALS, PART, FOUND, HERE = map(
 
 @dataclass(slots=True)
 class LoopPrinter(NestPrinter):
-    """Any operator as plain loops."""
+    """Printer of any operator as plain loops."""
 
     def loops(self) -> None:
+        """Print the operator, by its kind of combination."""
         operator = self.operator
         if operator.combine in ("cumsum", "cumprod"):
             self.nest(list(range(len(operator.dims))), self.scan)
@@ -60,6 +61,7 @@ class LoopPrinter(NestPrinter):
                 self.nest(rest, lambda: self.reduce_columns(vector))
 
     def map(self) -> None:
+        """Print an operator without reduction, vectorised along its contiguous dim if possible."""
         operator = self.operator
         dims = list(range(len(operator.dims)))
         crossing = transposed_operands(operator)
@@ -89,7 +91,8 @@ class LoopPrinter(NestPrinter):
         self.nest(dims[:-1], innermost)
 
     def blocks(self, crossing: Transposed) -> None:
-        """Both dims in blocks, of which operands that lie across the result are transposed."""
+        """Print both dims in blocks; blocks of operands that are contiguous across the result are
+        transposed."""
         along, across = crossing.along, crossing.across
         first, last = self.bounds(self.stage.box[across])
         with self.loop(ACROSS_BLOCK, first, last, step=ACROSS):
@@ -108,7 +111,7 @@ class LoopPrinter(NestPrinter):
                         self.store(self.value(known))
 
     def turned(self, number: int, load: Load, crossing: Transposed) -> Term:
-        """Transposes the block of an operand; its element of the current variables."""
+        """Transpose the block of an operand; return its element at the current variables."""
         tile, kind = variable(f"turned{number}"), MEMORY_TYPES[load.dtype]
         self.out.add(Raw(joined(f"{kind} ", tile, f"[{ACROSS * ALONG}];"), tile))
         at = {n: iteration(n) for n in range(len(self.operator.dims))}
@@ -121,11 +124,10 @@ class LoopPrinter(NestPrinter):
         value = element(tile, place + (iteration(crossing.along) - BLOCK))
         return call("stretto::to_float", value) if load.dtype in HALVES else value
 
-    # ---- reductions --------------------------------------------------------------------------
+    # ---- Reductions --------------------------------------------------------------------------
     def vector_dim(self) -> int | None:
-        """A parallel dim to vectorise over, when loads run along it and not along the last reduced
-        dim.
-        """
+        """Return a parallel dim to vectorise over if loads are contiguous along it and not along
+        the last reduced dim, else None."""
         operator = self.operator
         if not operator.reduce or not divisible(operator):
             return None
@@ -148,6 +150,7 @@ class LoopPrinter(NestPrinter):
 
     @property
     def accumulator(self) -> str:
+        """The C++ type of the operator's values."""
         return VALUE_TYPES[self.operator.value.dtype]
 
     @property
@@ -159,6 +162,7 @@ class LoopPrinter(NestPrinter):
         return self.accumulator
 
     def initial(self) -> Term:
+        """Return the neutral element of the combination."""
         dtype = self.operator.value.dtype
         match self.operator.combine:
             case "sum" | "any":
@@ -171,6 +175,7 @@ class LoopPrinter(NestPrinter):
                 return literal(highest(dtype))
 
     def combined(self, total: Term, value: Term) -> Term:
+        """Return the combination of a running result with a value."""
         match self.operator.combine:
             case "sum" | "cumsum":
                 return total + value
@@ -186,13 +191,12 @@ class LoopPrinter(NestPrinter):
                 return call("stretto::minimum", total, value)
 
     def add(self, total: Term, value: Term) -> None:
-        """A total goes on by a value."""
+        """Add a value to a running result, by the operator's combine function."""
         self.out.assign(total, self.combined(total, value))
 
     def simd_clause(self) -> str:
-        """The OpenMP line for reducing the innermost loop in vector lanes; empty when it must stay
-        in order.
-        """
+        """Return the OpenMP line that reduces the innermost loop in vector lanes; empty if it must
+        stay in order."""
         if not self.vectorisable():
             return ""
         symbol = {
@@ -210,7 +214,7 @@ class LoopPrinter(NestPrinter):
         return f"{SIMD} reduction({name} : total)" if name and dtype is not DType.BOOL else ""
 
     def reduce(self) -> None:
-        """One result: all reduced dims in loops around an accumulator."""
+        """Print one result: all reduced dims in loops around an accumulator."""
         count = len(self.operator.reduce)
         first = len(self.operator.dims)
         double = self.operator.combine == "sum" and self.accumulator == "float"
@@ -221,11 +225,12 @@ class LoopPrinter(NestPrinter):
             self.reduce_nest(first, first + count - 1)
         self.store(call(self.accumulator, SUM))
 
-    # Sums of many short runs, as of the channels of a group in each pixel: a total per element of a
-    # run, so that vectors are added, and only their sums across lanes.
+    # Sums of many short runs, such as the channels of a group in each pixel, have one total per
+    # element of a run: whole vectors are added, and lanes are summed only once at the end.
 
     def has_short_runs(self) -> bool:
-        """Whether the innermost reduced dim is a short one of contiguous elements."""
+        """True for a sum over several dims whose innermost one is short (at most VECTOR_BLOCK) and
+        contiguous."""
         *outer, inner = self.operator.reduce or (1,)
         if not outer or not isinstance(inner, int) or not 1 < inner <= VECTOR_BLOCK:
             return False
@@ -234,8 +239,8 @@ class LoopPrinter(NestPrinter):
         return divisible(self.operator) and any(s == 1 for s in steps) and self.vectorisable(last)
 
     def run_nest(self, var: int, last: int) -> None:
-        """Loops over the reduced dims from `var` on, until those left are as many runs as f32 adds
-        up without losing digits."""
+        """Print loops over the reduced dims from `var` on, until the rest has few enough runs for
+        f32 to sum them without losing digits."""
         extents = self.operator.reduce[var - len(self.operator.dims) : -1]
         if prod(e if isinstance(e, int) else inf for e in extents) <= SUM_CHUNK:
             with self.lane_totals(last):
@@ -252,7 +257,7 @@ class LoopPrinter(NestPrinter):
 
     @contextmanager
     def lane_totals(self, last: int) -> Generator[None]:
-        """Zeros for all elements of a run, which are added to the sum in the end."""
+        """Zero a total for each element of a run; at the end add the totals to the sum."""
         run = self.operator.reduce[-1]
         assert isinstance(run, int)
         self.columns(TOTALS, self.total, run)
@@ -261,7 +266,7 @@ class LoopPrinter(NestPrinter):
             self.add(SUM, element(TOTALS, iteration(last)))
 
     def run_loops(self, var: int, last: int) -> None:
-        """Adds runs to the totals of their elements."""
+        """Add runs to the totals of their elements."""
         if var < last:
             with self.loop(iteration(var), ZERO, self.reduced(var)):
                 self.run_loops(var + 1, last)
@@ -272,16 +277,18 @@ class LoopPrinter(NestPrinter):
             self.out.add(Store(None, place, self.combined(place, self.value(known))))
 
     def reduced(self, var: int) -> Term:
-        """The size of a reduced dim."""
+        """Return the size of a reduced dim."""
         return self.extent(self.operator.reduce[var - len(self.operator.dims)])
 
     def chunk(self, start: Term, size: int, end: Term, name: Term = STOP) -> None:
-        """Names where a chunk stops."""
+        """Assign the end of a chunk to `name`."""
         following = start + size
         stop = filled("{} < {} ? {} : {}", following, end, following, end)
         self.out.assign(name, stop, "const int64_t")
 
     def reduce_nest(self, var: int, last: int) -> None:
+        """Print loops over the reduced dims from `var` to `last`, the innermost in chunks of
+        SUM_CHUNK."""
         if var > last:
             self.add(SUM, self.value())
             return
@@ -298,9 +305,8 @@ class LoopPrinter(NestPrinter):
             self.add(SUM, TOTAL)
 
     def reduce_columns(self, dim: int) -> None:
-        """Many results side by side: the reduced dims outside, a block of contiguous results
-        inside.
-        """
+        """Print many results side by side: the reduced dims outside, a block of contiguous results
+        inside."""
         first, last = self.bounds(self.stage.box[dim])
         long = self.operator.combine == "sum" and self.accumulator == "float" and self.long_sum()
         kind = "double" if long else self.total
@@ -314,19 +320,20 @@ class LoopPrinter(NestPrinter):
                 self.store(call(self.accumulator, place))
 
     def columns(self, name: Term, kind: str, count: int = VECTOR_BLOCK) -> None:
-        """Accumulators of a block of columns."""
+        """Declare and initialise the accumulators of a block of columns."""
         self.out.add(Raw(joined(f"{kind} ", name, f"[{count}];"), name))
         with self.loop(variable("n"), ZERO, literal(count)):
             self.out.add(Store(None, element(name, variable("n")), self.initial()))
 
     def long_sum(self) -> bool:
-        """Sums so long that f32 would lose digits."""
+        """True for sums so long that f32 would lose digits."""
         total = 1
         for extent in self.operator.reduce:
             total *= extent if isinstance(extent, int) else SUM_CHUNK
         return total >= SUM_CHUNK
 
     def column_nest(self, var: int, last: int, dim: int, place: Term) -> None:
+        """As `reduce_nest`, for a block of columns along `dim` with accumulators at `place`."""
         if var > last:
             known = self.before(dim)
             with self.loop(iteration(dim), BLOCK, STOP, SIMD):
@@ -338,13 +345,14 @@ class LoopPrinter(NestPrinter):
                 self.column_nest(var + 1, last, dim, place)
 
     def may_be_long(self) -> bool:
-        """Sums of which only the run knows whether f32 would lose digits."""
+        """True for sums whose length, and so the loss of digits in f32, only the run decides."""
         extents = self.operator.reduce
         is_float = self.operator.combine == "sum" and self.accumulator == "float"
         return is_float and not all(isinstance(extent, int) for extent in extents)
 
     def column_chunks(self, var: int, dim: int, place: Term) -> None:
-        """As many elements in f32 as lose no digits, then their sums to the f64 totals."""
+        """Print sums of as many elements in f32 as lose no digits, which are added to the f64
+        totals."""
         extent = self.reduced(var)
         part = element(PART, iteration(dim) - BLOCK)
         with self.loop(CHUNK, ZERO, extent, step=SUM_CHUNK):
@@ -356,7 +364,8 @@ class LoopPrinter(NestPrinter):
                 self.out.add(Store(None, place, place + part))
 
     def arg_reduce(self) -> None:
-        """The best value first, in vector lanes, then its first position (NaN counts as best)."""
+        """Print the search for the best value, in vector lanes, then for its first position (NaN
+        counts as best)."""
         greatest = self.operator.combine == "argmax"
         first = len(self.operator.dims)
         kind = self.accumulator
@@ -377,7 +386,7 @@ class LoopPrinter(NestPrinter):
         self.store(filled("({} < 0 ? int64_t(0) : {})", FOUND, FOUND))
 
     def first_in_order(self, first: int) -> None:
-        """Looks for the best value at one position after the other."""
+        """Print the search for the best value, position by position."""
         position = variable("position")
         self.out.assign(position, 0, "int64_t")
 
@@ -390,7 +399,7 @@ class LoopPrinter(NestPrinter):
         self.arg_nest(first, "", look, stop_when=FOUND)
 
     def first_of_lanes(self, var: int) -> None:
-        """Looks for the best value in one block after the other, in vector lanes."""
+        """Print the search for the best value, block by block, in vector lanes."""
         lane, position = variable("lane"), iteration(var)
         extent = self.reduced(var)
         going_on = filled("{} && {} < 0", extent, FOUND)
@@ -409,7 +418,7 @@ class LoopPrinter(NestPrinter):
     def arg_nest(
         self, var: int, clause: str, body: Callable[[], None], stop_when: Term | None = None
     ) -> None:
-        """Loops over the reduced dims, which end when `stop_when` is no longer negative."""
+        """Open loops over the reduced dims, which end when `stop_when` is no longer negative."""
         last = len(self.operator.dims) + len(self.operator.reduce) - 1
         if var > last:
             body()
@@ -421,7 +430,7 @@ class LoopPrinter(NestPrinter):
             self.arg_nest(var + 1, clause, body, stop_when)
 
     def scan(self) -> None:
-        """A running sum or product along the one reduced dim, stored at each step."""
+        """Print a running sum or product along the one reduced dim, stored at each step."""
         kind = "double" if self.accumulator in ("float", "double") else self.total
         self.out.assign(TOTAL, 0 if self.operator.combine == "cumsum" else 1, kind)
         var = len(self.operator.dims)
@@ -431,6 +440,7 @@ class LoopPrinter(NestPrinter):
 
 
 def lowest(dtype: DType) -> str:
+    """Return the smallest value of a dtype as a C++ constant."""
     kind = VALUE_TYPES[dtype]
     if dtype.is_float:
         return f"-stretto::Limits<{kind}>::infinity()"
@@ -438,6 +448,7 @@ def lowest(dtype: DType) -> str:
 
 
 def highest(dtype: DType) -> str:
+    """Return the largest value of a dtype as a C++ constant."""
     kind = VALUE_TYPES[dtype]
     name = "infinity" if dtype.is_float else "most"
     return f"stretto::Limits<{kind}>::{name}()"

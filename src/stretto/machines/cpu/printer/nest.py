@@ -1,4 +1,4 @@
-"""What all stage printers share: bounds of a task's box, loops over it, values and stores."""
+"""Parts that all stage printers share: bounds of a task's box, loops over it, values and stores."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ ZERO = literal(0)
 
 @dataclass(slots=True)
 class NestPrinter:
-    """Makes the statements of one stage; `grid` are the bounds (first, last) of the grid dims.
-    back: whether this run of the task reads its constants from the last to the first."""
+    """Printer of the statements of one stage.
+
+    grid: the bounds (first, last) of the grid dims. back: a variable that is true if this run of
+    the task reads its constants from the last to the first; None if there is no choice.
+    """
 
     out: Builder
     names: Naming
@@ -55,7 +58,7 @@ class NestPrinter:
         return self.stage.operator
 
     def bounds(self, span: Span) -> tuple[Term, Term]:
-        """First and one past the last value of a span."""
+        """Return the first, and one past the last value of a span."""
         if span.grid is None:
             first, last = Index(const=span.offset), Index.of(span.extent) + span.offset
             return self.index(first), self.named(last)
@@ -66,14 +69,14 @@ class NestPrinter:
         return ScalarPrinter(self.names, self.out).index(index)
 
     def number(self, size: int | Size) -> Operand:
-        """A size as an operand."""
+        """Return a size as an operand."""
         return size if isinstance(size, int) else self.index(size)
 
     def extent(self, extent: Extent) -> Term:
         return self.named(Index.of(extent))
 
     def named(self, size: Index) -> Term:
-        """A size, which the end of a loop may be: where it is a formula, a constant has it."""
+        """Return a size, for the end of a loop; a formula is assigned to a constant."""
         value = self.index(size)
         if value.is_name or size.is_const or not size.symbols:
             return value
@@ -90,7 +93,7 @@ class NestPrinter:
             yield
 
     def nest(self, dims: list[int], body: Callable[[], None]) -> None:
-        """Loops over parallel dims, then `body`."""
+        """Open loops over parallel dims, and call `body` inside."""
         if not dims:
             body()
             return
@@ -98,7 +101,7 @@ class NestPrinter:
             self.nest(dims[1:], body)
 
     def pointer(self, access: Access, fixed: dict[int, Term]) -> Term:
-        """Pointer to the element at the given values of variables, 0 for the others."""
+        """Return a pointer to the element at the given values of variables, 0 for the others."""
         start, offset = element_of(self.names, access)
         terms: list[Term] = [start]
         for atom, factor in offset.terms:
@@ -110,7 +113,7 @@ class NestPrinter:
         return total(*terms) or ZERO
 
     def part(self, atom: Atom, fixed: dict[int, Term]) -> Term | None:
-        """A part of a position at the given values of variables; None where it is 0."""
+        """Return a part of a position at the given values of variables; None if it is 0."""
         match atom:
             case Var(number):
                 return None if number not in fixed or fixed[number].text == "0" else fixed[number]
@@ -123,11 +126,12 @@ class NestPrinter:
                 return self.index(Index.of(atom))
 
     def call(self, template: str, *arguments: Operand, last: tuple[Operand, ...] = ()) -> None:
-        """A call of a function template of namespace stretto that does not add to what is there."""
+        """Add a call of a function template of namespace stretto that overwrites its result
+        instead of adding to it."""
         self.out.add(Do(call(f"stretto::{template}", *arguments, "false", *last)))
 
     def vectorisable(self, inner: int | None = None) -> bool:
-        """False when iterations of the loop over variable `inner` may not be done side by side."""
+        """False if iterations of the loop over variable `inner` must not run side by side."""
         steady = [] if inner is None else self.steady(inner)
         before = checks(part for value in steady for part in parts(value))
         return not self.operator.accumulate and all(
@@ -135,8 +139,9 @@ class NestPrinter:
         )
 
     def steady(self, inner: int) -> list[Expr]:
-        """Positions read from memory that are the same for all iterations of the loop over variable
-        `inner`, and that each of them computes: the row of a table, for the columns of a look-up.
+        """Return the positions read from memory that are the same in all iterations of the loop
+        over variable `inner`, and that each iteration computes: the row of a table, for the
+        columns of a look-up.
 
         A loop that may have no iterations would read none of them, so it has none.
         """
@@ -146,19 +151,21 @@ class NestPrinter:
         return [v for v in dict.fromkeys(positions) if Var(inner) not in expr_atoms(v)]
 
     def before(self, inner: int) -> ScalarPrinter:
-        """Computes these positions; for the values inside of the loop."""
+        """Compute these positions before the loop; return the printer that knows them, for the
+        values inside."""
         printer = ScalarPrinter(self.names, self.out)
         for value in self.steady(inner):
             printer.expr(value)
         return printer
 
     def value(self, known: ScalarPrinter | None = None) -> Term:
-        """The value of the operator. known: what has been computed before the loop at hand."""
+        """Return the value of the operator. `known`: printer of what was computed before the
+        current loop."""
         names = {} if known is None else dict(known.known)
         return ScalarPrinter(self.names, self.out, names).expr(self.operator.value)
 
     def store(self, value: Term) -> None:
-        """Stores a value at the output position of the current variables."""
+        """Store a value at the output position of the current variables."""
         out = self.operator.out
         place = ScalarPrinter(self.names, self.out, inline=1).address(out)
         dtype = out.buffer.dtype
@@ -173,8 +180,8 @@ class NestPrinter:
 
 
 def computed_positions(expr: Expr) -> Iterator[Expr]:
-    """The positions of loads that are computed whenever the expression is: not those in an arm of
-    `where`. Those that others are computed from are not listed beside them."""
+    """Yield the positions of loads that are computed whenever the expression is: not those in an
+    arm of `where`, and not those inside other positions."""
     match expr:
         case Apply("where", (condition, *_), _):
             yield from computed_positions(condition)
@@ -189,7 +196,7 @@ def computed_positions(expr: Expr) -> Iterator[Expr]:
 
 
 def applies(operator: Operator) -> list[Apply]:
-    """Every function application of an operator's value and positions."""
+    """Return every function application in an operator's value and positions."""
     found: list[Apply] = []
 
     def visit(expr: Expr) -> None:

@@ -1,9 +1,9 @@
-"""Prints a DeviceProgram as one C++ source for the CPU machine.
+"""Printing of a DeviceProgram as one C++ source for the CPU machine.
 
-Every unit runs the same functions; what a unit does in a leaf is a case of a switch. Control flow
-of the program is control flow of C++, registers are local variables, a recursive function is a
-recursive C++ function with its frame of buffers in the arena. See abi.h for how the text is entered
-and what it may use.
+Every unit runs the same functions; the items of each unit in a leaf are a case of a switch. Control
+flow of the program is control flow of C++, registers are local variables, and a recursive function
+is a recursive C++ function with its frame of buffers in the arena. See abi.h for how the text is
+entered and what it may use.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ struct State {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text, and what the runtime needs beside it.
+    """The printed text, and what the runtime needs with it.
 
     `arguments`: the buffers of Context.buffers in order, constants last (those that nothing reads
-    are left out). `library` and `kernels` are numbered as the program numbers them. `splits`: it
-    can be compiled in parts. `straight`: what calls the kernels has no loops. `shared`: what it is
-    linked to. `decisions`: titles of the control nodes whose decisions are traced, by number.
+    are left out). `library` and `kernels` are numbered as in the program. `splits`: the text can be
+    compiled in parts. `straight`: the code that calls the kernels has no loops. `shared`: instances
+    to link with. `decisions`: titles of the control nodes whose decisions are traced, by number.
     """
 
     text: str
@@ -75,13 +75,13 @@ class Source:
 
 
 _SEVERAL_KERNELS = 6
-"""From so many different kernels on, it pays to compile a program in parts."""
+"""Number of different kernels from which it pays to compile a program in parts."""
 
 CTX, UNIT = variable("ctx"), variable("unit")
 
 
 def print_program(program: DeviceProgram) -> Source:
-    """C++ text of a verified DeviceProgram."""
+    """Return the C++ text of a verified DeviceProgram."""
     parts = SourceParts(program)
     out = Writer()
     stages = [stage for kernel in program.kernels for stage in kernel.stages]
@@ -95,7 +95,7 @@ def print_program(program: DeviceProgram) -> Source:
         out.write(text)
     parts.library += [kernel.call for kernel in program.kernels if kernel.call is not None]
     parts.texts = print_kernels(kernel for kernel in program.kernels if kernel.call is None)
-    kernels: dict[Function, str] = {}  # equal functions are one
+    kernels: dict[Function, str] = {}  # Equal functions are printed once.
     for kernel, text in parts.texts.items():
         if text.function not in kernels:
             kernels[text.function] = f"k{len(kernels)}_{identifier(label(kernel))}"
@@ -139,8 +139,9 @@ def print_program(program: DeviceProgram) -> Source:
 def _write_kernels(
     kernels: dict[Function, str], users: dict[str, str], splits: bool, out: Writer
 ) -> None:
-    """The definitions, with a comment that says which kernels `users` has each for. Where the
-    program can be compiled in parts, they are dealt to the parts, the longest first."""
+    """Write the definitions, each with a comment that names the kernels in `users` that it is for.
+    If the program can be compiled in parts, the definitions are dealt to the parts round-robin
+    in order of length."""
     shown = defaultdict[str, list[str]](list)
     for kernel, name in users.items():
         shown[name].append(kernel)
@@ -168,14 +169,14 @@ def _comment(kernels: list[str]) -> str:
 
 
 def _is_small(parts: SourceParts, small: Small) -> Function:
-    """Whether a call has less to do than waking threads takes."""
+    """Return the function that tells if a call has less work than waking threads costs."""
     work = nbytes(small.work, lambda reg: literal(f"ctx->sizes[{parts.sizes[reg]}]"))
     found = call("stretto::is_below", work, small.limit)
     return Function((joined("stretto::Context* ", CTX),), (Return((found,)),))
 
 
 def _entry(parts: SourceParts) -> Function:
-    """The function that a unit enters the program by."""
+    """Return the function through which a unit enters the program."""
     main, out = parts.program.tree.main, Builder()
     out.add(Raw(literal("State s{ctx, unit, 0, 0, 0};"), variable("s")))
     size = nbytes(

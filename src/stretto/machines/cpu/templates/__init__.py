@@ -1,7 +1,7 @@
-"""How a core computes a stage: a file per family of templates, which is found by itself.
+"""Templates of stages for a core: a file per family, found by import of the whole package.
 
-A file has dataclasses (what was chosen and found out, and how that is printed), and a function that
-says when one of them applies, what it asks of the tiles, and what it costs.
+A file has dataclasses (the choices made, and how they are printed), and a function that tells when
+one of them applies, what it requires of the tiles, and what it costs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEMPLATES: dict[str, type[Template]] = {
 
 
 def candidate(request: Request) -> Candidate:
-    """The template of the first family that applies; plain loops always do."""
+    """Return the template of the first family that applies; plain loops always do."""
     found = (family.candidate(request) for family in FAMILIES)
     one = next(one for one in found if one is not None)
     factor = request.costs.factor(one.template.name)

@@ -25,25 +25,25 @@ from stretto.machines.statements import Do, If, Raw, Store
 from stretto.machines.terms import Term, call, filled, literal, variable
 
 TILE_ROWS = 6
-"""Of the register tile of its products: tasks take whole ones. In whole blocks 128 rows would be 96
-for one unit and 32 for the other."""
+"""Rows of the register tile of its products; tasks take whole tiles. With whole blocks, 128 rows
+would be 96 for one unit and 32 for the other."""
 COLUMNS = 64
-"""Of the register tile of its products. Values of so many columns, or of a multiple, are multiplied
-by a shared instance."""
+"""Columns of the register tile of its products. A shared instance multiplies values with this
+number of columns, or a multiple."""
 CHUNK = 480
-"""Rows for which a tile of keys is turned once."""
+"""Number of rows for which a tile of keys is transposed once."""
 EXPONENTIAL = 8
-"""Elements of pointwise work that the softmax of a score takes."""
+"""Number of elements of pointwise work that cost as much as the softmax of a score."""
 TURN = 24
-"""Rows whose products with a tile take as long as turning it."""
+"""Number of rows whose products with a tile take as long as transposing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """An attention whose operands lie in memory as loops want them.
+    """An attention with operands in a layout that loops can read.
 
-    row, column: the dims that the query alone and the value alone have. is_causal: keys behind a
-    row have no weight, whatever `bias` says.
+    row, column: the dims that only the query, and only the value, has. is_causal: keys after a row
+    have no weight, whatever `bias` says.
     """
 
     scale: Const
@@ -58,7 +58,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Fused(CpuTemplate):
-    """Blocks of `rows` rows against tiles of `keys` keys."""
+    """Attention by blocks of `rows` rows and tiles of `keys` keys."""
 
     name: ClassVar[str] = "attention"
     header: ClassVar[str] = "attention.h"
@@ -102,7 +102,7 @@ FIRST, ROWS, KEY, WIDTH, BLOCK, HEIGHT, LAST, ATTENTION = map(
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Prints a stage, for one place in the batch."""
+    """Printer of a stage, for one place in the batch."""
 
     template: Fused
     nest: NestPrinter
@@ -110,7 +110,7 @@ class _Writer:
     fixed: dict[int, Term]
 
     def declare(self) -> None:
-        """The working memory of the task."""
+        """Declare the working memory of the task."""
         template, (_, depth) = self.template, self.operator.reduce
         columns = self.operator.dims[template.streams.column]
         kind = VALUE_TYPES[self.operator.out.buffer.dtype]
@@ -118,6 +118,7 @@ class _Writer:
         self.nest.out.add(Raw(literal(f"stretto::Attention<{sizes}> attention;"), ATTENTION))
 
     def chunks(self) -> None:
+        """Print the loop over chunks of rows."""
         nest = self.nest
         first, last = nest.bounds(nest.stage.box[self.template.streams.row])
         with nest.loop(FIRST, first, last, step=CHUNK):
@@ -127,6 +128,7 @@ class _Writer:
             self._do("end", *self._out(FIRST), ROWS)
 
     def _tiles(self) -> None:
+        """Print the loop over tiles of keys for a chunk, and over its blocks of rows."""
         nest, keys = self.nest, self.nest.extent(self.operator.reduce[0])
         if self.template.streams.is_causal:
             end = FIRST + ROWS
@@ -144,10 +146,11 @@ class _Writer:
                     self._block()
 
     def _block(self) -> None:
+        """Print the work of a block of rows with a tile of keys: scores, bias, mask and update."""
         streams = self.template.streams
         self._do("multiply", *self._at(streams.query, streams.row, BLOCK), HEIGHT)
         scale = ScalarPrinter(self.nest.names, self.nest.out).expr(streams.scale)
-        falls = streams.is_causal and streams.scale.value <= 0  # it would turn -inf around
+        falls = streams.is_causal and streams.scale.value <= 0  # It would change the sign of -inf.
         if falls or streams.bias != Const(0.0, streams.bias.dtype):
             self._add_bias(scale)
             scale = literal(1)
@@ -168,7 +171,7 @@ class _Writer:
             bias = ScalarPrinter(nest.names, nest.out).expr(self.template.streams.bias)
             nest.out.add(Store(None, place, place * scale + bias))
 
-    # ---- terms -------------------------------------------------------------------------------
+    # ---- Terms -------------------------------------------------------------------------------
 
     @property
     def _key(self) -> int:
@@ -176,12 +179,12 @@ class _Writer:
         return len(self.operator.dims)
 
     def _at(self, access: Access, dim: int, position: Term) -> tuple[Term, Term, Term]:
-        """Where an operand begins, and its strides along a dim and the depth."""
+        """Return the start of an operand, and its strides along a dim and the depth."""
         start = self.nest.pointer(access, {**self.fixed, dim: position})
         return start, self._step(access, dim), self._step(access, self._key + 1)
 
     def _out(self, row: Term) -> tuple[Term, Term]:
-        """Where a row of the result is, and the stride of rows."""
+        """Return the place of a row of the result, and the stride of rows."""
         out, streams = self.operator.out, self.template.streams
         return self.nest.pointer(out, {**self.fixed, streams.row: row}), self._step(
             out, streams.row
@@ -197,16 +200,17 @@ class _Writer:
         self.nest.out.assign(target, value, "const int64_t")
 
     def _least(self, target: Term, value: Term, most: int) -> None:
+        """Assign the smaller of a value and a limit."""
         self._assign(
             target, filled("{} < {} ? {} : {}", value, literal(most), value, literal(most))
         )
 
 
-# ---- where it applies ----------------------------------------------------------------------------
+# ---- Selection -----------------------------------------------------------------------------------
 
 
 def streams_of(operator: Operator) -> Streams | None:
-    """The streams of an attention, or None where an operand does not lie in memory as they want."""
+    """Return the streams of an attention, or None if an operand has an unsuitable layout."""
     if operator.combine is not Combine.ATTENTION or operator.accumulate:
         return None
     parts = Attention.of(operator)
@@ -236,8 +240,8 @@ def streams_of(operator: Operator) -> Streams | None:
 
 
 def _is_strided(access: Access, dims: set[int]) -> bool:
-    """Whether a pointer walks along these dims by strides that are numbers, and along the others
-    by strides that are known at the call."""
+    """True if the strides along these dims are numbers, and those along the others are known at
+    the call."""
     for atom, _ in access.offset.terms:
         found = Index.of(atom).vars()
         known = isinstance(atom, Product) and not found & dims
@@ -247,7 +251,7 @@ def _is_strided(access: Access, dims: set[int]) -> bool:
 
 
 def _last(dims: tuple[int, ...], having: Access, lacking: tuple[Access, ...]) -> int | None:
-    """The last dim that one access depends on and the others do not."""
+    """Return the last dim that one access depends on and the others do not, or None."""
     found = [
         dim
         for dim in dims
@@ -257,7 +261,8 @@ def _last(dims: tuple[int, ...], having: Access, lacking: tuple[Access, ...]) ->
 
 
 def _before(bias: Expr, row: int, key: int) -> Expr | None:
-    """The bias of keys that are not behind the row, where the others have a bias of -inf."""
+    """Return the bias of keys that are not after the row, if the others have a bias of -inf; else
+    None."""
     if not isinstance(bias, Apply) or bias.function != "where":
         return None
     condition, inner, other = bias.args
@@ -286,7 +291,7 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def _takes_whole_columns(request: Request, found: Streams) -> bool:
-    """Every box has all columns: what a part of them takes is nearly what all take."""
+    """True if every box has all columns: computing a part of them takes nearly as long as all."""
     columns = request.operator.dims[found.column]
     return all(
         box[found.column].offset == 0 and box[found.column].extent == columns

@@ -1,8 +1,8 @@
 """Products of matrices, by blocks of `rows` x `columns` results that stay in vector registers.
 
-The header contract.h has the code. Which template computes a product follows from how its right
-operand lies in memory: constants are packed, rows of a matrix are read as they are, and an operand
-that is contiguous along the depth is multiplied by dot products.
+The header contract.h has the code. The layout of the right operand decides the template: constants
+are packed, rows of a matrix are read in place, and an operand that is contiguous along the depth is
+multiplied by dot products.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ from stretto.machines.cpu.template import (
 from stretto.machines.terms import Operand, Term, call, filled, variable
 
 ROW, ROW_BLOCK = variable("row"), 240
-"""Rows, of an unknown number, that all columns of a task take at once: all heights divide it."""
+"""Variable of a block of rows, and the size of the block if the number of rows is unknown: all
+columns of a task are computed for one block. All heights divide it."""
 HEIGHTS = {32: {64: 6, 32: 12, 16: 12}, 16: {16: 6}}
-"""Rows of a register tile, by its columns, for the number of registers. With 16, all panels are of
-two vectors: a tile that skips over the columns of others has its lines in few sets of the
+"""Rows of a register tile, by its columns, for each number of registers. With 16, all panels are
+two vectors wide: a tile that skips over the columns of others has its lines in few sets of the
 first-level cache, and reaches 93 of 104 GFLOP/s instead of 99 (Zen 3)."""
 LARGE = 1 << 18
-"""From so many products of numbers on, an operator calls a shared instance."""
+"""Number of multiplications from which an operator calls a shared instance."""
 LEFT_AGAIN = 8
-"""Reading a left operand that no cache holds takes as long as so many columns."""
+"""Number of columns that take as long as reading a left operand that fits in no cache."""
 LARGE_ROW, DEEP = 1 << 11, 32
-"""The same for each row, where the call or the run decides their number, and for each result."""
+"""As LARGE: multiplications per row, if the call or the run decides the number of rows; and per
+result, in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed(PanelTemplate, CpuTemplate):
-    """The right operand is a constant, laid out as panels of `columns` columns."""
+    """The right operand is a constant, packed as panels of `columns` columns."""
 
     name: ClassVar[str] = "packed"
     header: ClassVar[str] = "contract.h"
@@ -69,12 +71,12 @@ class Packed(PanelTemplate, CpuTemplate):
         return (Shared(self.header, "STRETTO_SHARED_PACKED", self._arguments(stage.operator)),)
 
     def _arguments(self, operator: Operator) -> tuple[str, ...]:
-        """Those of the template of a shared instance."""
+        """Return the template arguments of a shared instance."""
         unit = "true" if self.contraction.left_depth == 1 else "false"
         return _kind(operator), str(self.rows), str(self.columns), unit
 
     def _is_large(self, operator: Operator) -> bool:
-        """Whether a call takes no time beside what it computes."""
+        """True if the time of a call is negligible beside what it computes."""
         found = self.contraction
         depth, columns = found.depth, operator.dims[found.column]
         if self.rows == 1 or not isinstance(depth, int) or not isinstance(columns, int):
@@ -114,7 +116,7 @@ class Packed(PanelTemplate, CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class Unpacked(CpuTemplate):
-    """The right operand is read as it lies."""
+    """The right operand is read from its place in memory."""
 
     header: ClassVar[str] = "contract.h"
     rows: int
@@ -128,7 +130,7 @@ class Unpacked(CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Unpacked):
-    """The right operand has rows that are contiguous."""
+    """The right operand has contiguous rows."""
 
     name: ClassVar[str] = "rows"
 
@@ -168,9 +170,10 @@ class Dots(Unpacked):
 
 
 def known(operator: Operator) -> Contraction:
+    """Return the contraction that an operator is. Raise ValueError if it is none of floats."""
     found = contraction_of(operator)
     if found is None or found.is_narrow:
-        raise ValueError("the operator is no contraction of floats that are multiplied as they are")
+        raise ValueError("the operator is no contraction of floats without conversion")
     return found
 
 
@@ -200,19 +203,20 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def multiples(operator: Operator, found: Contraction, lanes: int) -> tuple[int, ...]:
+    """Return the multiples of tiles: `lanes` columns, 1 in the other dims."""
     return tuple(
         1 if n != found.column else min(lanes, extent) if isinstance(extent, int) else lanes
         for n, extent in enumerate(operator.dims)
     )
 
 
-# ---- packed constants ------------------------------------------------------------------------
+# ---- Packed constants ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """Panels of a template: `heights` has the rows of a register tile by their columns. group:
-    numbers of a column that lie side by side. make: the template for (panels, rows, columns)."""
+    """Panels of a template. `heights`: rows of a register tile by its columns. `group`: number of
+    values of a column that are adjacent. `make`: the template for (panels, rows, columns)."""
 
     heights: Mapping[int, int]
     make: Callable[[Buffer, int, int], Template]
@@ -222,8 +226,8 @@ class Panels:
 def packed_candidate(
     request: Request, found: Contraction, wanted: Panels, seconds: float
 ) -> Candidate | None:
-    """A template that reads the right operand as panels; None where that is no constant that can
-    be packed. seconds: what multiplying takes."""
+    """Return a template that reads the right operand as panels; None if that is no constant that
+    can be packed. `seconds`: time of the multiplications."""
     operator, costs = request.operator, request.costs
     _, right = found.operands(operator)
     packed = (*(operator.dims[n] for n in (*found.batch, found.column)), *operator.reduce)
@@ -253,13 +257,14 @@ def packed_candidate(
 
 
 def packed_bytes(operator: Operator, found: Contraction, costs: CpuCosts) -> float:
-    """The size of the right operand of one product of a batch."""
+    """Return the bytes of the right operand of one product of a batch."""
     weights = operator.dims[found.column], *operator.reduce
     return costs.points(weights) * found.dtype.itemsize
 
 
 def _panel_lanes(member: Member, found: Contraction, heights: Iterable[int]) -> int | None:
-    """The widest panel whose multiples all boxes of the member start at."""
+    """Return the width of the widest panel such that all boxes of the member begin at multiples of
+    it, or None."""
     offsets = [box[found.column].offset for box in member.boxes]
     sizes = [e for box in member.boxes if isinstance(e := box[found.column].extent, int)]
     for lanes in heights:
@@ -271,15 +276,16 @@ def _panel_lanes(member: Member, found: Contraction, heights: Iterable[int]) -> 
 FAMILY = Family((Packed, Rows, Dots), _candidate)
 
 
-# ---- printing --------------------------------------------------------------------------------
+# ---- Printing --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a task computes for one place in the batch.
+    """The product that a task computes for one place in the batch.
 
-    left: where the left operand begins, and its stride along the rows. result: the same of the
-    results, and the number of rows. fixed: the variables that say where.
+    left: the start of the left operand; left_row: its stride along the rows. result: the start and
+    the row stride of the results, and the number of rows. fixed: the values of variables at this
+    place.
     """
 
     left: Term
@@ -290,7 +296,8 @@ class Block:
 
 
 def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None]) -> None:
-    """Loops over the batch and all rows but the inner ones, around what `emit` adds."""
+    """Open loops over the batch and all rows except the inner ones, and call `emit` for each
+    block."""
     operator, box = nest.operator, nest.stage.box
     outer = [*found.batch, *found.rows[:-1]]
     inner = found.rows[-1] if found.rows else None
@@ -323,7 +330,7 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
         if isinstance(operator.dims[inner], int):
             block({**fixed, inner: begin}, call("int", end - begin), first, last)
             return
-        # However many there are, the rows at hand stay in the second-level cache.
+        # Blocks of rows stay in the second-level cache, however many rows there are.
         with nest.loop(ROW, begin, end, step=ROW_BLOCK):
             rest = end - ROW
             rows = filled("{} < {} ? {} : {}", rest, ROW_BLOCK, rest, ROW_BLOCK)
@@ -333,8 +340,8 @@ def blocks(nest: NestPrinter, found: Contraction, emit: Callable[[Block], None])
 
 
 def _around(nest: NestPrinter, found: Contraction) -> int | None:
-    """The rows that the inner ones lie side by side in, where a task has all of these: both are one
-    dim then."""
+    """Return the dim of the rows around the inner ones, if a task has all of the inner ones and
+    both are one dim in memory; else None."""
     if not flat_rows(nest.operator, found):
         return None
     begin, end = nest.bounds(nest.stage.box[found.rows[-1]])
@@ -343,7 +350,7 @@ def _around(nest: NestPrinter, found: Contraction) -> int | None:
 
 
 def flat_rows(operator: Operator, found: Contraction) -> bool:
-    """Whether the last two dims of the rows, as those of an image, are one in memory."""
+    """True if the last two dims of the rows, such as those of an image, are one dim in memory."""
     if len(found.rows) < 2:
         return False
     *_, around, inner = found.rows

@@ -106,7 +106,7 @@ class Conv(PanelTemplate, CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class Depthwise(CpuTemplate):
-    """Every channel has an image and taps of its own."""
+    """Convolution in which every channel has its own image and taps."""
 
     name: ClassVar[str] = "depthwise"
     header: ClassVar[str] = "conv.h"
@@ -136,6 +136,7 @@ class Depthwise(CpuTemplate):
 
 
 def known(operator: Operator) -> Convolution:
+    """Return the convolution that an operator is. Raise ValueError if it is none."""
     found = convolution_of(operator)
     if found is None:
         raise ValueError("the operator is no convolution")
@@ -173,23 +174,23 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def _taps_are_dense(operator: Operator, conv: Convolution) -> bool:
-    """Whether the weights of a channel follow each other, and those of the next one follow them."""
+    """True if the weights of each channel are contiguous, and follow those of the previous one."""
     weight, rank = loads_of(operator)[0], len(operator.dims)
     taps = [(rank + n, extent) for n, extent in enumerate(operator.reduce) if extent != 1]
     return flat_stride(weight, taps) == 1 and stride(weight, 1) == prod(conv.kernel)
 
 
 def _slab_height(member: Member, height: int) -> int:
-    """Channels per slab of packed weights: every box must begin at the start of a slab."""
+    """Return the channels per slab of packed weights: every box must begin at a slab."""
     offsets = [box[1].offset for box in member.boxes]
     return next(h for h in (height, 6, 4, 2, 1) if all(offset % h == 0 for offset in offsets))
 
 
 def _pixel_lanes(pixels: int, channels: int, units: int) -> int:
-    """Pixels per panel: four vectors, or fewer where that gives every unit the same share of an
-    image.
+    """Return the pixels per panel: four vectors, or fewer if that gives every unit the same share
+    of an image.
 
-    Splitting channels instead balances only when there are many blocks of them, and packs patches
+    Splitting channels instead balances only if there are many blocks of them, and packs patches
     twice.
     """
     if pixels < 32:
@@ -199,7 +200,8 @@ def _pixel_lanes(pixels: int, channels: int, units: int) -> int:
 
 
 def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[int, ...]:
-    """Whole rows, as few as fill panels to 94 % (0: the whole image)."""
+    """Return tile multiples of the spatial dims: whole rows, as few as fill panels to 94 % (0: the
+    whole image)."""
     if rank == 3:
         return (0,)
     for rows in range(1, out_h):
@@ -212,14 +214,14 @@ def _spatial_multiples(rank: int, out_h: int, out_w: int, lanes: int) -> tuple[i
 FAMILY = Family((Conv, Depthwise), _candidate, rank=0)
 
 
-# ---- printing --------------------------------------------------------------------------------
+# ---- Printing --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a task computes of one image. `rows`, `channels`: bounds (first, last) of its part.
+    """The part of one image that a task computes. `rows`, `channels`: its bounds (first, last).
 
-    is_sized: its height or width is known at the call only; then the object `s` has it, which
+    is_sized: its height or width is known only at the call; they are then in the object `s`, which
     functions take as their last argument.
     """
 
@@ -230,11 +232,11 @@ class Image:
     is_sized: bool
 
     def member(self, name: str) -> Term:
-        """A number of the geometry."""
+        """Return a number of the geometry."""
         return element_of(GEOMETRY, name) if self.is_sized else literal(f"S::{name}")
 
     def area(self, factor: str = "") -> Term:
-        """The elements of a channel of the image, times a factor."""
+        """Return the elements of a channel of the image, times a factor."""
         height, width = self.member("H"), self.member("W")
         return filled(f"({factor}{{}} * {{}})", height, width)
 
@@ -249,7 +251,7 @@ def element_of(variable: Term, name: str) -> Term:
 
 @contextmanager
 def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
-    """A loop over the images of a batch."""
+    """Open a loop over the images of a batch."""
     operator, box = nest.operator, nest.stage.box
     pairs = (found.kernel, found.step, found.padding, found.dilation)
     image = [found.height, found.width]
@@ -270,6 +272,7 @@ def _each_image(nest: NestPrinter, found: Convolution) -> Generator[Image]:
 
 
 def _out_pointer(nest: NestPrinter, image: Image, channel: Term, pixel: Term) -> Term:
+    """Return a pointer to a pixel of a channel of the result."""
     out = nest.operator.out
     first = tuple(_at_zero(index) for index in out.index)
     start = nest.pointer(Access(out.buffer, out.shape, first), {0: iteration(0)})
@@ -277,7 +280,7 @@ def _out_pointer(nest: NestPrinter, image: Image, channel: Term, pixel: Term) ->
 
 
 def _at_zero(index: Index) -> Index:
-    """The index at 0 of its variable, unless that is the batch."""
+    """Return the index at 0 of its variable, unless that is the batch."""
     if index.vars() <= {0}:
         return index
     return index + Index.of(Var(next(iter(index.vars())))) * -1

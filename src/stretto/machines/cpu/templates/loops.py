@@ -1,4 +1,4 @@
-"""What has no better template: loops over the elements."""
+"""Loops over the elements, for operators without a better template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def _candidate(request: Request) -> Candidate:
 
 
 def contiguous_multiples(operator: Operator, lanes: int) -> tuple[int, ...]:
-    """Vectors of the contiguous dim stay whole, and those of operands that lie across it."""
+    """Return tile multiples that keep vectors whole, of the contiguous dim and of that of operands
+    across it."""
     crossing = transposed_operands(operator)
     across = None if crossing is None else crossing.across
     return tuple(

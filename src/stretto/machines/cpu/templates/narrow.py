@@ -1,6 +1,7 @@
-"""Products of numbers of 16 bits, summed in f32, and of bytes, summed in i32: by the CPU's own
-instructions for pairs of bf16 and for four bytes where it has them. The header narrow.h has the
-code, and says what errors it makes.
+"""Products of 16-bit numbers, summed in f32, and of bytes, summed in i32.
+
+They use the CPU's instructions for pairs of bf16 and for four bytes if it has them. The header
+narrow.h has the code, and says what errors it makes.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from stretto.machines.terms import Operand
 HEIGHTS = {64: 6, 16: 6}
 """Rows of a register tile, by its columns."""
 GROUPS = {DType.BF16: 2, DType.F16: 1, DType.I8: 4}
-"""Numbers of a column that lie side by side in a panel."""
+"""Number of values of a column that are adjacent in a panel."""
 SHARES = {DType.BF16: 0.5, DType.I8: 0.25}
-"""What a product of several rows takes, as a share of one of f32."""
+"""Time of a product of several rows, as a share of that of one in f32."""
 WIDENED = 1.2
-"""The same where each tile widens the right operand."""
+"""The same if each tile widens the right operand."""
 
 
 @dataclass(frozen=True, slots=True)
 class NarrowPacked(PanelTemplate, CpuTemplate):
-    """The right operand is a constant, laid out as panels of `columns` columns."""
+    """The right operand is a constant, packed as panels of `columns` columns."""
 
     name: ClassVar[str] = "narrow_packed"
     header: ClassVar[str] = "narrow.h"
@@ -60,7 +61,7 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
         return (Shared(self.header, "STRETTO_NARROW_PACKED", self._arguments()),)
 
     def _arguments(self) -> tuple[str, ...]:
-        # A single row has its own tile in the instance for several.
+        # The instance for several rows also contains a tile for a single row.
         height = HEIGHTS[self.columns]
         return MEMORY_TYPES[self.contraction.dtype], str(height), str(self.columns)
 
@@ -79,7 +80,7 @@ class NarrowPacked(PanelTemplate, CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class NarrowUnpacked(CpuTemplate):
-    """The right operand is read as it lies."""
+    """The right operand is read from its place in memory."""
 
     header: ClassVar[str] = "narrow.h"
     rows: int
@@ -97,8 +98,8 @@ class NarrowUnpacked(CpuTemplate):
         return MEMORY_TYPES[self.contraction.dtype], str(self.rows), str(self.columns)
 
     def _write(self, nest: NestPrinter, left: tuple[Operand, ...], apart: Operand) -> None:
-        """left: further strides of the left operand. apart: how far the rows of the right one are
-        apart in memory."""
+        """Write the call. `left`: further strides of the left operand; `apart`: distance between
+        rows of the right one."""
         found, function = self.contraction, f"{self.name}<{', '.join(self._arguments())}>"
         _, right = found.operands(nest.operator)
 
@@ -112,7 +113,7 @@ class NarrowUnpacked(CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class NarrowRows(NarrowUnpacked):
-    """The right operand has rows that are contiguous."""
+    """The right operand has contiguous rows."""
 
     name: ClassVar[str] = "narrow_rows"
 
@@ -134,6 +135,8 @@ class NarrowDots(NarrowUnpacked):
 
 
 def _known(operator: Operator) -> Contraction:
+    """Return the contraction that an operator is. Raise ValueError if it is none of narrow
+    numbers."""
     found = contraction_of(operator)
     if found is None or not found.is_narrow:
         raise ValueError("the operator is no contraction of narrow numbers")

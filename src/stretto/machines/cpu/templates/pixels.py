@@ -25,30 +25,31 @@ from stretto.machines.statements import Do, Raw
 from stretto.machines.terms import Operand, Term, call, infix, joined, separated, variable
 
 PANELS = {32: (64, 80, 48), 16: (16,)}
-"""Output channels per panel of packed weights, for the number of registers: the first that divides
-them, or the first."""
+"""Output channels per panel of packed weights, for each number of registers: the first that
+divides them, or the first."""
 WIDEST = 128
-"""Up to so many output channels that the first does not divide are one panel."""
+"""Output channels up to which those that the first panel does not divide are one panel."""
 VECTOR = 16
 """Output channels that tiles are multiples of: the lanes of the widest vectors."""
 BROADCASTS = 6
-"""What reading the pixels once more for the channels of each task costs, in channels: a task of one
+"""Cost, in channels, of reading the pixels again for the channels of each task: a task of one
 vector of channels takes as long as one of 22, measured."""
 GROUPED = (4, 8)
 """Channels of groups of which a vector holds several."""
 DEPTHWISE_FACTOR = 4.0
-"""How much longer a multiplication takes where every channel has taps of its own, which are read
-with it, than in a product."""
+"""Factor by which a multiplication takes longer than in a product if every channel has its own
+taps, which are read with it."""
 SHALLOW = 256
-"""Up to so many products make a value for little: then its way to the next stage counts."""
+"""Products per value up to which a value is cheap, so that its transfer to the next stage
+matters."""
 STRIP_BYTES, STRIP_PIXELS = 24 << 10, 48
-"""What a strip of results takes, and how many pixels it has at least."""
+"""Bytes of a strip of results, and its smallest number of pixels."""
 GROUP, GEOMETRY = variable("g"), variable("s")
 
 
 @dataclass(frozen=True, slots=True)
 class _OnPixels(PanelTemplate, CpuTemplate):
-    """What templates share whose images have contiguous channels."""
+    """Base of the templates for images with contiguous channels."""
 
     header: ClassVar[str] = "pixels.h"
     convolution: Convolution
@@ -70,11 +71,12 @@ class _OnPixels(PanelTemplate, CpuTemplate):
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """The arguments of the function template beside the type of elements."""
+        """The arguments of the function template after the element type."""
         return ()
 
     def strip(self, stage: Stage) -> Strip | None:
-        """Rows of the result, where few products make a value: then what follows counts."""
+        """Return strips of rows of the result if a value takes few products: then the next stage
+        matters."""
         conv, operator = self.convolution, stage.operator
         span, width, channels = stage.box[1], operator.dims[-2], operator.dims[-1]
         if len(operator.dims) != 4 or span.grid is None or span.extent == 1:
@@ -87,14 +89,14 @@ class _OnPixels(PanelTemplate, CpuTemplate):
         return Strip(span.grid, max(pixels // width, 1))
 
     def weights(self, nest: NestPrinter) -> Term:
-        """The first of the packed weights."""
+        """Return a pointer to the first of the packed weights."""
         weights, member = nest.names.buffer(self.panels), self.read(nest.operator).member
         return weights if member == Index() else weights + nest.index(member)
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels(_OnPixels):
-    """Vectors of output channels for a few pixels at a time, which are read where they lie."""
+    """Vectors of output channels for a few pixels at a time, which are read in place."""
 
     name: ClassVar[str] = "pixels"
     macro: ClassVar[str] = "STRETTO_SHARED_PIXELS"
@@ -124,7 +126,7 @@ class Pixels(_OnPixels):
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePixels(_OnPixels):
-    """Every channel has taps of its own: vectors of channels, pixel by pixel."""
+    """Every channel has its own taps: vectors of channels, pixel by pixel."""
 
     name: ClassVar[str] = "depthwise_pixels"
     macro: ClassVar[str] = "STRETTO_SHARED_DEPTHWISE"
@@ -164,6 +166,8 @@ class GroupPixels(_OnPixels):
 
 
 def known(operator: Operator) -> Convolution:
+    """Return the convolution that an operator is. Raise ValueError if its images lack contiguous
+    channels."""
     found = pixel_convolution_of(operator)
     if found is None:
         raise ValueError("the operator is no convolution of images with contiguous channels")
@@ -212,8 +216,8 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def _is_product(operator: Operator, conv: Convolution, panel: int, offsets: Sequence[int]) -> bool:
-    """Whether matrices are multiplied, with whole panels of channels for each box of the result,
-    which begin at `offsets`: no pointers are needed."""
+    """True if the convolution is a product of matrices, with whole panels of channels for each box
+    of the result; the boxes begin at `offsets`. It needs no pointers to pixels."""
     whole = not any(size % panel for size in (conv.out_channels, *offsets))
     pointwise = conv.is_pointwise and conv.groups == 1
     return whole and pointwise and contraction_of(operator) is not None
@@ -222,8 +226,8 @@ def _is_product(operator: Operator, conv: Convolution, panel: int, offsets: Sequ
 def _choice(
     conv: Convolution, pixels: int, units: int, panels: Sequence[int]
 ) -> tuple[type[_OnPixels], int, int]:
-    """(the template, what tiles of output channels are multiples of, channels per panel of packed
-    weights)."""
+    """Return the template, the multiple of output channels per tile, and the channels per panel of
+    packed weights."""
     if conv.is_depthwise:
         return DepthwisePixels, VECTOR, conv.out_channels
     if conv.groups == 1:
@@ -236,7 +240,8 @@ def _choice(
 
 
 def panel_width(channels: int, pixels: int, units: int, panels: Sequence[int]) -> int:
-    """Output channels per panel, so that few lanes are left over and each unit has whole ones."""
+    """Return the output channels per panel, so that few lanes are unused and each unit has whole
+    panels."""
     whole = -(-channels // VECTOR) * VECTOR
     if whole <= panels[0]:
         return whole
@@ -246,21 +251,21 @@ def panel_width(channels: int, pixels: int, units: int, panels: Sequence[int]) -
 
 
 def common_panel(channels: int) -> int:
-    """Output channels per panel where convolutions of so many channels each are joined to one: the
-    most that divide them, up to the widest panel."""
+    """Return the output channels per panel if convolutions of `channels` channels each are joined
+    into one: the largest divisor up to the widest panel."""
     return next(n for n in range(min(channels, WIDEST), 0, -1) if channels % n == 0)
 
 
 FAMILY = Family((Pixels, DepthwisePixels, GroupPixels), _candidate, rank=-1)
 
 
-# ---- printing --------------------------------------------------------------------------------
+# ---- Printing --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a task computes of an image. image: where it begins. pixels, channels: bounds (first,
-    last) of its part of the result."""
+    """The part of an image that a task computes. `image`: pointer to the image. `pixels`,
+    `channels`: bounds (first, last) of its part of the result."""
 
     nest: NestPrinter
     image: Term
@@ -269,6 +274,7 @@ class Place:
 
     @staticmethod
     def of(nest: NestPrinter, conv: Convolution, panel: int) -> Place:
+        """Return the part of a task, and declare the geometry."""
         operator, box = nest.operator, nest.stage.box
         *spatial, width = operator.dims[1:-1]
         column = len(operator.dims) - 2
@@ -291,7 +297,7 @@ class Place:
         channel: Operand | None = None,
         *constants: str,
     ) -> None:
-        """The channels first .. last - 1 by a function of the header."""
+        """Call a function of the header for the channels first .. last - 1."""
         nest = self.nest
         out = nest.operator.out
         zero = tuple(i if i.vars() <= {0} else _without_variables(i) for i in out.index)
@@ -303,12 +309,12 @@ class Place:
 
 
 def _without_variables(index: Index) -> Index:
-    """The index where its variables are 0."""
+    """Return the index with its variables set to 0."""
     return Index(tuple((a, c) for a, c in index.terms if not isinstance(a, Var)), index.const)
 
 
 def _declare(nest: NestPrinter, conv: Convolution, column: int, panel: int) -> None:
-    """The geometry, as an object of the stage."""
+    """Declare the geometry, as an object of the stage."""
     operator = nest.operator
     width = operator.dims[column]
     out_pixel = stride(operator.out, column)

@@ -1,4 +1,4 @@
-"""Sorts of the rows of a dim. The header sort.h has the code."""
+"""Sorts along a dim. The header sort.h has the code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACK = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sort(CpuTemplate):
-    """The positions of the first elements of a sorted dim."""
+    """Positions of the first elements of a sorted dim."""
 
     name: ClassVar[str] = "sort"
     header: ClassVar[str] = "sort.h"

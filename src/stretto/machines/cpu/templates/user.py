@@ -1,5 +1,7 @@
-"""Kernels of users: the source is part of the program, and a stage calls its function for the part
-of the result that a task computes. The header tile.h has what it is given."""
+"""Kernels of users: C++ source inside the program, called for the part of the result of each task.
+
+The header tile.h has the types of the function's arguments.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class User(CpuTemplate):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Prints the call for one place along the leading dims."""
+    """Printer of the call for one place along the leading dims."""
 
     call: UserCall
     nest: NestPrinter
@@ -62,12 +64,12 @@ class _Call:
         nest.out.add(done)
 
     def _view(self, view: UserView, printer: ScalarPrinter, qualifier: str) -> Term:
-        """A variable that holds a tensor, without its leading dims."""
+        """Assign a variable that holds a tensor, without its leading dims."""
         nest, rank, name = self.nest, len(view.sizes), variable(f"view_{view.name}")
         kind = f"stretto::View<{qualifier}{MEMORY_TYPES[view.buffer.dtype]}, {rank}>"
         sizes = separated([printer.expr(size) for size in view.sizes] or [literal(1)])
         steps = separated([nest.index(step) for step in view.steps] or [literal(0)])
-        access = Access(view.buffer, (1,), (view.start,))  # of the buffer as one long dim
+        access = Access(view.buffer, (1,), (view.start,))  # Treats the buffer as one long dim.
         start, offset = element_of(nest.names, access)
         place = total(start, None if offset == Index() else nest.index(offset))
         held = joined("{", place or start, ", {", sizes, "}, {", steps, "}};")
@@ -75,7 +77,7 @@ class _Call:
         return name
 
 
-# ---- where it applies ----------------------------------------------------------------------------
+# ---- Selection -----------------------------------------------------------------------------------
 
 
 def _candidate(request: Request) -> Candidate | None:

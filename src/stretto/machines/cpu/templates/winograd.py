@@ -1,8 +1,8 @@
 """Convolutions of 3 x 3 taps by minimal filtering, on images whose channels are contiguous.
 
-The header winograd.h has the code: tiles of 2 x 2 pixels take 16 multiplications instead of 36,
-tiles of 4 x 4 take 36 instead of 144, and what that costs in digits. Tiles with values that are not
-finite are computed from the weights as they are.
+The header winograd.h has the code, and the digits that it loses: tiles of 2 x 2 pixels take 16
+multiplications instead of 36, tiles of 4 x 4 take 36 instead of 144. Tiles with values that are not
+finite are computed from the untransformed weights.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from stretto.machines.cpu.templates.pixels import GROUP, VECTOR, Place
 from stretto.machines.terms import infix, joined, separated
 
 SIDES = {4: 7, 2: 4}
-"""Pixels of the result along a side of a tile, and what transforming a tile takes, in the products
-with as many channels of the other side."""
+"""Pixels of the result along a side of a tile, with the cost of transforming a tile, as the number
+of channels of the other side whose products cost as much."""
 FEWEST, MOST = 16, 1024
-"""Input channels: with fewer, transforming counts for more than multiplying; of more, too few tiles
-are multiplied at once."""
+"""Limits on input channels: with fewer, transforming takes longer than multiplying; with more, too
+few tiles are multiplied at once."""
 PANELS = {32: (4, 3, 5, 6, 7, 2, 1), 16: (2, 1)}
-"""Vectors of output channels per panel of weights, the better ones first, for the number of
+"""Vectors of output channels per panel of weights, the better ones first, for each number of
 registers."""
 UNEVEN = 1 / 8
-"""The share of channels that a unit may have more than another for a better panel."""
+"""Share of channels that a unit may have more than another one for a better panel."""
 REPEATED = 6
-"""What transforming the pixels once more for the channels of each task costs, in channels."""
+"""Cost, in channels, of transforming the pixels again for the channels of each task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Winograd(PackedTemplate, CpuTemplate):
     """Tiles of pixels, transformed so that a product with the transformed weights is a position of
-    the tile. It computes the operator by other products, so it is no `PanelTemplate`.
+    the tile.
+
+    It computes the operator by other products, so it is no `PanelTemplate`.
     """
 
     name: ClassVar[str] = "winograd"
@@ -62,7 +64,7 @@ class Winograd(PackedTemplate, CpuTemplate):
 
     @property
     def positions(self) -> int:
-        """The products of a tile for each pair of channels."""
+        """Number of products of a tile for each pair of channels."""
         return static(self.panels.shape[0])
 
     @property
@@ -80,7 +82,7 @@ def write_filtered(
     function: str,
     constants: Sequence[str],
 ) -> None:
-    """Calls a function of a header for the channels of a task, or for those of each group of it."""
+    """Call a function of a header for the channels of a task, or for those of each group."""
     place = Place.of(nest, conv, static(panels.shape[-1]))
     first, last = place.channels
     kind = VALUE_TYPES[nest.operator.out.buffer.dtype]
@@ -102,8 +104,9 @@ def weights_of(operator: Operator) -> Buffer:
 
 
 def filtered_convolution_of(operator: Operator) -> Convolution | None:
-    """The convolution that an operator is, if tiles of pixels compute it: 3 x 3 taps, steps of 1,
-    whole vectors of channels in each group, and weights that are a whole constant."""
+    """Return the convolution that an operator is, if tiles of pixels can compute it: 3 x 3 taps,
+    steps of 1, whole vectors of channels in each group, and weights that are a whole constant.
+    Else None."""
     conv = pixel_convolution_of(operator)
     if conv is None or len(operator.dims) != 4 or operator.dims[1] == 1 or operator.dims[2] == 1:
         return None
@@ -115,7 +118,7 @@ def filtered_convolution_of(operator: Operator) -> Convolution | None:
 
 
 def has_plain_weights(operator: Operator, conv: Convolution) -> bool:
-    """Whether the weights are a whole constant, with whole vectors of channels in each group."""
+    """True if the weights are a whole constant, with whole vectors of channels in each group."""
     if conv.in_channels % VECTOR or conv.per_group % VECTOR:
         return False
     weight = loads_of(operator)[0]
@@ -128,7 +131,7 @@ def has_plain_weights(operator: Operator, conv: Convolution) -> bool:
 
 
 def _candidate(request: Request) -> Candidate | None:
-    """By the tiles that take least time, if they take less than the products of all taps."""
+    """Return the tiles that take least time, if they take less than the products of all taps."""
     operator, costs = request.operator, request.costs
     conv = filtered_convolution_of(operator)
     if conv is None:
@@ -158,7 +161,8 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, float]:
-    """How long computing takes with tiles of a size, and reading the weights from far away."""
+    """Return the seconds of computing with tiles of this size, and of reading the weights from
+    memory."""
     height, width = (request.costs.size(extent) for extent in request.operator.dims[1:3])
     tiles, positions = ceil(height / side) * ceil(width / side), (side + 2) ** 2
     share = positions * tiles / max(prod((*conv.kernel, height, width)), 1)
@@ -169,8 +173,8 @@ def _seconds(request: Request, conv: Convolution, side: int) -> tuple[float, flo
 
 
 def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int, int]:
-    """(output channels per panel of transformed weights, what tiles of channels are multiples of):
-    each unit has panels, or groups, of its own, of nearly as many channels as any."""
+    """Return the output channels per panel of transformed weights, and the multiple of channels
+    per tile: each unit has its own panels or groups, with nearly the same number of channels."""
     if conv.groups > 1:
         vectors = conv.per_group // VECTOR
         return next(n for n in panels if vectors % n == 0) * VECTOR, conv.per_group
@@ -180,7 +184,8 @@ def panel_of(conv: Convolution, units: int, panels: Sequence[int]) -> tuple[int,
 
 
 def reading_seconds(size: int, costs: CpuCosts) -> float:
-    """The seconds in which weights of a size come from beyond the second-level cache."""
+    """Return the seconds of reading weights of this size from beyond the second-level cache; 0 if
+    they fit."""
     return size / costs.memory_bandwidth if size > costs.cache_bytes else 0.0
 
 

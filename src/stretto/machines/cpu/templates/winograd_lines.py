@@ -1,8 +1,8 @@
 """Convolutions by minimal filtering along one dim of images whose channels are contiguous.
 
 The header lines.h has the code: lines of 4 pixels take 6 multiplications for each group of three
-taps instead of 12, lines of 2 take 4 instead of 6. It is for what the template `winograd` does not
-compute: taps other than 3 x 3, and steps across the lines.
+taps instead of 12, lines of 2 take 4 instead of 6. It is for convolutions that the template
+`winograd` does not compute: taps other than 3 x 3, and steps across the lines.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ from stretto.machines.cpu.templates.winograd import (
 )
 
 LINE_BYTES, APART, FEWEST_TILES = 2560 << 10, 16, 8
-"""What transformed lines of a block may take, and the elements between them (lines.h); and how many
-tiles must fit."""
+"""Limit on the bytes of the transformed lines of a block, and the elements between lines (both as
+in lines.h); number of tiles that must fit."""
 LINES, DOWN = (3, 2), 2
-"""The dims of the weights that lines go along."""
+"""The dims of the weights along which lines can run, and the one that runs down the image."""
 EVEN = 8
-"""Tiles of a line for each unit, from which on it hardly matters that their number is not even."""
+"""Number of tiles of a line per unit from which it hardly matters if units get different
+numbers."""
 TRANSFORMS = {4: 1.5, 2: 1.0}
-"""What transforming a tile along a line takes, in the products with as many channels of the other
-side."""
+"""Cost of transforming a tile along a line, as the number of channels of the other side whose
+products cost as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradLines(PackedTemplate, CpuTemplate):
     """Lines of pixels, transformed so that a product with the transformed weights is a position of
-    the line. It computes the operator by other products, so it is no `PanelTemplate`. line: the dim
-    of the weights that lines go along: 2, down the image, or 3.
+    the line.
+
+    It computes the operator by other products, so it is no `PanelTemplate`. `line`: the dim of the
+    weights along which lines run: 2, down the image, or 3.
     """
 
     name: ClassVar[str] = "winograd_lines"
@@ -60,7 +63,7 @@ class WinogradLines(PackedTemplate, CpuTemplate):
     def facts(cls, operator: Operator) -> dict[str, object]:
         found = lines_convolution_of(operator)
         if found is None:
-            raise ValueError("the operator is no convolution that lines of pixels compute")
+            raise ValueError("the operator is no convolution that lines of pixels can compute")
         return {"convolution": found}
 
     def shared(self, stage: Stage) -> tuple[Shared, ...]:
@@ -69,7 +72,7 @@ class WinogradLines(PackedTemplate, CpuTemplate):
 
     @property
     def side(self) -> int:
-        """The pixels of a line that are computed at once."""
+        """Number of pixels of a line that are computed at once."""
         return static(self.panels.shape[0]) - 2
 
     @property
@@ -81,7 +84,8 @@ class WinogradLines(PackedTemplate, CpuTemplate):
 
 
 def lines_convolution_of(operator: Operator) -> Convolution | None:
-    """The convolution that an operator is, if lines of pixels compute it along one of its dims."""
+    """Return the convolution that an operator is, if lines of pixels along one of its dims can
+    compute it, else None."""
     conv = pixel_convolution_of(operator)
     if conv is None or len(operator.dims) != 4 or 1 in operator.dims[1:3]:
         return None
@@ -91,19 +95,19 @@ def lines_convolution_of(operator: Operator) -> Convolution | None:
 
 
 def _suits(conv: Convolution, line: int) -> bool:
-    """Whether lines can go along a dim of the weights, with few enough values for each."""
+    """True if lines can run along a dim of the weights, and a line needs few enough values."""
     along, across = line - 2, 3 - line
     if conv.dilation != (1, 1) or conv.step[along] != 1 or conv.kernel[along] < 2:
         return False
-    if (conv.kernel, conv.step) == ((3, 3), (1, 1)):  # the template winograd has more to gain
+    if (conv.kernel, conv.step) == ((3, 3), (1, 1)):  # The template winograd saves more.
         return False
     groups, taps = -(-conv.kernel[along] // 3), conv.kernel[across]
-    tile = 8 * (groups * conv.in_channels + APART)  # bytes of its widest elements
+    tile = 8 * (groups * conv.in_channels + APART)  # Bytes, for the widest element type.
     return FEWEST_TILES * taps * tile * (max(SIDES) + 2) <= LINE_BYTES
 
 
 def _candidate(request: Request) -> Candidate | None:
-    """By the lines that take least time, if they take less than the products of all taps."""
+    """Return the lines that take least time, if they take less than the products of all taps."""
     operator, costs = request.operator, request.costs
     conv = lines_convolution_of(operator)
     if conv is None or not FEWEST <= conv.in_channels <= MOST:
@@ -136,7 +140,8 @@ def _candidate(request: Request) -> Candidate | None:
 
 
 def _seconds(request: Request, conv: Convolution, side: int, line: int) -> tuple[float, float]:
-    """How long computing takes with lines of a size, and reading the weights from far away."""
+    """Return the seconds of computing with lines of this size, and of reading the weights from
+    memory."""
     costs: CpuCosts = request.costs
     length = costs.size(request.operator.dims[line - 1])
     taps, across = conv.kernel[line - 2], conv.kernel[3 - line]
@@ -151,9 +156,9 @@ def _seconds(request: Request, conv: Convolution, side: int, line: int) -> tuple
 
 
 def _rows(request: Request, conv: Convolution, side: int) -> int:
-    """What the rows of a task are multiples of, where lines go down: whole tiles of long lines;
-    whole lines (0) of short ones, if the channels can be cut; else any, so that units have as many.
-    """
+    """Return what the rows of a task are multiples of, if lines run down: whole tiles for long
+    lines; whole lines (0) for short ones, if the channels can be cut; else 1, so that units
+    have equal numbers of rows."""
     if request.costs.size(request.operator.dims[1]) >= EVEN * side * request.units:
         return side
     _, step = panel_of(conv, request.units, PANELS[request.costs.registers])

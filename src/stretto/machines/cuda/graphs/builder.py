@@ -1,8 +1,8 @@
-"""What a captured graph is made of, and graphs that are emulated.
+"""Interface of captured graphs, emulated graphs, and the arrangement of a plan's sequences.
 
-A graph is made node by node; each names the nodes that it comes after, and nothing else is said of
-their order. What a node reads by address is fixed when it is made, and changes by `patch` alone:
-the arguments of a launch, the tensors of a library call.
+A graph is made node by node; each names the nodes that it comes after, and nothing else orders
+them. Whatever a node reads by address is fixed when it is made, and is changed only by `patch`: the
+arguments of a launch, the tensors of a library call.
 """
 
 from __future__ import annotations
@@ -31,100 +31,98 @@ from stretto.schedule.plan_cost import profiles_of
 from stretto.simulator.devices import device_for
 
 GraphNode = int
-"""A node of a graph, as its builder numbers or the driver names it."""
+"""A node of a graph: a number of its builder, or a handle of the driver."""
 After = Sequence[GraphNode]
 NODE_BYTES = 72
-"""Of what the driver is given for a node, beside its parameters: CUDA_KERNEL_NODE_PARAMS."""
+"""Bytes that the driver receives for a node, besides its parameters: CUDA_KERNEL_NODE_PARAMS."""
 
 
 WAITS_IN_BODIES = (12, 6)
-"""The first CUDA whose driver has cooperative launches, those whose blocks wait for each other, in
-bodies of conditional nodes. The nodes themselves are of CUDA 12.4."""
+"""First CUDA version whose driver supports cooperative launches (those whose blocks wait for each
+other) in bodies of conditional nodes. The nodes themselves need CUDA 12.4."""
 
 
 class GraphBuilder(Protocol):
-    """A graph that is being made, or the body of one of its conditional nodes."""
+    """A graph under construction, or the body of one of its conditional nodes."""
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
-        """A launch with the arguments that are set now."""
+        """Add a launch with its current arguments."""
         ...
 
     def library(self, call: GraphCall, after: After, lane: Hashable) -> GraphNode:
-        """A library call, which is rehearsed first where nothing like it was. lane: nodes of one
-        lane may share memory, since they are in an order. Raises CaptureError where it cannot be
-        captured."""
+        """Add a library call, which is rehearsed first unless a similar one has been. lane: nodes
+        of one lane may share memory, since they are ordered. Raises CaptureError if it cannot
+        be captured."""
         ...
 
     def words(self, operations: Sequence[Operation], control: int, after: After) -> GraphNode:
-        """Operations on words, one after the other. control: the address of a control block."""
+        """Add operations on words, in order. control: the address of a control block."""
         ...
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, after: After) -> GraphNode:
-        """Copies the bytes of one tensor on the device into another one of the same size."""
+        """Add a copy of one tensor on the device to another one of the same size."""
         ...
 
     def handle(self) -> int:
-        """What `Code.DECIDE` sets for a conditional node of this very graph."""
+        """Return a handle for a conditional node of this very graph, to be set by `Code.DECIDE`."""
         ...
 
     def conditional(
         self, handle: int, after: After, *, loop: bool
     ) -> tuple[GraphNode, GraphBuilder]:
-        """A node that runs its body if the handle was set, or as long as it is; and the body."""
+        """Add a node that runs its body once if the handle is set, or repeatedly while it is;
+        return it and its body."""
         ...
 
     def instantiate(self) -> Replay:
-        """The whole graph, ready to be replayed. For a graph that is no body."""
+        """Return the whole graph, ready to be replayed. Not for a body."""
         ...
 
 
 class Replay(Protocol):
-    """A graph that can be replayed. It keeps alive what its nodes use. joint: blocks of one of its
-    launches wait for each other."""
+    """A graph that can be replayed. It keeps alive whatever its nodes use. joint: True if blocks
+    of one of its launches wait for each other."""
 
     @property
     def joint(self) -> bool: ...
     @property
     def nbytes(self) -> int:
-        """Of its nodes and tables of words, as far as known."""
+        """Bytes of its nodes and tables of words, as far as known."""
         ...
 
     @property
     def pools(self) -> Sequence[Pool]:
-        """Of its library calls."""
+        """Memory pools of its library calls."""
         ...
 
     def patch(self, node: GraphNode, invocation: Invocation) -> None:
-        """From the next replay on, a launch that is in no body has the arguments that are set
-        now."""
+        """Give a launch that is in no body its current arguments, from the next replay on."""
         ...
 
     def launch(self, stream: int) -> None:
-        """Enqueues a replay."""
+        """Enqueue a replay."""
         ...
 
 
 class CaptureError(Exception):
-    """A library call that cannot be captured: the host executes it."""
+    """A library call cannot be captured; the host executes it."""
 
 
 # ---- emulated --------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Step:
-    """run: given the handles, which it may change."""
+    """run: receives the handles, which it may change."""
 
     run: Callable[[dict[int, bool]], None]
     after: tuple[GraphNode, ...]
 
 
 class EmulatedGraph:
-    """A graph on this machine. A replay runs its nodes one after the other, in a random order that
-    what they come after allows, another one each time: a graph that lacks an edge computes
-    something else, sooner or later.
-    """
+    """A graph on the CPU. Each replay runs its nodes in another random order that its edges allow,
+    so that a missing edge gives wrong results sooner or later."""
 
     joint = True
-    """One replay after the other, in any case."""
+    """True: emulated replays always run one after the other."""
 
     def __init__(self, seed: int = 0, root: EmulatedGraph | None = None) -> None:
         self.root = root or self
@@ -136,7 +134,7 @@ class EmulatedGraph:
 
     @property
     def pools(self) -> Sequence[Pool]:
-        """Library calls are not captured: each run gets memory anew."""
+        """Empty: library calls are not captured; each run allocates its memory."""
         return ()
 
     def kernel(self, invocation: Invocation, after: After) -> GraphNode:
@@ -187,11 +185,11 @@ class EmulatedGraph:
         self.steps[node].run = _launch_of(invocation)
 
     def launch(self, stream: int) -> None:
-        # A handle holds what was set in this replay, and nothing before.
+        # Handles are reset at the beginning of each replay.
         self.run(dict.fromkeys(self.handles, False))
 
     def run(self, handles: dict[int, bool]) -> None:
-        """All nodes once."""
+        """Run all nodes once."""
         behind: list[list[int]] = [[] for _ in self.steps]
         missing = [len(set(step.after)) for step in self.steps]
         for number, step in enumerate(self.steps):
@@ -212,7 +210,7 @@ class EmulatedGraph:
 
 
 def _launch_of(invocation: Invocation) -> Callable[[dict[int, bool]], None]:
-    """A launch with the arguments of now."""
+    """Return a launch with the current arguments."""
     assert isinstance(invocation, Interpretation)
     launch = invocation.frozen()
     return lambda handles: launch(0)
@@ -222,33 +220,31 @@ def _ignore(value: object) -> None:
     pass
 
 
-# ---- How the host enqueues each sequence of a plan: an order, streams, events, what comes after
-# what.
+# ---- Arrangement of each sequence of a plan: its order, streams, events and edges.
 #
-# Sequences inside of loops, branches and functions have graphs of their own, and are arranged
-# alike.
+# Sequences inside of loops, branches and functions have separate graphs, and are arranged alike.
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A stretch of a plan. arrangement: verified. after: for each node those that it has to come
-    after, without what these imply."""
+    """A stretch of a plan. arrangement: verified. after: for each node the nodes that it must
+    follow, without transitively implied ones."""
 
     arrangement: Arrangement
     after: tuple[tuple[int, ...], ...]
 
 
 ONE_NODE = Arranged(Arrangement((0,), (0,)), ((),))
-"""A stretch of one part."""
+"""A stretch with one part."""
 
 Arrangements = Mapping[int, Arranged]
-"""Of each sequence that the host executes, by its `id`."""
+"""Arrangement of each sequence that the host executes, by its `id`."""
 
 
 def arrangements(plan: Plan, costs: CostModel) -> Arrangements:
-    """Every sequence of a plan by Opara's two algorithms, with the profiles of a device like that
-    of the costs; in the plan's order, where that cannot be simulated. Raises VerifyError for a
-    graph that lacks an edge."""
+    """Arrange every sequence of a plan by Opara's two algorithms, with profiles on a device like
+    that of the costs; in the plan's order if a launch cannot be simulated. Raises VerifyError
+    for a graph that lacks an edge."""
     found: dict[int, Arranged] = {}
     for function in plan.tree.functions:
         graph = plan_graph(plan, function.name)
@@ -276,7 +272,7 @@ def _arranged(plan: Plan, costs: CostModel, body: Seq[Action], graph: LaunchGrap
     device = device_for(costs, plan.program.units)
     try:
         order = Opara().order(before, profiles_of(plan, body, device, costs), device)
-    except ScheduleError:  # a launch that is too long to be simulated
+    except ScheduleError:  # a launch is too long to be simulated
         order = program_order(before)
     made = arranged(before, order, opara_streams(before))
     verify_arrangement(graph, made)

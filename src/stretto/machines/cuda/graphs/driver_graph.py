@@ -1,9 +1,9 @@
 """CUDA graphs, made node by node through the driver.
 
 Names and layouts are those of cuda.h. Conditional nodes need a driver of CUDA 12.4 or later, and
-one of `WAITS_IN_BODIES` where blocks of launches in their bodies wait for each other: with an older
-one the host executes such loops and branches. Any other function that an older driver lacks is a
-RunError that says so.
+one of `WAITS_IN_BODIES` if blocks of launches in their bodies wait for each other: with an older
+driver the host executes such loops and branches. Any other function that an older driver lacks
+raises a RunError that names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONDITIONAL = 13
 COND_IF, COND_WHILE = 0, 1
 """CUgraphConditionalNodeType."""
 ASSIGN_DEFAULT = 1
-"""CU_GRAPH_COND_ASSIGN_DEFAULT: a handle is set to its default whenever the graph is launched."""
+"""CU_GRAPH_COND_ASSIGN_DEFAULT: a handle is reset to its default whenever the graph is launched."""
 MEMORY_DEVICE = 2
 """CU_MEMORYTYPE_DEVICE."""
 ATTRIBUTE_COOPERATIVE = 2
@@ -55,7 +55,7 @@ class KernelNode(ctypes.Structure):
 
 
 class ConditionalNode(ctypes.Structure):
-    """CUgraphNodeParams of a conditional node: the union has 29 words, of which these are used."""
+    """CUgraphNodeParams of a conditional node: the union has 29 words; only these are used."""
 
     _fields_ = [
         ("type", ctypes.c_int),
@@ -71,27 +71,27 @@ class ConditionalNode(ctypes.Structure):
 
 
 class Maker(Protocol):
-    """What a graph needs of the GPU that it is for."""
+    """The GPU that a graph is made for."""
 
     @property
     def driver(self) -> Driver: ...
     @property
     def context(self) -> int: ...
     def captured(self, call: GraphCall, lane: Hashable) -> tuple[int, object, Pool]:
-        """A CUgraph of a library call, which is rehearsed first; what keeps it alive, and the
-        memory that it uses. Raises CaptureError, and torch.OutOfMemoryError."""
+        """Capture a library call, after a rehearsal. Returns its CUgraph, the object that keeps it
+        alive, and the memory that it uses. Raises CaptureError, and torch.OutOfMemoryError."""
         ...
 
     def numbers(self, words: Sequence[int]) -> torch.Tensor:
-        """Words in the memory of the GPU."""
+        """Return words in the memory of the GPU."""
         ...
 
 
 @dataclass(slots=True)
 class Contents:
-    """Of a graph and all bodies in it. keep: what nodes point to; the first item owns the graph.
-    joint: there are launches whose blocks wait for each other. nbytes: of parameters and tables.
-    pools: of library calls."""
+    """Contents of a graph and all its bodies. keep: objects that nodes point to; the first item
+    owns the graph. joint: True if blocks of a launch wait for each other. nbytes: of parameters
+    and tables. pools: of library calls."""
 
     keep: list[object]
     joint: bool = False
@@ -111,7 +111,7 @@ class DriverGraph:
 
     @staticmethod
     def empty(maker: Maker) -> DriverGraph:
-        """Raises RunError where the driver makes none."""
+        """Return an empty graph. Raises RunError if the driver makes none."""
         graph = _handle(maker.driver, "cuGraphCreate", 0)
         return DriverGraph(maker, graph, Contents([_Owned(maker.driver, "cuGraphDestroy", graph)]))
 
@@ -189,7 +189,8 @@ class DriverGraph:
 
 
 class DriverReplay:
-    """A CUgraphExec. nbytes: what the driver has taken for it, but at least what it was given."""
+    """A CUgraphExec. nbytes: the memory that the driver took for it, but at least the size of its
+    parameters."""
 
     def __init__(self, driver: Driver, graph: int, contents: Contents, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -207,19 +208,20 @@ class DriverReplay:
         del keep
 
     def launch(self, stream: int) -> None:
-        """Raises CudaError."""
+        """Enqueue a replay. Raises CudaError."""
         self.driver.call("cuGraphLaunch", self.graph, ctypes.c_void_p(stream))
 
 
 def free_memory(driver: Driver) -> int:
-    """Bytes of the device that nobody has. Raises RunError."""
+    """Return the free bytes of the device. Raises RunError."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _call(driver, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value
 
 
 def kernel_node(kernel: LoadedKernel, words: Words) -> tuple[KernelNode, object]:
-    """The parameters of a node, and what they point to until the driver has read them."""
+    """Return the parameters of a node, and the objects that they point to, to be kept until the
+    driver has read them."""
     start, step = ctypes.addressof(words), ctypes.sizeof(ctypes.c_uint64)
     pointers = (ctypes.c_void_p * len(words))(*(start + step * n for n in range(len(words))))
     node = KernelNode(
@@ -236,20 +238,20 @@ _WORDS_KERNELS: dict[tuple[int, int], LoadedKernel] = {}
 
 
 def words_kernel(driver: Driver, context: int) -> LoadedKernel:
-    """The kernel that follows operations, loaded once into a context. Raises RunError."""
+    """Return the kernel that executes operations, loaded once per context. Raises RunError."""
     key = id(driver), context
     if key not in _WORDS_KERNELS:
         try:
             with driver.relaxed():
                 function = driver.load(PTX.encode(), ENTRY)
         except CudaError as error:
-            raise run_error(error, "the kernel that decides in graphs cannot be loaded") from error
+            raise run_error(error, "the control kernel of graphs cannot be loaded") from error
         _WORDS_KERNELS[key] = LoadedKernel(driver, context, function, 1, 1, 0, 0, 1, False)
     return _WORDS_KERNELS[key]
 
 
 class _Owned:
-    """What is destroyed when nobody has it any more. A replay that still runs goes on: the driver
+    """Destroys a handle when it is no longer referenced. A running replay continues: the driver
     destroys a graph when its last launch has ended."""
 
     def __init__(self, driver: Driver, destroy: str, handle: int) -> None:
@@ -257,19 +259,19 @@ class _Owned:
 
 
 def _destroy(driver: Driver, name: str, handle: int) -> None:
-    with suppress(CudaError):  # where the context is gone, the graph is, too
+    with suppress(CudaError):  # a destroyed context has destroyed its graphs, too
         driver.call(name, ctypes.c_void_p(handle))
 
 
 def _handle(driver: Driver, name: str, *arguments: object) -> int:
-    """What a function writes through its first parameter. Raises RunError."""
+    """Return the handle that a function writes through its first parameter. Raises RunError."""
     found = ctypes.c_void_p()
     _call(driver, name, ctypes.byref(found), *arguments)
     return found.value or 0
 
 
 def _call(driver: Driver, name: str, *arguments: object) -> None:
-    """Raises RunError."""
+    """Call a function of the driver. Raises RunError."""
     try:
         driver.call(name, *arguments)
     except CudaError as error:

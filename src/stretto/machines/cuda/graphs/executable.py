@@ -1,13 +1,14 @@
-"""Runs plans as captured graphs: each stretch that can be captured is one replay.
+"""Execution of plans as captured graphs: each stretch that can be captured is one replay.
 
-A graph is made in the first call, and used by later ones. Where these come with other addresses or
-sizes, the arguments of its launches are *patched*: launches have as many blocks for any size, so a
-further shape takes no further memory. Launches in bodies of conditional nodes cannot be patched:
-they read addresses and sizes from a block of words, as the graph reads bounds of loops there. What
-else cannot be patched, the tensors of library calls, takes a graph of its own; a state keeps
-`MOST_GRAPHS`, and all programs together as many bytes as `store.py` says.
+A graph is made in the first call, and used by later ones. If these come with other addresses or
+sizes, the arguments of its launches are *patched*: launches have the same number of blocks for any
+size, so a further shape takes no further memory. Launches in bodies of conditional nodes cannot be
+patched: they read addresses and sizes from a block of words, as the graph reads bounds of loops
+there. Anything else that cannot be patched, such as the tensors of library calls, takes a separate
+graph; a state keeps `MOST_GRAPHS`, and all programs together the bytes that `store.py` allows.
 
-What cannot be captured is executed by the host between two graphs, as in plans without graphs.
+Nodes that cannot be captured are executed by the host between two graphs, as in plans without
+graphs.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from stretto.runtime.library import run_call
 from stretto.runtime.sizes import Values
 
 MOST_GRAPHS = 16
-"""Graphs that a state keeps; the one that was not used for longest goes."""
+"""Graphs that a state keeps; the least recently used one is dropped."""
 
 
 class GraphExecutable(PlanExecutable):
@@ -117,32 +118,33 @@ class GraphExecutable(PlanExecutable):
 
     @property
     def needs_newer_driver(self) -> tuple[Node[Action], ...]:
-        """The loops and branches of main that the host executes because launches in them wait."""
+        """The loops and branches of main that the host executes because launches in them wait and
+        the driver is too old."""
         body = self.plan.tree.main.body
         outer = stretch(body) if isinstance(body, Seq) else ()
         return tuple(n for n in outer if can_record(n, self.moves) and self._lacks_driver(n))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """The library calls that are the host's because they could not be captured."""
+        """The library calls that the host executes because they could not be captured."""
         return tuple(self._refused.values())
 
     @property
     def graph_count(self) -> int:
-        """Graphs that are kept now, of all states."""
+        """Number of graphs that all states keep now."""
         kept = (state.graphs for state in list(self.states.values()))
         return sum(len(graphs.made) for graphs in kept if isinstance(graphs, Graphs))
 
     @property
     def graph_bytes(self) -> int:
-        """What these take, without the memory of library calls."""
+        """Bytes of these graphs, without the memory of library calls."""
         kept = (state.graphs for state in list(self.states.values()))
         all_made = (g.made.values() for g in kept if isinstance(g, Graphs))
         return sum(made.nbytes for found in all_made for made in list(found))
 
     def branch_counts(self) -> dict[str, BranchCount]:
-        """Which way branches of main went so far, by the names of their conditions; waits for all
-        that was enqueued. Empty where that is not counted: with another `Debug.branches` than
+        """Return the counts of main's branches so far, by the names of their conditions; waits for
+        all enqueued work. Empty if they are not counted, that is unless `Debug.branches` is
         "auto"."""
         for state in list(self.states.values()):
             self.launcher.synchronize(state.stream)
@@ -158,12 +160,12 @@ class GraphExecutable(PlanExecutable):
         sizes: Values,
         stream: int,
     ) -> Host:
-        if state.capture:  # the caller's own graph has the launches
+        if state.capture:  # the caller captures the launches in its own graph
             return super().host(state, memory, capacities, sizes, stream)
         return GraphHost(self, state, memory, capacities, sizes, stream)
 
     def graphs_of(self, state: State) -> Graphs:
-        """The graphs of a state; none are left where its memory is another one by now."""
+        """Return the graphs of a state; they are dropped if its arena has been reallocated."""
         arena = self.arena(state)
         kept = state.graphs
         if not isinstance(kept, Graphs) or kept.arena is not arena:
@@ -181,7 +183,8 @@ class GraphExecutable(PlanExecutable):
         return kept
 
     def stretches(self, sequence: Seq[Action], numbers: Sequence[int]) -> tuple[Stretch, ...]:
-        """Parts of a sequence, in an order that its graph allows, as few graphs as that leaves."""
+        """Cut the parts of a sequence, in an order that its graph allows, into stretches: as few
+        graphs as possible."""
         key = id(sequence), tuple(numbers)
         if key not in self._stretches:
             found: list[Stretch] = []
@@ -194,7 +197,7 @@ class GraphExecutable(PlanExecutable):
         return self._stretches[key]
 
     def refuse(self, refusal: Refusal) -> None:
-        """A call that cannot be captured is the host's from now on, and the user is warned."""
+        """Let the host execute a call that cannot be captured from now on, and warn the user."""
         self._refused[id(refusal.call)] = refusal
         self._stretches.clear()
         self.waits = self.is_read or self._host_decides()
@@ -206,7 +209,7 @@ class GraphExecutable(PlanExecutable):
         )
 
     def _host_decides(self) -> bool:
-        """Whether the host reads values in the midst of a run."""
+        """Return True if the host reads values during a run."""
         body = self.plan.tree.main.body
         if not isinstance(body, Seq):
             return False
@@ -218,7 +221,7 @@ class GraphExecutable(PlanExecutable):
         return (
             any(not isinstance(node, Leaf) for node in alone)
             or any(isinstance(operand, Reg) for call in calls for operand in call.operands)
-            # It asks where a loop has left a buffer.
+            # The host reads the address at which a loop has left a buffer.
             or (bool(calls) and bool(self.moves))
         )
 
@@ -230,8 +233,9 @@ class GraphExecutable(PlanExecutable):
         )
 
     def _lacks_driver(self, node: Node[Action]) -> bool:
-        """True for a node that the graph would have in a body with a launch that waits, where the
-        driver has no such bodies. Behind a node that leaves the graph everything is in a body."""
+        """Return True if the graph would have a launch that waits in the body of a conditional
+        node, and the driver does not support that. After a node that leaves the graph
+        everything is in a body."""
         if self.waits_in_bodies or isinstance(node, Leaf):
             return False
         return any(one.units_wait for one in _launches([node])) or (
@@ -252,7 +256,7 @@ class GraphExecutable(PlanExecutable):
                 numbers,
                 True,
                 tuple(_launches(nodes)),
-                # The rest behind an exit is in bodies, and in another graph.
+                # Whatever follows an exit is in bodies, and in another graph.
                 () if exits else tuple(launch for node in nodes for launch in _outer(node)),
                 calls,
                 bool(calls) or not self.formulas_have_words,
@@ -263,7 +267,7 @@ class GraphExecutable(PlanExecutable):
 
 
 class GraphHost(Host):
-    """The host's part in one run that replays graphs."""
+    """The host's part of one run that replays graphs."""
 
     executable: GraphExecutable
 
@@ -287,7 +291,7 @@ class GraphHost(Host):
             self.graphs.values = tuple(values)
             executable.launcher.write(self.graphs.initial, values)
         self.graphs.reached[:] = at.moving.values()
-        if executable.exit_count:  # a run that was stopped may have left it as it was
+        if executable.exit_count:  # a run that was stopped may have left it set
             self.graphs.left[0].fill_(0)
         self.begun = False
         addresses = {slot: tensor.data_ptr() for slot, tensor in self.memory.items()}
@@ -301,7 +305,7 @@ class GraphHost(Host):
         return at
 
     def count(self, addresses: dict[int, int]) -> None:
-        """Counts the tensors that lie where they lay in the call before on this stream."""
+        """Count the tensors whose addresses are those of the previous call on this stream."""
         before, self.graphs.addresses = self.graphs.addresses, addresses
         if not before:
             return
@@ -324,7 +328,7 @@ class GraphHost(Host):
             self.parts(node, order, at)
 
     def parts(self, node: Seq[Action], numbers: Sequence[int], at: Activation) -> None:
-        """Some children of a sequence, in this order."""
+        """Execute some children of a sequence, in this order."""
         nodes = stretch(node)
         for part in self.executable.stretches(node, numbers):
             if not part.captured:
@@ -344,6 +348,7 @@ class GraphHost(Host):
                 self.go_on(part, exit_number, at)
 
     def replay(self, part: Stretch, made: Made, at: Activation) -> None:
+        """Enqueue a replay."""
         self.executable.counts.replayed += 1
         self.executable.launcher.replay(made.replay, self.stream)
         at.lost |= part.rotated
@@ -351,8 +356,8 @@ class GraphHost(Host):
             at.lost |= set(launch.rotated)
 
     def left(self, part: Stretch) -> int:
-        """The number of the exit by which a graph was left; 0 for none. Waits for the replay where
-        the graph has exits."""
+        """Return the number of the exit by which a graph was left; 0 for none. Waits for the
+        replay if the graph has exits."""
         if not part.exits:
             return 0
         executable = self.executable
@@ -362,7 +367,7 @@ class GraphHost(Host):
         return int(self.graphs.left[0].item())
 
     def go_on(self, part: Stretch, exit_number: int, at: Activation) -> None:
-        """Executes the unlikely arm of a branch, and replays what is behind it."""
+        """Execute the unlikely arm of a branch, and replay the rest."""
         branch = part.exits[exit_number - 1]
         self.graphs.left[0].fill_(0)
         self.executable.counts.left += 1
@@ -371,21 +376,21 @@ class GraphHost(Host):
             rest = self.graph(part, at, branch)
         except RefusedCall as refused:
             raise RunError(
-                f"library call {refused.refusal.call.name} could be captured, and then no longer: "
+                f"library call {refused.refusal.call.name} was captured before, but now cannot be: "
                 f"{refused.refusal.reason}"
             ) from refused
         self.replay(part, rest, at)
 
     def begin_words(self, at: Activation) -> None:
-        """The words as they are before a run; the first graph of a run sees to that itself."""
+        """Initialise the words, unless a graph of this run has done so."""
         if not self.begun:
             self.begun = True
             at.words.copy_(self.graphs.initial)
 
     # ---- graphs ------------------------------------------------------------------------------
     def graph(self, stretch: Stretch, at: Activation, behind: If[Action] | None = None) -> Made:
-        """The graph of a stretch, with the arguments of this call; or that of its rest behind an
-        unlikely arm."""
+        """Return the graph of a stretch, with the arguments of this call. behind: a branch whose
+        unlikely arm was executed; then the graph of the rest after it."""
         key = stretch.key, self.begun, id(behind)
         known = self.graphs.last.get(key)
         if known is not None and known[0] == self.signature:
@@ -408,7 +413,7 @@ class GraphHost(Host):
         return made
 
     def rigid(self, stretch: Stretch, at: Activation) -> Hashable:
-        """What the graph of a stretch cannot be patched for."""
+        """Return the values for which the graph of a stretch cannot be patched."""
         outer = set(map(id, stretch.outer))
         fixed = [one for one in stretch.launches if id(one) not in outer]
         used = {b.slot for call in stretch.calls for b in call.operands if isinstance(b, Buffer)}
@@ -423,12 +428,12 @@ class GraphHost(Host):
             self.executable.store.use(made.stored)
 
     def changing_words(self, launch: Launch, at: Activation) -> tuple[int, ...]:
-        """The arguments of a launch that change from call to call, as this call has them."""
+        """Return the arguments of a launch that change from call to call, as in this call."""
         changing = self.executable.changing[self.executable.numbers[id(launch)]]
         return self.invocation(launch, at).words_at(changing)
 
     def patch(self, made: Made, at: Activation) -> None:
-        """Gives launches the arguments of this call."""
+        """Give launches the arguments of this call."""
         executable = self.executable
         unchanged, place = True, 0
         for launch, node in made.nodes:
@@ -446,8 +451,8 @@ class GraphHost(Host):
         executable.counts.as_they_were += unchanged
 
     def made(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
-        """A new graph. Where there is no memory for it, graphs that are not in use go, of all
-        programs, and it is tried once more. Raises RunError where there is none then."""
+        """Make a new graph. If memory is exhausted, graphs of all programs that are not in use are
+        dropped, and it is tried once more. Raises RunError if that fails, too."""
         try:
             return self.tried(stretch, at, behind)
         except (RunError, torch.OutOfMemoryError) as error:
@@ -463,6 +468,7 @@ class GraphHost(Host):
             raise no_memory_for_graph(self.executable.store.memory(), error) from error
 
     def tried(self, stretch: Stretch, at: Activation, behind: If[Action] | None) -> Made:
+        """Record and instantiate a graph."""
         executable = self.executable
         graph = executable.launcher.graph()
         head: tuple[GraphNode, ...] = ()
@@ -484,8 +490,8 @@ class GraphHost(Host):
         return Made(replay, nodes, words)
 
     def evict(self) -> None:
-        """Lets go of what was not used for longest. Behind each exit there are two more graphs: of
-        the arm, and of the rest."""
+        """Drop the least recently used graphs. Each exit allows two more graphs: of the arm, and
+        of the rest."""
         kept = self.graphs
         while len(kept.made) > MOST_GRAPHS + 2 * self.executable.exit_count:
             kept.drop(next(iter(kept.made)))
@@ -493,7 +499,7 @@ class GraphHost(Host):
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """What a recorder asks a host in the midst of a run."""
+    """The recorder's view of a host during a run."""
 
     host: GraphHost
     at: Activation
@@ -524,7 +530,7 @@ class _Recording:
         if isinstance(expr, Position) and depends_on_sizes(expr.index):
             name = formula_name(expr.index)
             if name in self.host.executable.plan.words["main"]:
-                return Reg(name)  # the host writes that word before a replay
+                return Reg(name)  # the host writes its word before a replay
         known = host_number(expr, self.at.sizes)
         return register_of(expr) if known is None else known
 
@@ -549,7 +555,7 @@ class _Recording:
 
 
 def _formulas(node: Node[Action]) -> dict[str, Index]:
-    """The bounds of loops that follow from sizes, by the names of their words."""
+    """Return the bounds of loops that follow from sizes, by the names of their words."""
     loops = [inner for inner in walk(node) if isinstance(inner, For)]
     bounds = (bound for loop in loops for bound in (loop.start, loop.stop))
     indices = (bound.index for bound in bounds if isinstance(bound, Position))
@@ -567,7 +573,7 @@ def _calls(nodes: Sequence[Node[Action]]) -> list[LibraryCall]:
 
 
 def _outer(node: Node[Action]) -> list[Launch]:
-    """The launches of a node that are in no loop or branch."""
+    """Return the launches of a node that are in no loop or branch."""
     match node:
         case Leaf(Launch() as launch):
             return [launch]

@@ -1,4 +1,4 @@
-"""What is kept of captured graphs: of a stretch of a plan, of a state, and how often it served."""
+"""Records about captured graphs: stretches of a plan, the graphs of a state, and usage counts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from stretto.machines.cuda.launcher import Launcher
 
 @dataclass(slots=True)
 class Hits:
-    """Tensors of calls after the first one, and how many of them lay where they had lain in the
-    call before: what Grape (section 4.1) predicts of placeholders."""
+    """Tensors of calls after the first one, and the number of them with the address of the
+    previous call: what Grape (section 4.1) predicts of placeholders."""
 
     seen: int = 0
     hit: int = 0
@@ -42,10 +42,10 @@ class Hits:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of stretches so far. made: graphs. replayed: stretches. as_they_were: of those,
-    the ones whose graph had all arguments already; patched: launches whose arguments changed; left:
-    unlikely arms, which the host executed. inputs, results: of calls, the tensors that lay where
-    they had lain."""
+    """Usage of graphs so far. made: graphs made. replayed: stretches replayed; as_they_were: those
+    whose graph had all arguments already; patched: launches whose arguments changed; left:
+    unlikely arms, which the host executed. inputs, results: tensors of calls with unchanged
+    addresses."""
 
     made: int = 0
     replayed: int = 0
@@ -58,10 +58,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Consecutive parts of a sequence, in the order of its arrangement. captured: as one graph,
-    else each by the host. launches, calls: all in them, those of bodies too. outer: the launches in
-    no body. sized: what the graph is depends on sizes. rotated: buffers that may have traded
-    places. exits: branches that leave the graph."""
+    """Consecutive parts of a sequence, in the order of its arrangement. captured: True if they are
+    one graph, else the host executes each. launches, calls: all of them, including those in
+    bodies. outer: the launches in no body. sized: True if the graph depends on sizes. rotated:
+    buffers that loops may have rotated. exits: branches that leave the graph."""
 
     sequence: Seq[Action]
     numbers: tuple[int, ...]
@@ -80,10 +80,9 @@ class Stretch:
 
 @dataclass(slots=True)
 class Made:
-    """A graph of a stretch. nodes: its launches that can be patched. words: the arguments that
-    they have now, one launch after the other, but only those that change from call to call: which
-    these are, and all others, is known once for each kernel. stored: what the process's store
-    knows of it."""
+    """A graph of a stretch. nodes: its launches that can be patched. words: their current
+    arguments, one launch after the other, but only those that change from call to call
+    (`ParameterPlaces.changing`). stored: its entry in the process's store."""
 
     replay: Replay
     nodes: list[tuple[Launch, GraphNode]]
@@ -97,11 +96,12 @@ class Made:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Graphs:
-    """The graphs of a state. lock: the state's. arena: what they were made for. words: registers
-    and addresses; initial: what these are before a run, with its values; reached: what these point
-    to. counts: two words for each branch whose ways are counted. left: as `ExitCells`; loops:
-    `loop_cells`, by the `id` of the loop. addresses: of inputs and results of the last call, by
-    slot. last: of each stretch, the call's memory and sizes, and the graph that had them."""
+    """The graphs of a state. lock: the state's. arena: the one that they were made for. words:
+    registers and addresses; initial: their content before a run, with these `values`; reached:
+    memory that they point to. counts: two words for each branch that is counted. left: as
+    `ExitCells`; loops: `loop_cells`, by the `id` of the loop. addresses: of inputs and results
+    of the last call, by slot. made: graphs by what they cannot be patched for. last: for each
+    stretch, the memory and sizes of the last call, and its graph."""
 
     launcher: Launcher
     store: GraphStore
@@ -122,7 +122,7 @@ class Graphs:
     )
 
     def drop(self, key: Hashable) -> None:
-        """Lets go of a graph, when its replays have ended."""
+        """Drop a graph, after its replays have ended."""
         self.launcher.synchronize(self.stream)
         gone = self.made.pop(key)
         self.last = {place: one for place, one in self.last.items() if one[1] is not gone}

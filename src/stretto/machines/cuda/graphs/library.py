@@ -1,9 +1,9 @@
 """Library calls for captured graphs: each runs once before its first capture.
 
-A first call of cuBLAS or cuDNN makes a handle of the thread's, loads kernels, and chooses among
-algorithms, by trials with `torch.backends.cudnn.benchmark`. A stream that is captured permits
-none of this. So a call is *rehearsed*: it runs outside of captures, by the thread that captures it,
-on memory of its own. The program's memory is neither read nor written, except for constants.
+A first call of cuBLAS or cuDNN creates a handle for the thread, loads kernels, and chooses among
+algorithms, by trials with `torch.backends.cudnn.benchmark`. A stream that is being captured permits
+none of this. So a call is *rehearsed*: it runs outside of captures, in the thread that captures it,
+on separate memory. The program's memory is neither read nor written, except for constants.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stretto.machines.cuda.graphs.store import is_out_of_memory
 from stretto.runtime.library import Operand, run_call
 
 ALIGNMENT = 256
-"""Bytes: libraries choose algorithms by the alignment of addresses, up to this one (cuBLASLt)."""
+"""Bytes up to which libraries choose algorithms by the alignment of addresses (cuBLASLt)."""
 
 Empty = Callable[[Sequence[int], torch.dtype], torch.Tensor]
-"""Gives memory of the current stream."""
+"""Allocates memory of the current stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
     """A library call for a graph. operands: its tensors and numbers, as `bound` of
-    runtime/library.py wants them. run: puts the call on the current stream."""
+    runtime/library.py expects them. run: enqueues the call on the current stream."""
 
     call: LibraryCall
     operands: Sequence[Operand]
@@ -37,13 +37,13 @@ class GraphCall:
 
     @property
     def key(self) -> Hashable:
-        """Equal for two runs of one call where libraries choose the same algorithms."""
+        """A key that is equal for two runs of one call if libraries choose the same algorithms."""
         return id(self.call), tuple(map(_traits, self.operands))
 
     def rehearse(self, empty: Empty) -> None:
-        """Runs the call on tensors like its own, which hold zeros: as indices, these are in range
-        of everything. An operator that refuses zeros, as an inverse does, says so when it is
-        captured. Raises torch.OutOfMemoryError."""
+        """Run the call on tensors like its own, filled with zeros: as indices, zeros are always in
+        range. If an operator rejects zeros, as an inverse does, the error is ignored here, and
+        the capture decides. Raises torch.OutOfMemoryError."""
         kinds, outs = self.call.operands, set(self.call.outs)
         operands = [
             _like(operand, empty)
@@ -60,7 +60,7 @@ class GraphCall:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A library call that cannot be captured, though it was rehearsed. reason: torch's own."""
+    """A library call that cannot be captured, even after rehearsal. reason: torch's message."""
 
     call: LibraryCall
     reason: str
@@ -80,7 +80,7 @@ def _traits(operand: Operand) -> Hashable:
 
 
 def _like(tensor: torch.Tensor, empty: Empty) -> torch.Tensor:
-    """A contiguous tensor of zeros at an address of the same alignment."""
+    """Return a contiguous tensor of zeros at an address of the same alignment."""
     memory = empty((tensor.nbytes + ALIGNMENT,), torch.uint8).zero_()
     start = (tensor.data_ptr() - memory.data_ptr()) % ALIGNMENT
     return memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)

@@ -1,8 +1,9 @@
-"""Makes a captured graph of a stretch of a plan: launches, library calls, loops and branches.
+"""Recording of a stretch of a plan as a captured graph: launches, library calls, loops and
+branches.
 
 Edges are those of the launch graph, not an order of streams. A branch is two conditional nodes, a
-loop is one; between them the graph itself does what the host would do: it copies words with
-registers and addresses, counts, and decides (`words`).
+loop is one; between them the graph itself does the host's work: it copies words with registers and
+addresses, counts, and decides (`words`).
 """
 
 from __future__ import annotations
@@ -49,31 +50,29 @@ from stretto.machines.cuda.graphs.words import (
 )
 from stretto.machines.cuda.launch import Invocation
 
-# ---- Branches of a graph that leave it: their unlikely arm is the host's, who then replays the
-# rest.
+# ---- Exits: branches of a graph whose unlikely arm the host executes, before it replays the rest.
 #
-# Where such a branch goes the unlikely way the graph says so in a word, *left*, and does nothing
-# more of what depends on the branch: the rest of each stretch around it is in a conditional node
-# that looks at the word, and so do the loops around it. The host looks at the word behind the
-# replay, executes the arm, and replays another graph, of what the first one left out
-# (`Recorder.rest`).
+# If such a branch takes the unlikely arm, the graph sets a word, *left*, and skips everything that
+# depends on the branch: the rest of each stretch around it is in a conditional node that tests the
+# word, and so do the loops around it. The host reads the word after the replay, executes the arm,
+# and replays another graph with the part that the first one skipped (`Recorder.rest`).
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCells:
-    """Addresses of words. left: the number of the exit that was taken, 0 for none. numbers: words
-    with the numbers 0, 1, 2, ..."""
+    """Addresses of words. left: holds the number of the exit that was taken, 0 for none. numbers:
+    words with the numbers 0, 1, 2, ..."""
 
     left: int
     numbers: int
 
     def number(self, exit_number: int, word_bytes: int = 8) -> int:
-        """The address of a word with this number."""
+        """Return the address of a word with this number."""
         return self.numbers + exit_number * word_bytes
 
 
 def graph_walk(node: Node[Action]) -> Iterator[Node[Action]]:
-    """The node and everything below it that is in a graph: no unlikely arm."""
+    """Yield the node and everything below it that is in a graph, without unlikely arms."""
     yield node
     below = (likely_arm(node),) if is_unlikely(node) else children(node)
     for child in below:
@@ -81,7 +80,7 @@ def graph_walk(node: Node[Action]) -> Iterator[Node[Action]]:
 
 
 def exits_of(nodes: Sequence[Node[Action]]) -> tuple[If[Action], ...]:
-    """The branches that leave the graph of some nodes; numbered from 1 on, in this order."""
+    """Return the branches that leave the graph of some nodes; numbered from 1 on, in this order."""
     return tuple(inner for node in nodes for inner in graph_walk(node) if is_unlikely(inner))
 
 
@@ -102,7 +101,7 @@ def contains(node: Node[Action], branch: If[Action]) -> bool:
 
 
 def place_of(branch: If[Action], sequence: Seq[Action], numbers: Sequence[int]) -> int:
-    """Which of some nodes of a sequence's stretch the branch is in."""
+    """Return which of some nodes of a sequence's stretch contains the branch."""
     parts = stretch(sequence)
     return next(number for number in numbers if contains(parts[number], branch))
 
@@ -113,8 +112,8 @@ def rest_of(
     after: Sequence[Sequence[int]],
     nodes: Sequence[Node[Action]],
 ) -> list[int]:
-    """Which of some nodes of a stretch come behind a node that may leave: those that depend on it,
-    and others that may leave, so that no two do at once. numbers: in an order that `after`
+    """Return the nodes of a stretch that follow an exit, of those in `numbers`: nodes that depend
+    on it, and other exits, so that no two are taken at once. numbers: in an order that `after`
     allows."""
     rest: set[int] = {number}
     behind = numbers[numbers.index(number) + 1 :]
@@ -125,7 +124,7 @@ def rest_of(
 
 
 Ends = tuple[GraphNode, ...]
-"""What comes behind a part of a graph comes after these."""
+"""The last nodes of a part of a graph; its successors come after them."""
 
 
 class RefusedCall(Exception):
@@ -137,31 +136,32 @@ class RefusedCall(Exception):
 
 
 class Host(Protocol):
-    """What the host knows when it makes a graph."""
+    """The host's information for making a graph."""
 
     def invocation(self, launch: Launch) -> Invocation:
-        """A launch with its arguments."""
+        """Return a launch with its arguments."""
         ...
 
     def library_call(self, call: LibraryCall) -> GraphCall:
-        """A call on the tensors of now."""
+        """Return a call on the current tensors."""
         ...
 
     def address_of_word(self, reg: Reg) -> int: ...
     def address_of_place(self, buffer: Buffer) -> int:
-        """Of the word with a buffer's address."""
+        """Return the address of the word that holds a buffer's address."""
         ...
 
     def number_or_register(self, expr: Expr) -> int | Reg:
-        """A bound of a loop."""
+        """Return a bound of a loop: a number, or the register that holds it."""
         ...
 
     def count_cells(self, condition: Reg) -> CountCells | None:
-        """Of the branches with this condition; None where nobody wants to know."""
+        """Return the cells that count the branches with this condition; None if they are not
+        counted."""
         ...
 
     def loop_cells(self, loop: For[Action]) -> tuple[int, int]:
-        """The addresses of two words for a loop: where it is, and where it stops. All graphs of a
+        """Return the addresses of two words for a loop: its position, and its end. All graphs of a
         state use the same ones: they run one after the other."""
         ...
 
@@ -170,24 +170,25 @@ class Host(Protocol):
 
     @property
     def control(self) -> int:
-        """The address of the control block."""
+        """Address of the control block."""
         ...
 
 
 @dataclass(slots=True)
 class Recorded:
-    """launches: nodes of launches that can be patched, those in no body; fixed: launches in bodies,
-    whose arguments cannot change."""
+    """Recorded launches. launches: with their nodes, those that can be patched because they are in
+    no body; fixed: launches in bodies, whose arguments cannot change."""
 
     launches: list[tuple[Launch, GraphNode]] = field(default_factory=list[tuple[Launch, GraphNode]])
     fixed: list[Launch] = field(default_factory=list[Launch])
 
 
 def can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
-    """Whether all of a node can be in a graph. moving: buffers whose place only the device knows.
+    """Return True if all of a node can be in a graph. moving: buffers whose place only the
+    device knows.
 
-    Not so functions that the host calls, and library calls that draw random numbers, whose sizes
-    only the device knows, or that use what moves.
+    Excluded are functions that the host calls, and library calls that draw random numbers,
+    whose sizes only the device knows, or that use moving buffers.
     """
     return all(_can_record(inner, moving) for inner in graph_walk(node))
 
@@ -203,8 +204,8 @@ def _can_record(node: Node[Action], moving: frozenset[Buffer]) -> bool:
 
 
 class Recorder:
-    """Makes one graph. stream: where it is replayed; graphs on other streams may run beside it, so
-    library calls share no memory with theirs. exits: the branches that leave the graph, as
+    """Makes one graph. stream: where it is replayed; graphs on other streams may run concurrently,
+    so library calls share no memory with theirs. exits: the branches that leave the graph, as
     `exits_of` numbers them. head: nodes that everything comes after."""
 
     def __init__(
@@ -231,8 +232,8 @@ class Recorder:
         numbers: Sequence[int],
         begun: Mapping[int, Ends] | None = None,
     ) -> Ends:
-        """Some nodes of a sequence's stretch, in the order in which it is arranged. begun: what is
-        there already of others."""
+        """Add some nodes of a sequence's stretch, in the order of its arrangement. begun: the ends
+        of other nodes that are in the graph already."""
         after, parts = self.arrangements[id(node)].after, stretch(node)
         leaving = next((n for n in numbers if leaves_graph(parts[n])), None)
         rest = [] if leaving is None else rest_of(leaving, numbers, after, parts)
@@ -242,10 +243,10 @@ class Recorder:
         for number in numbers:
             if number in rest or (number == leaving and is_unlikely(parts[number])):
                 continue
-            # What is of another graph has ended before this one begins.
+            # Nodes of another graph have ended before this one begins.
             before = _all(ends[other] for other in after[number] if other in ends)
             followed.update(before)
-            # Nodes of a lane are in an order; what is in a body runs while its node does.
+            # Nodes of a lane are ordered; the nodes of a body run while its node does.
             outer, self._lane = self._lane, (*self._lane, lanes[number])
             ends[number] = self.node(graph, parts[number], before or self.head)
             self._lane = outer
@@ -261,7 +262,7 @@ class Recorder:
     def _behind_exit(
         self, graph: GraphBuilder, node: Seq[Action], leaving: int, rest: list[int], after: Ends
     ) -> Ends:
-        """The rest of a stretch behind a node that may leave the graph, or that does so."""
+        """Add an exit, or a node that contains one, and the rest of the stretch after it."""
         branch = stretch(node)[leaving]
         if not is_unlikely(branch):
             if not rest:
@@ -294,8 +295,8 @@ class Recorder:
     def _unless_left(
         self, graph: GraphBuilder, after: Ends, first: Sequence[Operation] = ()
     ) -> Generator[tuple[GraphNode, GraphBuilder]]:
-        """A conditional node for what is left out where the graph was left, and its body. first:
-        operations before the word is looked at."""
+        """Add a conditional node for everything that is skipped if the graph was left; yields it
+        and its body. first: operations before the word is tested."""
         handle = graph.handle()
         look = [
             Operation(Code.ALWAYS, 0),
@@ -313,7 +314,7 @@ class Recorder:
     def rest(
         self, graph: GraphBuilder, node: Seq[Action], numbers: Sequence[int], branch: If[Action]
     ) -> Ends:
-        """What some nodes of a stretch still do behind the unlikely arm of a branch in them."""
+        """Add the rest of some nodes of a stretch after the unlikely arm of a branch in them."""
         after, parts = self.arrangements[id(node)].after, stretch(node)
         number = place_of(branch, node, numbers)
         rest = rest_of(number, list(numbers), after, parts)
@@ -327,7 +328,7 @@ class Recorder:
         return ends
 
     def _rest_of_node(self, graph: GraphBuilder, node: Node[Action], branch: If[Action]) -> Ends:
-        """The same for a node that the branch is in."""
+        """As `rest`, for a node that contains the branch."""
         match node:
             case Seq():
                 order = self.arrangements[id(node)].arrangement.order
@@ -349,7 +350,7 @@ class Recorder:
     def _count_predicated(
         self, graph: GraphBuilder, node: Seq[Action], ends: Mapping[int, Ends]
     ) -> None:
-        """Adds a node that counts the predicated branches that begin among some parts."""
+        """Add a node that counts the predicated branches that begin among some parts."""
         operations: list[Operation] = []
         registers: set[str] = set()
         for found in predicated_branches(node):
@@ -362,7 +363,7 @@ class Recorder:
         self._operations(graph, operations, after or self.head)
 
     def node(self, graph: GraphBuilder, node: Node[Action], after: Ends) -> Ends:
-        """One node, behind others."""
+        """Add one node, after others."""
         match node:
             case Leaf(Launch() as launch):
                 return (self._launch(graph, launch, after),)
@@ -429,7 +430,7 @@ class Recorder:
     def _while_loop(
         self, graph: GraphBuilder, node: While[Action], handle: int, tested: Ends
     ) -> Ends:
-        """The loop, whose handle was set."""
+        """Add the loop, whose handle is set already."""
         made, inner = graph.conditional(handle, tested, loop=True)
         ends = self._body(inner, node.body)
         self._depth += 1
@@ -438,8 +439,8 @@ class Recorder:
         return (made,)
 
     def _again(self, graph: GraphBuilder, node: While[Action], handle: int, after: Ends) -> Ends:
-        """Behind an iteration: the buffers trade places, and the head decides whether there is
-        another one."""
+        """End an iteration: rotate the buffers; the head decides whether there is another
+        iteration."""
         turned = self._turned(node.rotate)
         if leaves_graph(node):
             with self._unless_left(graph, after) as (made, inner):
@@ -456,13 +457,13 @@ class Recorder:
         return [test, *self._left(node), Operation(Code.DECIDE, handle)]
 
     def _left(self, loop: Loop[Action]) -> list[Operation]:
-        """A loop that may leave the graph has no iteration behind that."""
+        """Return operations that end a loop if the graph was left; none if it has no exits."""
         leaves = leaves_graph(loop)
         return [Operation(Code.UNLESS, self.host.exit_cells.left)] if leaves else []
 
     def _for(self, graph: GraphBuilder, node: For[Action], after: Ends) -> Ends:
-        """The position is counted in a cell of its own: what the body finds in the index's word, it
-        finds there behind the loop, too."""
+        """Add a loop. The position is counted in a separate cell, so that after the loop the
+        index's word still has the value of the last iteration."""
         handle = graph.handle()
         at, last = self.host.loop_cells(node)
         begin = [self._set(at, node.start), self._set(last, node.stop)]
@@ -470,13 +471,13 @@ class Recorder:
         return self._for_loop(graph, node, handle, begun)
 
     def _for_loop(self, graph: GraphBuilder, node: For[Action], handle: int, begun: Ends) -> Ends:
-        """The loop, whose handle was set."""
+        """Add the loop, whose handle is set already."""
         made, inner = graph.conditional(handle, begun, loop=True)
         self._next(inner, node, handle, self._body(inner, node.body))
         return (made,)
 
     def _next(self, graph: GraphBuilder, node: For[Action], handle: int, after: Ends) -> Ends:
-        """Behind an iteration: the buffers trade places, and the position goes on."""
+        """End an iteration: rotate the buffers, and advance the position."""
         at, _ = self.host.loop_cells(node)
         further = [*self._turned(node.rotate), Operation(Code.ADD, at, node.step)]
         if leaves_graph(node):
@@ -486,7 +487,8 @@ class Recorder:
         return self._operations(graph, [*further, *self._position(node, handle)], after)
 
     def _position(self, node: For[Action], handle: int) -> list[Operation]:
-        """Whether there is an iteration at the position, whose number is its index."""
+        """Return operations that test whether there is an iteration at the position, and if so set
+        the index."""
         at, last = self.host.loop_cells(node)
         return [
             Operation(Code.LESS if node.step > 0 else Code.MORE, at, last),
@@ -522,7 +524,7 @@ class Recorder:
 
 
 def is_empty(node: Node[Action]) -> bool:
-    """Whether nothing is to be done."""
+    """Return True if a node does nothing."""
     return isinstance(node, Seq) and all(map(is_empty, children(node)))
 
 

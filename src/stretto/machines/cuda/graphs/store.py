@@ -1,14 +1,14 @@
-"""All captured graphs of a process on a device: what they take, and which of them go.
+"""All captured graphs of a process on a device: their memory, and their eviction.
 
-The graphs of all programs share one bound in bytes. When a further one exceeds it, the ones that
-were not used for longest go, of whatever program, except those of a program that is in a call just
-now. So do all others where the device has no memory left for a graph. What goes is made again when
-it is needed.
+The graphs of all programs share one limit in bytes. When a new one exceeds it, the least recently
+used ones of any program are dropped, except those of a program that is in a call at the moment. All
+others are dropped if the device has no memory left for a graph. Dropped graphs are made again when
+they are needed.
 
-Counted are what the driver takes when a graph is instantiated, by the memory that is free before
-and after, but at least the parameters of its nodes; tables and cells of words; and what is kept to
-tell whether arguments have changed. Memory of library calls is counted by *pool*: a pool belongs to
-a stream of the device and a lane of an arrangement. All graphs that are replayed on that stream, of
+Counted are the memory that the driver takes when a graph is instantiated (the free memory before
+and after), but at least the parameters of its nodes; tables and cells of words; and the copies of
+arguments that detect changes. Memory of library calls is counted by *pool*: a pool belongs to a
+stream of the device and a lane of an arrangement. All graphs that are replayed on that stream, of
 all programs, have their calls of that lane in it, since they run one after the other.
 
 For GPT-2 with up to 1,024 tokens Grape (section 2.2) counts 20 GB of graphs, one for each length,
@@ -34,11 +34,11 @@ from stretto.machines.cuda.driver import OUT_OF_MEMORY, CudaError
 from stretto.text import bytes_text, counted
 
 MOST_BYTES = 1 << 30
-"""The bound of a device, unless there is a smaller or another one."""
+"""Limit of a device, unless a smaller or another one applies."""
 PART = 16
-"""A device gives at most one part in so many of its memory, unless another bound is set."""
+"""Graphs take at most 1/PART of a device's memory, unless another limit is set."""
 SETTING = "STRETTO_GRAPH_BYTES"
-"""The environment variable with another bound, in bytes."""
+"""Environment variable with another limit, in bytes."""
 
 
 class Owner(Protocol):
@@ -47,13 +47,13 @@ class Owner(Protocol):
     @property
     def lock(self) -> threading.Lock: ...
     def drop(self, key: Hashable) -> None:
-        """Lets go of one, once it has ended, and has the store remove it. The lock is held."""
+        """Drop a graph, once it has ended, and remove it from the store. The lock is held."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class StoredGraph:
-    """A graph as the store knows it. key: the owner's. nbytes: of its nodes, tables and arguments.
+    """The store's entry for a graph. key: the owner's. nbytes: of its nodes, tables and arguments.
     pools: those that its library calls use."""
 
     owner: weakref.ref[Owner]
@@ -64,8 +64,8 @@ class StoredGraph:
 
 @dataclass(eq=False, slots=True)
 class Pool:
-    """Memory of library calls of a lane. handle: as the allocator calls it. nbytes: that captures
-    have added to it. users: graphs that use it."""
+    """Memory of library calls of a lane. handle: the allocator's. nbytes: that captures have added
+    to it. users: number of graphs that use it."""
 
     lane: Hashable
     handle: object
@@ -75,11 +75,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class GraphMemory:
-    """What captured graphs take on a device, in bytes.
+    """Memory of captured graphs on a device, in bytes.
 
-    graphs: how many are kept, of all programs of the process. graph_bytes: of their nodes, tables
-    and arguments. pool_bytes: of the memory of their library calls. limit: of both together.
-    evicted: graphs that went because of the limit, or of an allocation that failed.
+    graphs: their number, of all programs of the process. graph_bytes: of their nodes, tables and
+    arguments. pool_bytes: of the memory of their library calls. limit: of both together. evicted:
+    number of graphs dropped because of the limit, or of an allocation that failed.
     """
 
     device: str
@@ -124,7 +124,7 @@ class GraphStore:
             )
 
     def add(self, owner: Owner, key: Hashable, nbytes: int, pools: Sequence[Pool]) -> StoredGraph:
-        """A graph that was made; its owner is in a call. Others go where the bound asks for it."""
+        """Add a new graph; its owner is in a call. Others are dropped if the limit is exceeded."""
         graph = StoredGraph(weakref.ref(owner), key, nbytes, tuple(dict.fromkeys(pools)))
         with self._lock:
             for pool in graph.pools:
@@ -135,27 +135,27 @@ class GraphStore:
         return graph
 
     def use(self, graph: StoredGraph) -> None:
-        """The graph is the one that was used last."""
+        """Mark the graph as the most recently used one."""
         with self._lock:
             if graph in self.graphs:
                 self.graphs.move_to_end(graph)
 
     def remove(self, graph: StoredGraph) -> None:
-        """A graph that its owner lets go of."""
+        """Remove a graph that its owner has dropped."""
         with self._lock:
             if graph in self.graphs:
                 self._remove(graph)
 
     def make_room(self, owner: Owner) -> bool:
-        """Lets go of all graphs that are not in use, since there is no memory left. owner: of what
-        is to be made, which is in a call. Whether there were any."""
+        """Drop all graphs that are not in use, since memory is exhausted. owner: of the graph to
+        be made, which is in a call. Returns True if any were dropped."""
         before = self.evicted
         self._evict(owner, keep=None, until=0)
         return self.evicted > before
 
     @contextmanager
     def pool(self, lane: Hashable, make: Callable[[], object]) -> Generator[Pool]:
-        """The pool of a lane, for a capture; made at the first use."""
+        """Yield the pool of a lane, for a capture; made at the first use."""
         with self.capturing:
             with self._lock:
                 pool = self.pools.get(lane)
@@ -167,7 +167,7 @@ class GraphStore:
         for pool in graph.pools:
             pool.users -= 1
             if not pool.users and self.pools.get(pool.lane) is pool:
-                del self.pools[pool.lane]  # the allocator has its memory back
+                del self.pools[pool.lane]  # returns its memory to the allocator
 
     def _forget_dead(self) -> None:
         for graph in [graph for graph in self.graphs if graph.owner() is None]:
@@ -185,7 +185,7 @@ class GraphStore:
                 self._drop(graph, owner)
 
     def _drop(self, graph: StoredGraph, caller: Owner) -> None:
-        """Lets go of a graph, unless its program is in a call on another thread."""
+        """Drop a graph, unless its program is in a call on another thread."""
         owner = graph.owner()
         if owner is None:
             return
@@ -193,7 +193,7 @@ class GraphStore:
             return
         try:
             with self._lock:
-                is_here = graph in self.graphs  # else its owner was faster
+                is_here = graph in self.graphs  # else its owner has removed it meanwhile
             if is_here:
                 owner.drop(graph.key)
                 self.evicted += 1
@@ -204,7 +204,7 @@ class GraphStore:
 
 @dataclass(slots=True)
 class _Process:
-    """limit: as `limit_graph_memory` has set it."""
+    """State of the process. limit: set by `limit_graph_memory`, None if it was not called."""
 
     stores: dict[str, GraphStore] = field(default_factory=dict[str, GraphStore])
     limit: int | None = None
@@ -215,8 +215,8 @@ _PROCESS = _Process()
 
 
 def store_of(device: torch.device, memory: int) -> GraphStore:
-    """The one store of a device. memory: its bytes. Raises ValueError for a setting in the
-    environment that is no number of bytes."""
+    """Return the one store of a device. memory: its bytes. Raises ValueError if the environment
+    variable is not a number of bytes."""
     name = str(device)
     with _PROCESS.lock:
         if name not in _PROCESS.stores:
@@ -236,9 +236,10 @@ def _first_limit(memory: int) -> int:
 
 
 def graph_memory() -> tuple[GraphMemory, ...]:
-    """What the captured graphs of this process take now, of all programs, by device.
+    """Return the memory of the captured graphs of this process, of all programs, by device.
 
-    Graphs are made by calls with `Options(enqueue="graph")`; a device without any is not listed.
+    Graphs are made by calls with `Options(enqueue="graph")`; a device without any is not
+    listed.
     """
     with _PROCESS.lock:
         stores = list(_PROCESS.stores.values())
@@ -246,14 +247,15 @@ def graph_memory() -> tuple[GraphMemory, ...]:
 
 
 def limit_graph_memory(nbytes: int) -> None:
-    """Sets the bytes that captured graphs of this process may take on each device that has some,
-    in place of `$STRETTO_GRAPH_BYTES`, and else 1 GiB or a 16th of the device's memory.
+    """Set the limit in bytes of captured graphs of this process, on each device that has some.
+    It replaces `$STRETTO_GRAPH_BYTES`, and the default of 1 GiB or a 16th of the device's
+    memory.
 
-    A bound that is exceeded lets go of graphs when the next one is made. Raises ValueError for
-    what is no number of bytes.
+    If the limit is exceeded, graphs are dropped when the next one is made. Raises ValueError
+    unless `nbytes` is an int of at least 0.
     """
     if type(nbytes) is not int or nbytes < 0:
-        raise ValueError(f"a number of bytes is wanted, not {nbytes!r}")
+        raise ValueError(f"the limit must be a number of bytes, not {nbytes!r}")
     with _PROCESS.lock:
         _PROCESS.limit = nbytes
         for store in _PROCESS.stores.values():
@@ -261,7 +263,7 @@ def limit_graph_memory(nbytes: int) -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or the driver had no memory left."""
+    """Return True if torch or the driver had no memory left."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     cause = error.__cause__
@@ -269,7 +271,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def no_memory_for_graph(kept: GraphMemory, error: Exception) -> RunError:
-    """What to raise where a graph cannot be made, though all others have gone that could."""
+    """Return the error for a graph that cannot be made, although all others have been dropped."""
     what = str(error).splitlines()[0]
     return RunError(
         f"there is no memory for a captured graph of the program: {what}; kept are {kept}",

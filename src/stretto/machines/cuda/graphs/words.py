@@ -1,11 +1,11 @@
-"""What a captured graph does between launches: it changes words of device memory, and decides.
+"""Operations of a captured graph between launches: it changes words of device memory, and decides.
 
 Conditional nodes of a CUDA graph run their bodies as a handle says, which only device code can set.
-One small kernel does that, and all else that the host would do between two launches: it follows a
-list of `Operation`s, three words each, from first to last. It is PTX, so that nothing has to be
-compiled where it runs; the driver itself knows `cudaGraphSetConditional`.
+One small kernel does that, and all other host work between two launches: it executes a list of
+`Operation`s, three words each, in order. It is PTX, so that nothing has to be compiled on the
+user's machine; the driver itself defines `cudaGraphSetConditional`.
 
-`follow` does the same on this machine's memory, for graphs that are emulated.
+`follow` does the same on host memory, for emulated graphs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stretto.device.plan import Action, Guard, Launch, arms, stretch
 from stretto.device.tree import If, Node, Seq, is_predicated, leaves
 
 ENTRY = "stretto_words"
-"""The kernel's name. Its parameters, a word each: the address of the operations, how many they are,
-the address of the control block, whose first word is set where the run is stopped."""
+"""Name of the kernel. Its parameters, a word each: the address of the operations, their number,
+the address of the control block, whose first word is nonzero if the run is stopped."""
 WORD = 8
-"""Bytes."""
+"""Bytes of a word."""
 
 
 class Code(IntEnum):
-    """What an operation does; [a] is the word at the address a. `value` is false at first."""
+    """Operation codes; [a] is the word at the address a. `value` is false at first."""
 
     COPY = 0
     """[a] = [b]"""
@@ -46,9 +46,9 @@ class Code(IntEnum):
     MOVE = 7
     """[a] = [b] if value"""
     DECIDE = 8
-    """handle a = value, or false where the run is stopped"""
+    """handle a = value, or false if the run is stopped"""
     REFUSE = 9
-    """handle a = not value, or false where the run is stopped"""
+    """handle a = not value, or false if the run is stopped"""
     ALWAYS = 10
     """value = true"""
     ALSO = 11
@@ -61,18 +61,20 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """One operation, of up to two operands."""
+
     code: Code
     a: int
     b: int = 0
 
 
 def encoded(operations: Sequence[Operation]) -> list[int]:
-    """The words that the kernel reads."""
+    """Return the words that the kernel reads."""
     return [word for one in operations for word in (one.code.value, one.a, one.b)]
 
 
 def follow(words: Sequence[int], control: int, decide: Callable[[int, bool], None]) -> None:
-    """Does what encoded operations say. control: an address. decide: sets a handle."""
+    """Execute encoded operations. control: an address. decide: sets a handle."""
     stopped = _word(control).value != 0
     value = False
     for place in range(0, len(words), 3):
@@ -247,21 +249,20 @@ done:
 """
 
 
-# ---- How often each branch of a graph goes which way: words of the device, which the graph
-# counts up.
+# ---- Counts of how often each branch of a graph took its first arm, in words of the device.
 #
-# A conditional node is decided by a list of operations on words, which counts as well. For
-# predicated branches a node of its own counts, beside the launches: nothing waits for it but the
-# graph's end. The host reads the words only when someone asks.
+# The operations that decide a conditional node also count. For predicated branches a separate node
+# counts, concurrently with the launches: only the graph's end waits for it. The host reads the
+# words only on request.
 
 
 Words = Callable[[Reg], int]
-"""The address of a register's word."""
+"""Returns the address of a register's word."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchCount:
-    """first: how often the first arm was taken; total: how often the branch was come to."""
+    """first: how often the first arm was taken; total: how often the branch was reached."""
 
     first: int
     total: int
@@ -269,14 +270,15 @@ class BranchCount:
 
 @dataclass(frozen=True, slots=True)
 class CountCells:
-    """The addresses of the two words of a branch."""
+    """Addresses of the two words of a branch."""
 
     first: int
     total: int
 
 
 def counted(condition: CountCells) -> list[Operation]:
-    """What counts a branch, behind the operation that has looked at its condition."""
+    """Return the operations that count a branch, after the operation that has tested its
+    condition."""
     return [Operation(Code.COUNT, condition.first), Operation(Code.ADD, condition.total, 1)]
 
 
@@ -291,7 +293,7 @@ class PredicatedBranch:
 
     @property
     def registers(self) -> set[str]:
-        """What its count looks at."""
+        """Registers that its count depends on."""
         found = {guard.register.name for guard in self.guards}
         return found | {self.branch.condition.name}
 
@@ -307,7 +309,7 @@ class PredicatedBranch:
 
 
 def predicated_branches(sequence: Seq[Action]) -> list[PredicatedBranch]:
-    """Those of a sequence's stretch."""
+    """Return the predicated branches of a sequence's stretch."""
     return list(_predicated(sequence.children, (), 0))
 
 
@@ -327,7 +329,7 @@ def _predicated(
 
 
 def writes(node: Node[Action], registers: set[str]) -> bool:
-    """Whether a launch of a node writes one of these registers."""
+    """Return True if a launch of a node writes one of these registers."""
     launches = (body for body in leaves(node) if isinstance(body, Launch))
     results = (reg.name for launch in launches for reg in launch.program.tree.main.results)
     return not registers.isdisjoint(results)

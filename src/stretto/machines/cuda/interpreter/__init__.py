@@ -1,9 +1,9 @@
-"""Runs a printed Triton program without a GPU: its text, one unit at a time in random order.
+"""Interpret the text of a printed Triton program without a GPU, its units in random order.
 
-A unit is a program of the launch, in a greenlet of its own. `wait` of the prelude calls `pause`
-while what it waits for has not come, and `fence` when it has; here both hand over to another unit
-that can go on. Where there is none, the error says who waits for whom. Loads and stores are
-checked against the buffers of the launch.
+A unit is a program instance of the launch, in its own greenlet; one runs at a time. `wait` of the
+prelude calls `pause` while its target is not reached, and `fence` once it is; here both switch to
+another unit that can continue. If there is none, the error names the units that wait for each
+other. Loads and stores are checked against the buffers of the launch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from stretto.machines.cuda.interpreter.builder import Builder, SharedLanguage
 
 _SWITCH_AFTER_WAIT = 0.5
-"""How likely another unit goes on first where a wait is over."""
+"""Probability that another unit runs first when a wait is over."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A unit waits until the counters of `count` units from `first` have come to `target`."""
+    """A unit waits until the counters of `count` units from `first` on have reached `target`."""
 
     first: int
     count: int
@@ -48,13 +48,14 @@ class _Waiting:
 
 
 class InterpretedKernel:
-    """One program on this machine's CPU. `seed` and the number of the launch draw the order.
+    """One program, interpreted on the CPU. The order of units is drawn from `seed` and the number
+    of the launch.
 
-    races: whether threads of one unit are checked against each other (races.py).
+    races: True if threads of one unit are checked against each other (races.py).
     """
 
     def __init__(self, source: TritonSource, seed: int = 0, races: bool = True) -> None:
-        """Raises BuildError where Triton is missing, or is one that this module does not know."""
+        """Raise BuildError if Triton is missing or its version is not supported."""
         require_triton()
         self._greenlet = require_greenlet()
         from stretto.machines.cuda.interpreter import language as triton_language
@@ -69,13 +70,13 @@ class InterpretedKernel:
         self._module = triton_language.load_module(source.text)
 
     def launch(self, arguments: Sequence[Tensor | float], reached: Sequence[Tensor] = ()) -> None:
-        """One launch. `arguments`: those of `source.parameters` in order, pointers as contiguous
-        tensors on the CPU, which are changed in place; several may share memory.
+        """Run one launch. `arguments`: those of `source.parameters` in order, pointers as
+        contiguous tensors on the CPU, which are changed in place; several may share memory.
         reached: further memory, to which words of the arguments point.
 
-        How the program ended stands in the control block. Raises DeadlockError where no unit can
-        go on, and RunError with the printed line for an access outside of a buffer, for a race of
-        two threads of one unit, or any other error that a unit runs into.
+        The status of the run is written to the control block. Raises DeadlockError if no unit can
+        continue, and RunError with the printed line for an access outside of a buffer, a race of
+        two threads of one unit, or any other error in a unit.
         """
         values: list[Any] = []
         buffers: list[Buffer] = []
@@ -112,7 +113,7 @@ class InterpretedKernel:
                 builder.memory = before
 
     def _watches(self) -> list[Watch | None]:
-        """One for each unit."""
+        """Return the race checker of each unit; None if races are not checked."""
         if not self.races:
             return [None] * self.source.blocks
         threads = self.source.warps * WARP
@@ -128,14 +129,15 @@ class InterpretedKernel:
         return SharedLanguage(self._language.BUILDER, memories)
 
     def _is_constant(self, parameter: Parameter) -> bool:
-        """Whether nothing writes to it in a launch."""
+        """Return True if no launch writes to the parameter's memory."""
         arguments = self.source.arguments
         if parameter.kind != "buffer" or parameter.place >= len(arguments):
             return parameter.kind == "tables"
         return arguments[parameter.place].kind == "constant"
 
     def _explained(self, failed: _UnitFailed) -> RunError:
-        """The error with the last printed line that led to it, or the user's that this is."""
+        """Return the error with the innermost printed line that raised it, or the user's line that
+        this comes from."""
         error = failed.__cause__
         assert error is not None
         location: SourceLocation | None = None
@@ -154,14 +156,14 @@ class InterpretedKernel:
 
 
 class _UnitFailed(Exception):
-    """Its cause is what went wrong."""
+    """A unit raised an error, which is the cause."""
 
     def __init__(self, unit: int) -> None:
         self.unit = unit
 
 
 class _Launch:
-    """The units of one launch, and which of them can go on."""
+    """The units of one launch, and which of them can continue."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class _Launch:
                 self._advance(self.order.choice(ready))
         finally:
             for unit in self.units.values():
-                unit.throw()  # ends a unit that is still somewhere in its text
+                unit.throw()  # ends a unit that has not finished
 
     def _advance(self, unit: int) -> None:
         self.current = unit
@@ -208,7 +210,7 @@ class _Launch:
         self.shared.unit = unit
         try:
             self.units[unit].switch()
-        except Exception as error:  # whatever the program's text raises; it is the cause
+        except Exception as error:  # the program's text may raise any error
             raise _UnitFailed(unit) from error
         if self.units[unit].dead:
             del self.units[unit]
@@ -217,7 +219,7 @@ class _Launch:
         with np.errstate(all="ignore"):
             self.entry(*self.values)
 
-    # ---- in place of the prelude's functions -------------------------------------------------
+    # ---- replacements of the prelude's functions ---------------------------------------------
     def _pause(self, control: Any, first: Any, count: Any, target: Any) -> None:
         self.waiting[self.current] = _Waiting(_int(first), _int(count), _int(target))
         self.hand_over()
@@ -229,7 +231,7 @@ class _Launch:
         if self.order.random() < _SWITCH_AFTER_WAIT:
             self.hand_over()
 
-    # ---- who can go on -----------------------------------------------------------------------
+    # ---- units that can continue -------------------------------------------------------------
     def _is_ready(self, unit: int) -> bool:
         waiting = self.waiting[unit]
         if waiting is None:
@@ -244,7 +246,7 @@ class _Launch:
         return False
 
     def _text(self, unit: int) -> str:
-        """`unit 1 waits for unit 0 (at 3, ended) to reach 5`."""
+        """Return e.g. `unit 1 waits for unit 0 (at 3, ended) to reach 5`."""
         waiting = self.waiting[unit]
         assert waiting is not None
         missing: list[str] = []

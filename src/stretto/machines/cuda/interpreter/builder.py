@@ -1,9 +1,8 @@
-"""The operators of the interpreted Triton language, on numpy arrays.
+"""Operators of the interpreted Triton language, on numpy arrays.
 
-Triton's own, with what they lack: bfloat16, which lies in arrays of uint16; the NaN rules of
-minimum and maximum; and memory that knows its buffers, so that every address is checked and whole
-tiles are copied at once. What a masked load leaves undefined on a device is NaN here, or an
-unlikely number.
+Extends Triton's own with bfloat16, stored in arrays of uint16; the NaN rules of minimum and
+maximum; and pointers that carry their buffers, so that every address is checked and whole tiles are
+copied at once. Masked lanes of a load, undefined on a device, are NaN here, or an unlikely number.
 
 Import only inside functions: it imports triton.
 """
@@ -23,7 +22,7 @@ from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, T
 
 from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind, Memory, OutOfBounds
 
-# Overridden with fewer names for arguments that Triton only passes by position.
+# Arguments that Triton only passes by position are renamed in overrides.
 # pyright: reportIncompatibleMethodOverride=false
 
 
@@ -37,7 +36,8 @@ _NUMPY_TYPES: dict[str, np.dtype[Any]] = {}
 
 
 class Builder(InterpreterBuilder):
-    """Handles (array and type) in, handles out. `memory` and `unit` are those of the launch."""
+    """Takes and returns handles (array and type). `memory` is that of the launch; `grid_idx` is
+    the current unit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Builder(InterpreterBuilder):
         kind = numpy_type(dtype)
         if other is not None:
             result = np.array(np.broadcast_to(other.data, ptrs.data.shape), kind)
-        elif ptrs.data.size == 1:  # triton gives no `other` for a single 0 too
+        elif ptrs.data.size == 1:  # triton also drops `other` if it is a single 0
             result = np.zeros(ptrs.data.shape, kind)
         else:
             result = np.full(ptrs.data.shape, _undefined(kind), kind)
@@ -100,14 +100,14 @@ class Builder(InterpreterBuilder):
         if active.any():
             kind = val.data.dtype
             self.memory.load(ptr.data[active], kind, _buffer(ptr), active, _ATOMIC)
-        # Triton's own walks the memory of these arrays: a broadcast one has too little.
+        # Triton walks the memory of these arrays directly, and a broadcast one has too little.
         ptr, val, mask = (
             TensorHandle(np.array(np.broadcast_to(item.data, ptr.data.shape)), item.dtype)
             for item in (ptr, val, mask)
         )
         return super().create_atomic_rmw(op, ptr, val, mask, sem, scope)
 
-    # ---- pointers remember their buffer ------------------------------------------------------
+    # ---- pointers carry their buffer ---------------------------------------------------------
     def create_addptr(self, ptr: Any, offset: Any) -> Any:
         size = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
         step = offset.data.astype(np.uint64) * np.uint64(size)
@@ -155,7 +155,7 @@ class Builder(InterpreterBuilder):
         return self.unary_op(arg, lambda data: np.reciprocal(np.sqrt(data)))
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
-        """Rounded once, as a device does it."""
+        """Multiply and add with one rounding, as on a device."""
         if x.dtype.name == "fp32":
             exact = x.data.astype(np.float64) * y.data + z.data
             return TensorHandle(exact.astype(np.float32), z.dtype)
@@ -183,7 +183,7 @@ class Builder(InterpreterBuilder):
 
 
 def numpy_type(dtype: Any) -> np.dtype[Any]:
-    """How values of a Triton type lie in arrays."""
+    """Return the numpy type of arrays that hold values of a Triton type."""
     scalar = dtype.scalar
     if (found := _NUMPY_TYPES.get(scalar.name)) is None:
         found = _TRITON_NUMPY_TYPE(scalar)
@@ -192,14 +192,14 @@ def numpy_type(dtype: Any) -> np.dtype[Any]:
 
 
 def wide(handle: Any) -> Any:
-    """A bfloat16 handle as float32; others as they are."""
+    """Convert a bfloat16 handle to float32; return others unchanged."""
     if handle.dtype.name != BF16:
         return handle
     return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
 
 def narrow(data: Array) -> Any:
-    """float32 as bfloat16, rounded to nearest, ties to even."""
+    """Convert float32 to bfloat16, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(data, np.float32).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return TensorHandle(np.where(np.isnan(data), np.uint16(0x7FC0), rounded), tl.bfloat16)
@@ -214,7 +214,7 @@ def _buffer(pointer: Any) -> Buffer | None:
 
 
 def _loading(is_volatile: bool) -> Kind:
-    """A volatile load is for what others change meanwhile."""
+    """Return the kind of a load: a volatile one reads words that other units may change."""
     return _ATOMIC if is_volatile else "read"
 
 
@@ -230,22 +230,20 @@ def _torch(function: Callable[[Tensor], Tensor], data: Array) -> Array:
 
 # ---- The part of a unit's shared memory that a printed program addresses itself.
 #
-# Only constants lie there: printed functions store blocks before a loop, and load them inside of
-# it. A place is an address from 0 on, as on a device one within the shared memory. Nobody may
-# read what nobody has written, and threads of the unit are checked against each other (races.py).
-#
-# Import only inside functions: it imports triton.
+# It holds only constants: printed functions store blocks before a loop, and load them inside of it.
+# A place is an address from 0 on, as within the shared memory of a device. Loads of unwritten bytes
+# are errors, and threads of the unit are checked against each other (races.py).
 
 
 NAME = "the unit's shared memory"
 
 
 class Unwritten(OutOfBounds):
-    """A load of what no thread has stored."""
+    """A load of bytes that no thread has stored."""
 
 
 class SharedMemory:
-    """`size` bytes of one unit."""
+    """Shared memory of one unit, of `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -254,8 +252,8 @@ class SharedMemory:
         self._buffer = Buffer(NAME, self._bytes.ctypes.data, size)
 
     def store(self, builder: Builder, places: Array, values: Array) -> None:
-        """Values to places of the same shape. Where several lanes have one place, they must store
-        the same: which of them is the last is not known."""
+        """Store values to places of the same shape. Lanes with the same place must store the same
+        value, since their order is not defined."""
         pointers = self._pointers(places)
         builder.memory.store(pointers, values, self._buffer)
         width = values.itemsize
@@ -269,7 +267,7 @@ class SharedMemory:
         where = self._bytes_of(places, kind.itemsize)
         if not self._written[where].all():
             first = int(where[~self._written[where]][0])
-            raise Unwritten(f"byte {first} of {NAME} is read, which nobody has written")
+            raise Unwritten(f"byte {first} of {NAME} is read, but was never written")
         return found
 
     def _pointers(self, places: Array) -> Array:
@@ -282,8 +280,8 @@ class SharedMemory:
 
 
 class SharedLanguage:
-    """What stands in the places of the functions in printer/parts/shared.py that are assembly.
-    memories: by unit. unit: the one that is running."""
+    """Replacements of the functions in printer/parts/shared.py that are assembly. memories: by
+    unit. unit: the one that is running."""
 
     def __init__(self, builder: Builder, memories: Sequence[SharedMemory]) -> None:
         self.builder = builder

@@ -1,10 +1,10 @@
-"""Triton's language in Python: what a printed program's text means without a compiler.
+"""Triton's language in Python: runs the text of a printed program without a compiler.
 
-Built on Triton's own interpreter (operators on numpy arrays), but not through its `triton.jit`,
-which works only where TRITON_INTERPRET was set before the first import, looks for what to replace
-at every call of a function, and leaves some of it replaced. Here the whole text is compiled once,
-as plain Python functions, and the language is replaced only while a launch runs, so that
-compilation in the same process goes on unharmed.
+Built on Triton's own interpreter (operators on numpy arrays), but not on its `triton.jit`, which
+works only if TRITON_INTERPRET was set before the first import, searches for names to replace at
+every call of a function, and leaves some of them replaced. Here the whole text is compiled once, as
+plain Python functions, and the language is replaced only while a launch runs, so that compilation
+in the same process is not affected.
 
 Import only inside functions: it imports triton.
 """
@@ -31,12 +31,10 @@ from stretto.machines.cuda.interpreter.memory import Array, Buffer
 from stretto.machines.cuda.printer.program import library_text
 from stretto.machines.cuda.toolchain import TRITON_LOCK, file_name
 
-# ---- Triton's typing rules, as its compiler applies them, made quick enough to be interpreted.
+# ---- Triton's typing rules with caches, so that interpretation is fast enough.
 #
-# Most of the time of an interpreted operator goes into the types of its operands, which are the
-# same few all along. What is computed again and again for one shape or one constant is kept here.
-#
-# Import only inside functions: it imports triton.
+# An interpreted operator spends most of its time on the types of its operands, of which there are
+# few. Results that depend only on a shape or a constant are cached here.
 
 
 tl: Any = triton.language
@@ -45,7 +43,7 @@ Ints = tuple[int, ...]
 
 
 class Semantic(TritonSemantic[Any]):
-    """Gives what its base class gives."""
+    """Triton's semantics with cached conversions of numbers; results equal the base class's."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
@@ -61,8 +59,8 @@ class Semantic(TritonSemantic[Any]):
         arithmetic_check: bool = True,
         div_or_mod: bool = False,
     ) -> Any:
-        """Operands of one type need no conversion, but for a division of halves and pointers; a
-        number next to a tensor is converted once for each type of the tensor."""
+        """Operands of one type need no conversion, except in divisions and for pointers; a number
+        next to a tensor is converted once for each type of the tensor."""
         rules = (allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
         if type(lhs) is not tl.tensor:
             return super().binary_op_type_checking_impl(lhs, rhs, *rules)
@@ -91,7 +89,7 @@ class Semantic(TritonSemantic[Any]):
 
 
 def _distinct(number: Any) -> Any:
-    """As a key: 0.0 equals -0.0, and NaN not even itself."""
+    """Return a key that distinguishes 0.0 from -0.0 and makes NaN equal to itself."""
     return number if number == number and number != 0 else repr(number)
 
 
@@ -100,7 +98,7 @@ _TENSOR_SHAPES: dict[Ints, tuple[Any, Any]] = {}
 
 
 def block_type_init(self: Any, element_ty: Any, shape: Any) -> None:
-    """In place of `block_type.__init__`: what only depends on the shape is made once."""
+    """Replace `block_type.__init__`: facts that depend only on the shape are computed once."""
     key = tuple([_int(size) for size in shape])
     found = _SHAPES.get(key)
     if found is None:
@@ -112,7 +110,7 @@ def block_type_init(self: Any, element_ty: Any, shape: Any) -> None:
 
 
 def tensor_init(self: Any, handle: Any, type: Any) -> None:
-    """In place of `tensor.__init__`, likewise."""
+    """Replace `tensor.__init__`, likewise."""
     self.handle = handle
     self.type = type
     self.dtype = type.scalar
@@ -133,13 +131,11 @@ _ORIGINAL_TENSOR_INIT: Any = tl.tensor.__init__
 
 
 # ---- `tl.reduce` of the interpreted Triton language, whole blocks at a time.
-#
-# Import only inside functions: it imports triton.
 
 
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
-    """As `tl.reduce`: one tensor gives one, a tuple a tuple. NaN loses to a number in minimum and
-    maximum, as in the instructions of a device."""
+    """As `tl.reduce`, for a tensor or a tuple of them. In minimum and maximum NaN loses to a
+    number, as in the instructions of a device."""
     axis, keep_dims = getattr(axis, "value", axis), bool(getattr(keep_dims, "value", keep_dims))
     standard = tl.standard
     if combine_fn in (
@@ -169,13 +165,13 @@ def _with(function: np.ufunc) -> Callable[..., Array]:
 
 
 def _sum(data: Array, axis: int | None, keep: bool) -> Array:
-    """A half is summed up as a single, integers in their own width."""
+    """Sum: halves in single precision, integers in their own width."""
     wanted = np.dtype(np.float32) if data.dtype == np.float16 else data.dtype
     return np.asarray(np.sum(data, axis=axis, keepdims=keep, dtype=wanted)).astype(data.dtype)
 
 
 def _fold(operands: Any, axis: int | None, keep: bool, combine: Callable[..., Any]) -> Any:
-    """Combines halves until one slice is left: Triton leaves the order open too."""
+    """Combine halves until one slice is left; Triton does not define the order either."""
     arrays = [operand.handle.data for operand in operands]
     shape = arrays[0].shape
     if axis is None:
@@ -208,7 +204,7 @@ def _tensor(data: Array, dtype: Any) -> Any:
     return tl.tensor(TensorHandle(data, dtype), tl.block_type(dtype, list(data.shape)))
 
 
-# What triton leaves unannotated is not unknown but anything.
+# Parts of triton without annotations are typed Any.
 
 interpreter: Any = triton.runtime.interpreter
 
@@ -221,7 +217,8 @@ _MODULES: tuple[ModuleType, ...] = (tl, tl.core, tl.math, tl.standard, tl.random
 
 @lru_cache(maxsize=256)
 def _code(text: str) -> tuple[CodeType, ...]:
-    """What to execute in turn. The library, which is half of every program, is compiled once."""
+    """Compile the module in parts, to be executed in order. The library, half of every program, is
+    compiled once."""
     file, library = file_name(text), library_text()
     before, found, after = text.partition(library)
     if not found:
@@ -237,21 +234,21 @@ def _library_code(first: int) -> CodeType:
 
 
 def _compiled(text: str, file: str, lines: int) -> CodeType:
-    """Code of a text that begins after so many lines of its file."""
+    """Compile a text that begins after `lines` lines of its file."""
     return compile(_plain(ast.parse("\n" * lines + text)), file, "exec")
 
 
 def _renamed(code: CodeType, file: str) -> CodeType:
-    """The same code as part of another file."""
+    """Return the same code as part of another file."""
     values = code.co_consts
     inner = (_renamed(value, file) if isinstance(value, CodeType) else value for value in values)
     return code.replace(co_filename=file, co_consts=tuple(inner))
 
 
 def load_module(text: str) -> Namespace:
-    """A fresh namespace of the module `text` whose jit functions are plain functions.
+    """Return a fresh namespace of the module `text` whose jit functions are plain functions.
 
-    They mean something only inside `interpreted()`.
+    They may be called only inside `interpreted()`.
     """
     namespace: Namespace = {"__name__": "triton_program", "range": _range, "_tensor": _to_tensor}
     for code in _code(text):
@@ -267,7 +264,7 @@ def load_module(text: str) -> Namespace:
 
 @contextmanager
 def interpreted() -> Generator[None]:
-    """Replaces triton's language by functions on numpy arrays while it lasts."""
+    """Replace triton's language by functions on numpy arrays inside a `with`."""
     with TRITON_LOCK:
         undo: list[tuple[Any, str, Any]] = []
         try:
@@ -284,7 +281,8 @@ def interpreted() -> Generator[None]:
 
 
 def argument(value: float, kind: str, buffer: Buffer | None = None) -> Any:
-    """A parameter of the kernel: `value` is a number, or the address for a type like `*fp32`."""
+    """Return a parameter of the kernel: `value` is a number, or the address for a type like
+    `*fp32`."""
     dtype = tl.str_to_ty(kind, None)
     attributes = {} if buffer is None else {"buffer": buffer}
     handle = TensorHandle(np.array([value], numpy_type(dtype)), dtype, attributes)
@@ -293,8 +291,8 @@ def argument(value: float, kind: str, buffer: Buffer | None = None) -> Any:
 
 # ---- the text as plain functions -----------------------------------------------------------------
 def _plain(tree: ast.Module) -> ast.Module:
-    """Functions without decorators, in which every assigned number becomes a tensor, as it does
-    in a compiled one; what is annotated as a constexpr stays, as do assignments of the module."""
+    """Remove decorators of functions, and convert every assigned number to a tensor, as a compiled
+    program does; annotated constexprs and assignments of the module are unchanged."""
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef):
             _make_plain(statement)
@@ -314,7 +312,8 @@ def _make_plain(statement: ast.stmt) -> None:
 
 
 def _to_tensor(value: Any) -> Any:
-    """A number that is assigned is a tensor from then on, in tuples too; types and such stay."""
+    """Convert an assigned number to a tensor, in tuples too; types, strings and None are
+    unchanged."""
     if isinstance(value, tl.tensor):
         return value
     if isinstance(value, tuple):
@@ -336,19 +335,19 @@ def _range(first: Any, last: Any = None, step: Any = 1, **_: Any) -> Iterator[An
         yield tl.tensor(TensorHandle(np.array([scalar(index)]), kind), kind)
 
 
-# ---- what stands in for the language -------------------------------------------------------------
+# ---- replacements of the language ----------------------------------------------------------------
 _ABSENT: Any = object()
 
 
 @cache
 def _replacements() -> tuple[tuple[Any, str, Any], ...]:
-    """(module or class, attribute, what stands there while a launch runs)."""
+    """Return (module or class, attribute, replacement while a launch runs)."""
     found: dict[tuple[int, str], tuple[Any, str, Any]] = {}
 
     def put(owner: Any, name: str, value: Any) -> None:
         found[id(owner), name] = (owner, name, value)
 
-    # What triton itself replaces beside the builtins: conversions of scalars, `dtype.to_ir`, hints.
+    # Besides builtins, triton itself replaces conversions of scalars, `dtype.to_ir` and hints.
     scope: Any = interpreter._LangPatchScope()
     try:
         for lang in (tl, tl.core):
@@ -379,7 +378,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _bound(builtin: Any, *, method: bool) -> Callable[..., Any]:
-    """A builtin that knows the semantics, without the check for it on every call."""
+    """Return a builtin with the semantics bound, without the check for it on every call."""
     function = getattr(builtin, "__wrapped__", builtin)
     if not method:
         return partial(function, _semantic=_SEMANTIC)
@@ -392,16 +391,17 @@ def _bound(builtin: Any, *, method: bool) -> Callable[..., Any]:
 
 
 def _truth(tensor: Any) -> bool:
-    """Triton's semantics ask `if other` for what may be None: a block is there, so true."""
+    """True for a block: Triton's semantics test `if other` for arguments that may be None."""
     data = tensor.handle.data
     return bool(data.item()) if data.size == 1 else True
 
 
 @cache
 def _twins() -> dict[int, Callable[..., Any]]:
-    """Plain functions for triton's own jit functions (`tl.sum`, `tl.zeros`, ...) by their id.
+    """Return plain functions for triton's own jit functions (`tl.sum`, `tl.zeros`, ...) by their
+    id.
 
-    Those of one module call each other through a namespace of their own.
+    Those of one module call each other through a separate namespace.
     """
     twins: dict[int, Callable[..., Any]] = {}
     kinds = (JITFunction, interpreter.InterpretedFunction)
@@ -430,6 +430,6 @@ def _twin(function: FunctionType, namespace: Namespace) -> Callable[..., Any]:
 
 
 def _as_combining(function: Any) -> Any:
-    """Triton's interpreter asks the function of a scan for its Python, `fn`."""
+    """Set `fn`, which Triton's interpreter reads from the combining function of a scan."""
     function.fn = function
     return function

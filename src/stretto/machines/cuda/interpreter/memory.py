@@ -1,4 +1,4 @@
-"""The memory of an interpreted launch: buffers at real addresses, every access checked."""
+"""Memory of an interpreted launch: buffers at real addresses, with every access checked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Lanes = np.ndarray[Any, np.dtype[np.bool_]]
-"""Which lanes of a block an access is made by: a mask in the shape of the block."""
+"""The lanes of a block that make an access: a mask in the shape of the block."""
 
 Kind = Literal["read", "written", "changed atomically"]
-"""What an access does; a volatile load counts as an atomic, since others may write meanwhile."""
+"""Kind of an access; a volatile load counts as an atomic, since other units may write
+concurrently."""
 
 
 class Watch(Protocol):
-    """Is told of every access of the unit that runs, before it happens."""
+    """Receives every access of the running unit before it happens."""
 
     def access(
         self,
@@ -29,32 +30,32 @@ class Watch(Protocol):
         lanes: Array | None,
         shape: tuple[int, ...],
     ) -> None:
-        """words: which words of `width` bytes of the buffer. lanes: the numbers of the lanes of a
-        block of this shape that they belong to, None if all in order."""
+        """Check an access. words: the words of `width` bytes of the buffer. lanes: the numbers of
+        the lanes, in a block of this shape, that they belong to; None if all in order."""
         ...
 
     def barrier(self) -> None:
-        """All threads of the unit have come to one place."""
+        """All threads of the unit have reached a barrier."""
         ...
 
     def publish(self) -> None:
-        """One thread says that all of the unit have come to here."""
+        """One thread publishes the progress of the unit."""
         ...
 
     def acquire(self) -> None:
-        """Each thread by itself has seen what some other units have published."""
+        """Each thread separately has seen progress that other units have published."""
         ...
 
 
 class OutOfBounds(Exception):
-    """An access that leaves the buffer that its pointer was made from, or that is not aligned."""
+    """An access that leaves the buffer of its pointer, or that is not aligned."""
 
 
 class Buffer:
     """`size` bytes at `address`, also as arrays of words of each width.
 
-    is_constant: nothing in the launch writes to it. memory: the address and the size of the
-    largest buffer around it.
+    is_constant: True if no launch writes to it. memory: the address and the size of the largest
+    buffer that contains it.
     """
 
     __slots__ = ("address", "is_constant", "memory", "name", "size", "words")
@@ -72,7 +73,7 @@ class Buffer:
         }
 
     def index(self, pointers: Array, width: int) -> Array:
-        """The words that `pointers` name. Raises OutOfBounds."""
+        """Return the indices of the words that `pointers` address. Raises OutOfBounds."""
         offsets = pointers - np.uint64(self.address)  # below the buffer: wraps to a huge one
         last = int(offsets.max())
         if last + width > self.size:
@@ -89,14 +90,14 @@ class Buffer:
 
 
 class Memory:
-    """The buffers of a launch; several may be the same memory, or a part of another.
+    """The buffers of a launch; several may share memory.
 
     watch: of the unit that is running.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         self.watch: Watch | None = None
-        self.buffers: list[Buffer] = []  # without those inside of others
+        self.buffers: list[Buffer] = []  # without those contained in others
         end = -1
         for buffer in sorted(buffers, key=lambda buffer: (buffer.address, -buffer.size)):
             if buffer.address + buffer.size > end:
@@ -114,7 +115,8 @@ class Memory:
         lanes: Lanes | None = None,
         access: Kind = "read",
     ) -> Array:
-        """What lies at `pointers`, in their shape. `buffer`: where they point to, if known."""
+        """Return the values at `pointers`, in their shape. `buffer`: the one that they point into,
+        if known."""
         buffer = buffer or self._buffer_of(pointers)
         words = buffer.words[kind.itemsize]
         index = buffer.index(pointers, kind.itemsize)
@@ -125,7 +127,7 @@ class Memory:
     def store(
         self, pointers: Array, values: Array, buffer: Buffer | None, lanes: Lanes | None = None
     ) -> None:
-        """Writes `values`, which have or broadcast to the shape of `pointers`."""
+        """Write `values`, which have or broadcast to the shape of `pointers`."""
         buffer = buffer or self._buffer_of(pointers)
         width = values.itemsize
         words = buffer.words[width]
@@ -146,7 +148,8 @@ class Memory:
             watch.access(kind, index, width, buffer, np.flatnonzero(lanes), lanes.shape)
 
     def _buffer_of(self, pointers: Array) -> Buffer:
-        """The last buffer that begins at or before the lowest pointer, for one from nowhere."""
+        """Return the last buffer that begins at or before the lowest pointer, for pointers without
+        a buffer."""
         place = bisect_right(self._starts, int(pointers.min())) - 1
         if place < 0:
             raise OutOfBounds("an access before all buffers")

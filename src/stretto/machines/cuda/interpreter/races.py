@@ -1,27 +1,28 @@
-"""Races inside a unit: two threads of one block at the same memory, with no barrier in between.
+"""Races inside a unit: two threads of one block access the same memory with no barrier in between.
 
-Which thread of a block executes which lane of a statement is Triton's choice, made for each
-statement by itself. So a lane that reads what another statement has written is as a rule another
-thread's, although the lanes of both have the same number, and wants a barrier of the block
-(`tl.debug_barrier`) in between. Barriers that Triton puts into reductions and conversions of
-layouts do not count: whether there are any depends on layouts. No race are
+Triton chooses separately for each statement which thread of a block executes which lane. So a lane
+that reads what another statement has written is usually executed by another thread, even if both
+lanes have the same number, and a barrier of the block (`tl.debug_barrier`) is needed in between.
+Barriers that Triton inserts into reductions and conversions of layouts do not count, since they
+depend on layouts. The following are not races:
 
-- two reads; two atomics, as which volatile loads count too;
+- two reads; two atomics (volatile loads count as atomics);
 - one statement that stores twice from the same lane, in two iterations of a loop: it is one
-  instruction with one layout, and of threads that hold copies of a lane the same one always stores;
-- an update in place: a lane stores what depends on what the same lane of an equally large block
-  has read there. The value has to come first, in whichever thread. This holds for blocks with a
-  lane for every thread. Lanes of smaller blocks, and scalars, are read by several threads each. One
-  of them stores, while another may not have read yet; so there the load has to be a part of the
-  statement that stores, where the others have no use for what they read.
+  instruction with one layout, and among threads that hold copies of a lane the same one always
+  stores;
+- an update in place: a lane stores a value that depends on what the same lane of an equally large
+  block has read there. The read has to come first, in whichever thread. This holds for blocks with
+  at least one lane per thread. Lanes of smaller blocks, and scalars, are read by several threads
+  each: one of them stores, while another may not have read yet. So there the load has to be part of
+  the storing statement, where the others do not use what they read.
 
-A unit publishes with one thread for all, so there has to be a barrier between what the others have
-done and that; and one between the end of a wait, in which each thread sees for itself what some
-other units have published, and what follows.
+A unit publishes with one thread for all, so a barrier is needed between the accesses of the other
+threads and the publication; and another one after a wait, in which each thread separately sees what
+some other units have published.
 
-The accesses of an epoch, which lies between two barriers, are marked in memory of their own: an
-element holds the last epoch in which it was touched. Only where that says that an epoch touched
-something twice are the accesses themselves compared.
+The accesses of an epoch (the time between two barriers) are marked in an array per memory, which
+holds for each element the last epoch in which it was accessed. Accesses are compared one by one
+only if a mark says that an element was accessed twice in an epoch.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ import numpy as np
 
 from stretto.machines.cuda.interpreter.memory import Array, Buffer, Kind
 
-# ---- Which lines of a printed program the value that a line stores comes from.
+# ---- Lines of a printed program on which the value stored by a line depends.
 
 
 Lines = tuple[tuple[CodeType, int], ...]
-"""The lines of a text that led to what is done: the innermost function first, the kernel last."""
+"""The lines of a text that led to an access: the innermost function first, the kernel last."""
 
 
 class Dependences:
-    """Reads the functions of a text as they are asked for.
+    """Dependences in the functions of a text, computed on demand.
 
-    What a variable depends on is taken from all assignments of it, whatever their order.
+    The dependences of a variable are those of all its assignments, in any order.
     """
 
     def __init__(self, text: str) -> None:
@@ -56,8 +57,8 @@ class Dependences:
         self._functions: dict[int, _Function] = {}
 
     def reach(self, source: Lines, target: Lines) -> bool:
-        """Whether what is computed at `source` may be a part of what is stored at `target`; both
-        are lines of functions that call each other, the innermost first."""
+        """Return True if the value computed at `source` may be part of the value stored at
+        `target`; both are lines of functions that call each other, the innermost first."""
         for (code, line), (other, last) in zip(reversed(source), reversed(target), strict=False):
             if code is not other:
                 return False
@@ -70,7 +71,7 @@ class Dependences:
 
 
 class _Function:
-    """The lines of each variable's assignments, and of those of the variables in them."""
+    """The lines of each variable's assignments, and of the assignments of the variables in them."""
 
     def __init__(self, text: list[str], first: int) -> None:
         last = first
@@ -95,7 +96,7 @@ class _Function:
             self._statements.setdefault(line, set()).update(used)
 
     def sources(self, line: int) -> set[str | int]:
-        """The names and lines that what stands in `line` depends on."""
+        """Return the names and lines on which the statement in `line` depends."""
         found: set[str | int] = set()
         waiting = [*self._statements.get(line, ())]
         while waiting:
@@ -115,15 +116,16 @@ _AGAINST: dict[Kind, tuple[Kind, ...]] = {
 
 
 class Race(Exception):
-    """An access to what the same unit has touched since its last barrier, by another thread."""
+    """An access to memory that another thread of the same unit has accessed since its last
+    barrier."""
 
 
 @dataclass(slots=True)
 class Access:
     """One execution of a load, a store or an atomic.
 
-    words: which words of `width` bytes, counted from the start of the memory; lanes: the numbers
-    of the lanes that they belong to, None if all in order; shape: that of the whole block.
+    words: the words of `width` bytes, counted from the start of the memory; lanes: the numbers of
+    the lanes that they belong to, None if all in order; shape: that of the whole block.
     """
 
     kind: Kind
@@ -138,16 +140,16 @@ class Access:
         return np.arange(self.words.size) if self.lanes is None else self.lanes
 
     def bytes(self) -> Array:
-        """The places of all bytes, those of a word side by side."""
+        """Return the offsets of all bytes, those of a word side by side."""
         return (self.words.reshape(-1, 1) * self.width + np.arange(self.width)).reshape(-1)
 
 
 @dataclass(slots=True)
 class Region:
-    """What one unit does to one piece of memory in an epoch.
+    """Accesses of one unit to one memory in an epoch.
 
-    is_busy: whether there are any. marks: by kind and width, the last epoch in which each word was
-    touched. marked: how many accesses of each kind are in `marks`.
+    is_busy: True if there are any. marks: by kind and width, the last epoch in which each word was
+    accessed. marked: the number of accesses of each kind that `marks` includes.
     """
 
     size: int
@@ -165,7 +167,7 @@ class Region:
             self.marked[kind] = 0
 
     def touched(self, kind: Kind, words: Array, width: int, epoch: int) -> bool:
-        """Whether accesses of this kind have touched any of the words in this epoch."""
+        """Return True if accesses of this kind have touched any of the words in this epoch."""
         accesses, marked = self.accesses[kind], self.marked[kind]
         for access in accesses[marked:]:
             key = kind, access.width
@@ -182,7 +184,7 @@ class Region:
 
 
 def _in_words(words: Array, width: int, other: int) -> Array:
-    """The words of `other` bytes that words of `width` bytes lie in, or consist of."""
+    """Return the words of `other` bytes that contain, or are part of, words of `width` bytes."""
     if width == other:
         return words
     if width < other:
@@ -234,7 +236,7 @@ class UnitAccesses:
         lanes: Array | None,
         shape: tuple[int, ...],
     ) -> None:
-        """words: of `buffer`, in the order of `lanes`. Raises Race."""
+        """Check and record an access. words: of `buffer`, in the order of `lanes`. Raises Race."""
         if self.acquired and kind != "changed atomically":
             raise Race(
                 f"{buffer.name} is {kind} after a wait, with no barrier of the block in between, "
@@ -267,7 +269,7 @@ class UnitAccesses:
             frame = frame.f_back
         return tuple(found)
 
-    # ---- where marks say that something was touched twice --------------------------------------
+    # ---- comparison of single accesses -------------------------------------------------------
     def _compare(self, access: Access, others: list[Access], buffer: Buffer) -> None:
         for other in others:
             for place in self._races(access, other):
@@ -279,7 +281,7 @@ class UnitAccesses:
                 )
 
     def _named(self, access: Access) -> str:
-        """`at line 7 in k_sum: tl.store(...)`."""
+        """Return e.g. `at line 7 in k_sum: tl.store(...)`."""
         if not access.lines:
             return "outside of the text"
         code, line = access.lines[0]
@@ -287,14 +289,14 @@ class UnitAccesses:
         return f"at line {line} in {code.co_name}: {text}"
 
     def _races(self, access: Access, before: Access) -> Iterator[int]:
-        """The bytes at which the two accesses race."""
+        """Yield the first byte at which the two accesses race, if any."""
         mine, theirs = access.bytes(), before.bytes()
         order = np.argsort(theirs, kind="stable")
         sorted_ = theirs[order]
         first = np.searchsorted(sorted_, mine, "left")
         last = np.searchsorted(sorted_, mine, "right")
         if self._same_layout(access, before):
-            # One lane before, and it has the same number.
+            # No race if a single earlier lane accessed the byte and has the same number.
             lanes = np.repeat(access.numbers, access.width)
             its = np.repeat(before.numbers, before.width)[order]
             same = (last - first == 1) & (its[np.minimum(first, len(its) - 1)] == lanes)
@@ -304,7 +306,7 @@ class UnitAccesses:
         yield from mine[bad][:1].tolist()
 
     def _same_layout(self, access: Access, before: Access) -> bool:
-        """Whether equal lanes are one thread's, or wait for each other as if they were."""
+        """Return True if equal lanes are executed by one thread, or are ordered as if they were."""
         if access.shape != before.shape or access.width != before.width:
             return False
         if access.kind == before.kind == "written":

@@ -1,8 +1,8 @@
-"""A DeviceProgram as one Triton kernel; `program` is the entry.
+"""Print a DeviceProgram as one Triton kernel; the entry is `program.print_program`.
 
-`function` makes statements of control flow and of what units do in leaves, `kernel` and the files
-`stage*` the functions of kernels, `expr` and `scalar` terms of expressions. Then the statements of
-a recursive program are cut into `states`, constants are loaded `early`, long sections become
-functions (`outline`), and all is written down. `source` is what comes out; `parts/` has the
-functions that every program contains.
+`function` builds the statements of control flow and of leaves, `kernel` and the `stage*` files the
+functions of kernels, `expr` and `scalar` the terms of expressions. The statements of a recursive
+program are then cut into `states`, loads of constants are moved `early`, long sections become
+functions (`outline`), and everything is written as text. `source` holds the result; `parts/` has
+the functions that every program contains.
 """

@@ -1,7 +1,7 @@
-"""What the statements of a program access, by the part of each buffer.
+"""The parts of buffers that the statements of a program access.
 
-Of a kernel it matters where its text has barriers of its own: what it touches before the first one
-may meet what the unit did before, and what it touches behind the last one may meet what follows.
+For a kernel it matters where its text has barriers: accesses before the first one may conflict with
+what the unit did earlier, accesses after the last one with what follows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stretto.machines.cuda.printer.scalar import BARRIER
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load or a store. buffer: None stands for the stack of a recursive program. box: the part of
-    the buffer, seen with dims `shape`; None is the whole."""
+    """A load or a store. buffer: None is the stack of a recursive program. box: the accessed part
+    of the buffer, seen with dims `shape`; None is the whole buffer."""
 
     buffer: Buffer | None
     writes: bool
@@ -36,7 +36,7 @@ class Access:
     box: Box | None = None
 
     def covers(self, other: Access) -> bool:
-        """Does it surely contain another one?"""
+        """Return True if this access surely contains `other`."""
         if (self.buffer, self.writes) != (other.buffer, other.writes):
             return False
         if self.box is None or other.box is None:
@@ -44,7 +44,7 @@ class Access:
         return self.shape == other.shape and covers(self.box, other.box)
 
     def may_meet(self, other: Access, registers: Registers) -> bool:
-        """May they touch one element, if both buffers are one?"""
+        """Return True if both may touch the same element, provided the buffers are the same."""
         if self.box is None or other.box is None:
             return True
         return may_meet(self.box, self.shape, other.box, other.shape, registers)
@@ -55,8 +55,11 @@ Accesses = frozenset[Access]
 
 @dataclass(frozen=True, slots=True)
 class KernelAccesses:
-    """before: what a task may touch before the first barrier in it; behind: what it may touch
-    behind the last one. passes: whether there is a barrier on all ways through its text."""
+    """Accesses of a kernel's tasks around the barriers in its text.
+
+    before: what a task may touch before its first barrier; behind: what it may touch after its last
+    one. passes: True if every path through its text has a barrier.
+    """
 
     before: Accesses
     behind: Accesses
@@ -64,7 +67,9 @@ class KernelAccesses:
 
 
 def kernel_accesses(kernel: Kernel, text: TritonKernel) -> KernelAccesses:
-    """Of all tasks of a kernel together."""
+    """Return the accesses of all tasks of a kernel together. Without knowledge of the text (a
+    user's kernel, or a statement with unknown effects) every access counts as both before and
+    after the barriers."""
     everything = frozenset(_stage_accesses(kernel))
     if any(stage.operator.combine is Combine.KERNEL for stage in kernel.stages):
         return KernelAccesses(everything, everything, passes=False)  # the user's text is not known
@@ -98,22 +103,23 @@ def _access(buffer: Buffer, writes: bool, shape: Shape, box: Box) -> Access:
 
 
 Place = tuple[Buffer | None, bool]
-"""A buffer, and whether it is written."""
+"""A buffer, and True if it is written."""
 UNKNOWN: Place = (None, True)
-"""In the text of a kernel: a statement of which it is not known what it touches."""
+"""Marks a statement in the text of a kernel whose accesses are not known."""
 
 
 @dataclass(slots=True)
 class _Way:
-    """Ways through the text of a task. before: what is touched on some way before a barrier."""
+    """A walk over all paths through the text of a task. before: what some path touches before any
+    barrier."""
 
     before: set[Place] = field(default_factory=set[Place])
 
     def through(
         self, block: code.Block, is_open: bool, since: frozenset[Place]
     ) -> tuple[bool, frozenset[Place]]:
-        """is_open: whether there is a way to the block without a barrier; since: what is touched
-        since the last one. Gives both behind the block."""
+        """Walk over a block. is_open: True if some path reaches it without a barrier; since: what
+        has been touched since the last barrier. Returns both for the end of the block."""
         for statement in block:
             if statement == BARRIER:
                 is_open, since = False, frozenset()
@@ -139,7 +145,7 @@ class _Way:
 
 
 def _places(statement: code.Statement) -> Iterator[Place]:
-    """What a statement touches by itself, without those inside of it."""
+    """Yield what a statement itself touches, without the statements nested in it."""
     yield from ((buffer, False) for buffer in code.reads(statement))
     match statement:
         case code.Store(Buffer() as buffer):

@@ -1,7 +1,7 @@
-"""Puts barriers of the block between statements whose threads may meet in memory.
+"""Insert block barriers between statements whose threads may conflict in memory.
 
-Each thread of a unit goes on by itself. Where one reads what another has written, or overwrites
-what another reads, a barrier has to come in between. Waits and signals contain one, and so do many
+The threads of a unit run independently. Where one reads what another has written, or overwrites
+what another reads, a barrier is needed in between. Waits and signals contain one, and so do many
 kernels. Where there is none, this pass adds one, as late as possible.
 
     before                     after
@@ -12,12 +12,12 @@ kernels. Where there is none, this pass adds one, as late as possible.
                                  tl.debug_barrier()
                                  run k_zero: writes a
 
-What each unit may have touched since its last barrier is followed along all ways through branches,
-loops and calls (`touched.py`), by the parts of buffers (`extents.py`). The tasks of one kernel do
-not meet: they write different elements.
+A data-flow walk over branches, loops and calls tracks what each unit may have touched since its
+last barrier (`touched.py`), by parts of buffers (`extents.py`). Tasks of one kernel do not
+conflict: they write different elements.
 
-A call writes to the stack, and the return from it reads that, so that between the two there always
-is a barrier: what the caller has touched before it is settled behind it.
+A call writes to the stack and its return reads from it, so there is always a barrier between the
+two: whatever the caller touched before the call is ordered before whatever follows it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ from stretto.machines.cuda.printer.touched import (
 
 @dataclass(slots=True)
 class ProgramAccesses:
-    """What the functions of a program have in common.
+    """State that the functions of a program share.
 
-    every: the units, as bits. entries, exits: what may have been touched where each function
-    begins, and where it ends, as far as is known; changed: whether something has been added.
+    every: all units, as bits. entries, exits: what may have been touched at the beginning and at
+    the end of each function, as far as the fixpoint iteration has found; changed: True if the last
+    round has added something.
     """
 
     every: int
@@ -66,12 +67,13 @@ class ProgramAccesses:
     _known: dict[str, KernelAccesses] = field(default_factory=dict[str, KernelAccesses])
 
     def kernel(self, name: str) -> KernelAccesses:
+        """Return the accesses of a kernel (computed once)."""
         if name not in self._known:
             self._known[name] = kernel_accesses(self.kernels[name], self.texts[name])
         return self._known[name]
 
     def add(self, known: dict[str, Touched], function: str, touched: Touched) -> None:
-        """Adds to what is known of the beginning or the end of a function."""
+        """Add to what is known at the beginning or the end of a function."""
         before = known.get(function, NOTHING)
         after = Touched(before.joined(touched).units)
         self.changed |= after != before
@@ -80,11 +82,11 @@ class ProgramAccesses:
 
 @dataclass(slots=True)
 class Barriers:
-    """For the statements of one function.
+    """Places barriers in the statements of one function.
 
-    buffers: those whose addresses variables hold, by the variable's name. registers: those that
-    variables hold. entries: what may have been touched before an iteration of each loop, as far as
-    is known.
+    buffers: by variable, the buffer whose address it holds. registers: by variable, the register
+    that it holds. entries: by the id of a loop, what may have been touched before an iteration, as
+    far as the fixpoint iteration has found.
     """
 
     accessed: ProgramAccesses
@@ -94,8 +96,8 @@ class Barriers:
     entries: dict[int, Touched] = field(default_factory=dict[int, Touched])
 
     def function(self, name: str, block: code.Block) -> code.Block:
-        """The statements of a function of a recursive program. At its end a function reads from
-        the stack where to go on."""
+        """Place barriers in a function of a recursive program. Every function but `main` ends by
+        reading from the stack where to continue."""
         before = self.accessed.entries.get(name, NOTHING)
         every = self.accessed.every
         block, touched = self.placed(block, before, every)
@@ -107,12 +109,12 @@ class Barriers:
         return block
 
     def main(self, block: code.Block) -> code.Block:
-        """The statements of a function that is not called."""
+        """Place barriers in a function that is never called."""
         return self.placed(block, NOTHING, self.accessed.every)[0]
 
     def placed(self, block: code.Block, before: Touched, units: int) -> tuple[code.Block, Touched]:
-        """The statements with barriers, and what is touched behind them. units: those that come
-        here."""
+        """Return the block with barriers, and what has been touched at its end. units: those that
+        execute the block, as bits."""
         found: list[code.Statement] = []
         for statement in block:
             here = units & (statement.units if isinstance(statement, code.Run) else code.EVERY)
@@ -126,6 +128,7 @@ class Barriers:
     def through(
         self, statement: code.Statement, before: Touched, units: int
     ) -> tuple[code.Statement, Touched]:
+        """Return the statement with barriers inside it, and what has been touched after it."""
         before = before.plus(map(before.seen, self.loaded(statement)), units)
         match statement:
             case code.Wait(units=meeting) | code.Signal(units=meeting):
@@ -141,12 +144,13 @@ class Barriers:
                 return replace(statement, body=body), before
             case code.If(_, then, orelse, units=entering):
                 then, first = self.placed(then, before, units & entering)
-                # The units that surely enter are not on the other way.
+                # Units that surely enter do not take the other arm.
                 other = before if entering == code.EVERY else before.without(units & entering)
                 orelse, second = self.placed(orelse, other, units)
                 return replace(statement, then=then, orelse=orelse), first.joined(second)
             case code.For(body=body, units=entering):
-                # Over the rows of a table: tasks of one kernel, which do not meet, or waits.
+                # One pass is enough: the body runs tasks of one kernel, which do not conflict, or
+                # waits, for the rows of a table.
                 body, end = self.placed(body, before, units & entering)
                 other = before if entering == code.EVERY else before.without(units & entering)
                 return replace(statement, body=body), other.joined(end)
@@ -156,7 +160,8 @@ class Barriers:
                 return statement, before
 
     def repeated(self, loop: code.Loop, before: Touched, units: int) -> tuple[code.Loop, Touched]:
-        """A loop, and what is touched behind its head, where it ends."""
+        """Iterate a loop to a fixpoint; return it, and what has been touched where its head leaves
+        it."""
         changing = {name for inner in code.walk((loop,)) for name in code.defines(inner)}
         before = before.varying(r for name, r in self.registers.items() if name in changing)
         if id(loop) in self.entries:
@@ -167,20 +172,20 @@ class Barriers:
             body, end = self.placed(loop.body, behind, units)
             if before.contains(end):
                 self.entries[id(loop)] = before
-                if loop.entered:  # then what was touched before is behind a whole iteration
+                if loop.entered:  # the loop ends only after at least one whole iteration
                     behind = self.placed(loop.head, end, units)[1]
                 return replace(loop, head=head, body=body), behind
             before = before.grown(end, turn)
             turn += 1
 
-    # ---- what statements touch -----------------------------------------------------------------
+    # ---- accesses of statements ----------------------------------------------------------------
     def loaded(self, statement: code.Statement) -> Accesses:
-        """What the terms of a statement load."""
+        """Return the loads in the terms of a statement."""
         return frozenset(Access(buffer, False) for buffer in code.reads(statement))
 
     def first_accesses(self, statement: code.Statement) -> Accesses:
-        """What a statement by itself, without those inside of it, may touch before there is a
-        barrier in it."""
+        """Return what a statement itself, without those nested in it, may touch before its first
+        barrier."""
         loaded = self.loaded(statement)
         match statement:
             case code.Run(kernel):
@@ -191,17 +196,18 @@ class Barriers:
                 return loaded
 
     def run(self, run: code.Run, before: Touched, units: int) -> Touched:
-        """Behind the tasks of a kernel."""
+        """Return what has been touched after the tasks of a kernel."""
         kernel, here = self.accessed.kernel(run.kernel), units & run.units
         if not kernel.passes:
             return before.plus(map(before.seen, kernel.before | kernel.behind), here)
-        # A unit that has no task comes to no barrier, and touches nothing.
+        # A unit without a task executes no barrier, and touches nothing.
         found = self.accessed.kernels[run.kernel]
         left = before.without(here) if found.is_static and found.tasks else before
         return left.plus(map(left.seen, kernel.behind), here)
 
     def assigned(self, statement: code.Assign, before: Touched) -> Touched:
-        """Behind an assignment of registers, or a trade of addresses `a, b = b, a`."""
+        """Return what has been touched after an assignment of registers, or after a trade of
+        addresses `a, b = b, a`."""
         names, values = statement.target.names, statement.value.names
         pairs = zip(names, values, strict=False)
         trades = {
@@ -217,15 +223,15 @@ class Barriers:
         return before
 
     def _value(self, statement: code.Assign) -> Expr | None:
-        """What a register is assigned, in terms of registers."""
+        """Return the assigned value in terms of registers; None if it is not known."""
         if statement.value.is_name and statement.operator == "=":
             source = self.registers.get(statement.value.names[0])
             return None if source is None else Position(Index.of(source))
         return statement.expr
 
     def meet(self, touched: Touched, accesses: Iterable[Access], units: int) -> bool:
-        """May one of the accesses by these units be to what another thread has touched, and one of
-        the two write?"""
+        """Return True if one of the accesses by these units may conflict with one that another
+        thread has made since the last barrier."""
         accesses = tuple(accesses)
         return any(
             others & units
@@ -234,12 +240,12 @@ class Barriers:
         )
 
     def conflict(self, one: Access, other: Access, registers: Registers) -> bool:
-        """May two accesses be to one element, and does one of them write?"""
+        """Return True if two accesses may touch one element and one of them writes."""
         if not (one.writes or other.writes):
             return False
         a, b = one.buffer, other.buffer
         if a is None or b is None:
-            # Calls inside of calls write other words of the stack.
+            # Nested calls write different words of the stack.
             return a is b and not (one.writes and other.writes)
         if a == b:
             return one.may_meet(other, registers)
@@ -251,7 +257,8 @@ class Barriers:
 
     # ---- calls ---------------------------------------------------------------------------------
     def called(self, call: code.Call, before: Touched) -> Touched:
-        """Behind a call. It adds what is touched before it to what is known of the function."""
+        """Return what has been touched after a call. Adds what was touched before it to the entry
+        of the callee."""
         callee = self.accessed.sharings[call.function]
         given = dict(zip(callee.function.tensors, self._bound(call, callee), strict=True))
         touched = before.plus((STACK_WRITTEN,), self.accessed.every)
@@ -271,14 +278,14 @@ class Barriers:
         return Touched(behind, before.registers)
 
     def _bound(self, call: code.Call, callee: Sharing) -> list[list[Buffer]]:
-        """For each param that is a tensor, the buffers in its address."""
+        """Return, for each tensor param, the buffers in the address that the call passes."""
         places = call.arguments[len(callee.function.params) :]
         return [
             [self.buffers[name] for name in place.names if name in self.buffers] for place in places
         ]
 
     def _inside(self, one: Access, given: Mapping[Buffer, list[Buffer]]) -> Iterable[Access]:
-        """By what names the function that is called may touch what its caller has touched."""
+        """Yield the names under which a callee may touch what its caller has touched."""
         buffer = one.buffer
         if buffer is None:
             yield one
@@ -297,7 +304,7 @@ class Barriers:
 def _outside(
     one: Access, given: Mapping[Buffer, list[Buffer]], callee: Sharing
 ) -> Iterable[Access]:
-    """What of the caller a function has touched that has returned."""
+    """Yield what a returned callee has touched, in names of its caller."""
     if one.buffer is None:
         yield one
         return

@@ -1,8 +1,8 @@
-"""Leaves out stores that nobody reads.
+"""Remove stores that nobody reads.
 
-What the stages of a task hand to each other in registers is stored all the same while the task is
-printed, since another kernel may read it. When all kernels of a program are printed, the text says
-what is read from memory; stores to intermediate values that are not are taken out.
+While a task is printed, its stages store even what they pass to each other in registers, since
+another kernel may read it. Once all kernels of a program are printed, their text shows what is read
+from memory; stores to local buffers that are never read are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Texts = Mapping[str, TritonKernel]
 def without_dead_stores(
     texts: Texts, program: DeviceProgram, kept: Collection[Buffer]
 ) -> dict[str, TritonKernel]:
-    """The kernels of a program by name; `kept` are buffers that others read."""
+    """Return the kernels of a program without dead stores, by name. kept: buffers that are read
+    outside of the program."""
     read = {*kept, *_read_by_control(program)}
     for kernel in program.kernels:
         read |= _read_by(kernel, texts[kernel.name].function.body)
@@ -33,7 +34,8 @@ def without_dead_stores(
 
 
 def handed_over(plan: Plan) -> frozenset[Buffer]:
-    """The intermediate values that pass between the launches and library calls of a plan."""
+    """Return the buffers that more than one launch, or any library call, of a plan accesses, and
+    those that calls pass or loops rotate."""
     if plan.is_whole:
         return frozenset()
     nodes = [node for function in plan.tree.functions for node in walk(function.body)]
@@ -54,6 +56,7 @@ def handed_over(plan: Plan) -> frozenset[Buffer]:
 
 
 def _touched(program: DeviceProgram) -> set[Buffer]:
+    """Return the buffers that a launch's program accesses."""
     operators = [stage.operator for kernel in program.kernels for stage in kernel.stages]
     found = {load.access.buffer for operator in operators for load in operator.reads()}
     found |= {operator.out.buffer for operator in operators}
@@ -61,7 +64,8 @@ def _touched(program: DeviceProgram) -> set[Buffer]:
 
 
 def _read_by_control(program: DeviceProgram) -> Iterator[Buffer]:
-    """What statements and control nodes read, and what has no place of its own."""
+    """Yield the buffers that statements and control nodes read, and those whose address may be
+    another buffer's (tensor params, rotated buffers)."""
     for function in program.tree.functions:
         yield from function.tensors
         for schedule in leaves(function.body):
@@ -75,7 +79,8 @@ def _read_by_control(program: DeviceProgram) -> Iterator[Buffer]:
 
 
 def _read_by(kernel: Kernel, body: code.Block) -> set[Buffer]:
-    """What the text of a kernel loads, and what functions of users are handed."""
+    """Return the buffers that the text of a kernel loads, and those that its users' functions
+    receive."""
     found = {buffer for statement in code.walk(body) for buffer in code.reads(statement)}
     for stage in kernel.stages:
         if stage.operator.combine is Combine.KERNEL:

@@ -1,10 +1,11 @@
-"""Loads constants before the task that uses them may begin.
+"""Load constants before the task that uses them may begin.
 
-Which constants a task reads often depends on nothing but its number. Such loads go ahead of the
-wait of their kernel, so that they are under way meanwhile, or ahead of the loop around it, so that
-the weights stay in the registers of the unit that uses them in every iteration. What registers have
-no room for a loop keeps in shared memory (row_pieces.py), which is filled before the outermost
-loop around, at most once in a launch. What finds no room there either the task loads.
+Which constants a task reads often depends only on its number. Such loads move ahead of the wait of
+their kernel, so that they are in flight while the unit waits, or ahead of the loop around it, so
+that the weights stay in the registers of the unit that uses them in every iteration. Constants for
+which a loop has no registers are stored in shared memory (row_pieces.py), which is filled before
+the outermost loop, at most once in a launch. The task itself loads whatever does not fit there
+either.
 """
 
 from __future__ import annotations
@@ -30,29 +31,29 @@ from stretto.machines.cuda.printer.row_pieces import (
 from stretto.machines.cuda.printer.scalar import BARRIER, OK, TASK, UNIT
 from stretto.machines.terms import Term, call, infix, separated
 
-# ---- Splits a kernel into the loads of constants that may come early, and the rest of a task.
+# ---- Splitting a kernel into loads of constants that may come early, and the rest of a task.
 #
-# Which constants a task reads often depends on nothing but its number. Registers may hold all of
-# these loads, or some, and shared memory others; a task makes those that are left.
+# Registers hold some or all of these loads, shared memory others; a task makes the remaining ones.
 
 
 LEAST_BYTES = 2048
-"""Less than this of a unit is not worth a function of its own."""
+"""Bytes per unit below which early loads are not worth a separate function."""
 LANES = 32
-"""Of a warp."""
+"""Lanes of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyKernel:
-    """A kernel in two functions.
+    """A kernel split into two functions: early loads and the remaining task.
 
     early: (constants ..., task), returns `values`. body: the rest, (buffers ..., registers ...,
-    control, task, values ...). constants: the arguments of `early`, as places in the kernel's
-    buffers. sizes: the bytes of each value in the registers of a unit. reads: what each value is
-    loaded from. rest: the constants that `body` still loads from. fill: (constants ..., task),
-    stores what shared memory keeps; those constants are `filled`. shared: what that is loaded from,
-    with the bytes that it would take in registers. task_bytes: what a task reads from shared
-    memory. sharable: by value, what it takes there, if it can be there.
+    control, task, values ...). constants: the arguments of `early`, as positions in the kernel's
+    buffers. sizes: the bytes of each value in the registers of a unit. reads: the buffer that each
+    value is loaded from. rest: the constants that `body` still loads from. fill: (constants ...,
+    task), stores the constants that shared memory holds; `filled` are its arguments, as positions.
+    shared: the buffers that those are loaded from, with the bytes that each would take in
+    registers. task_bytes: bytes that a task reads from shared memory. sharable: for each value that
+    shared memory can hold, its bytes there.
     """
 
     early: code.Function
@@ -70,16 +71,18 @@ class EarlyKernel:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of registers of a unit that the values take."""
         return sum(self.sizes)
 
     def bytes_of(self, buffer: Buffer) -> int:
-        """What registers and shared memory hold of a constant, as bytes of registers."""
+        """Return the bytes of a constant that registers and shared memory hold, counted as bytes
+        of registers."""
         held = (*zip(self.reads, self.sizes, strict=True), *self.shared)
         return sum(size for read, size in held if read == buffer)
 
     @property
     def shared_nbytes(self) -> int:
-        """What shared memory keeps, as bytes of registers."""
+        """Bytes that shared memory holds, counted as bytes of registers."""
         return sum(size for _, size in self.shared)
 
 
@@ -89,10 +92,11 @@ def split_early(
     taken: Collection[Term] | None = None,
     places: Places | None = None,
 ) -> EarlyKernel | None:
-    """The two functions of a kernel; None where it has little or nothing to load early.
+    """Split a kernel into its early loads and the rest; None if it has less than LEAST_BYTES to
+    load early.
 
-    warps: of a unit. taken: the values that registers hold, where those are not all that may be
-    loaded early. places: of values that shared memory keeps.
+    warps: of a unit. taken: the values that registers hold, if not all that may be loaded
+    early. places: for values that shared memory holds, their distance in bytes from its end.
     """
     parameters, body = kernel.function.parameters, kernel.function.body
     constants = {b: place for place, b in enumerate(kernel.buffers) if b.kind == "constant"}
@@ -130,8 +134,8 @@ def split_early(
 def _constant_loads(
     kernel: TritonKernel, constants: Collection[Buffer]
 ) -> tuple[list[code.Assign], list[code.Assign]]:
-    """What may be a part of the addresses of constants that depend on the task alone, and the loads
-    of a kernel from such addresses."""
+    """Return the assignments that compute addresses from constant pointers and the task number
+    alone, and the loads of constants from such addresses."""
     parameters, body = kernel.function.parameters, kernel.function.body
     assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
     pointers = (parameters[place] for place, b in enumerate(kernel.buffers) if b in constants)
@@ -154,7 +158,7 @@ def _constant_loads(
 
 
 def _needed(addresses: list[code.Assign], loads: list[code.Assign]) -> list[code.Assign]:
-    """The parts of addresses that loads need."""
+    """Return the address computations that the loads need."""
     needed = {name for load in loads for name in load.value.names}
     for address in reversed(addresses):
         if address.target.text in needed:
@@ -163,16 +167,17 @@ def _needed(addresses: list[code.Assign], loads: list[code.Assign]) -> list[code
 
 
 def _held_bytes(load: code.Assign, warps: int) -> int:
-    """What a loaded block takes in the registers of a unit, of which every thread has as many."""
+    """Return the bytes that a loaded block takes in the registers of a unit, where every thread
+    has the same number of them."""
     itemsize = max(load.value.reads[0].dtype.itemsize, 4)
-    if len(load.shape) == 3:  # (lanes, warps, rows of a warp): warps without a row have it, too
+    if len(load.shape) == 3:  # (lanes, warps, rows of a warp): warps without a row hold it, too
         lanes, _, each = load.shape
         return max(lanes, LANES) * warps * each * itemsize
     return max(prod(load.shape), warps * LANES) * itemsize
 
 
 def shares(split: EarlyKernel, whole: EarlyKernel) -> dict[str, float]:
-    """The parts of constants that a split holds, of those that it could hold all of."""
+    """Return, for each constant that `whole` could hold all of, the fraction that `split` holds."""
     return {
         buffer.name: split.bytes_of(buffer) / whole.bytes_of(buffer)
         for buffer in dict.fromkeys((*split.reads, *(read for read, _ in split.shared)))
@@ -182,8 +187,8 @@ def shares(split: EarlyKernel, whole: EarlyKernel) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What registers hold of a kernel: `values` are the variables of those of the split. scarce:
-    there are no registers for all that a loop would hold."""
+    """The values of a kernel that registers hold. values: the variables that hold the values of
+    the split. scarce: True if there are not enough registers for all that the loop would hold."""
 
     split: EarlyKernel
     values: tuple[Term, ...]
@@ -192,18 +197,20 @@ class Held:
 
 @dataclass(slots=True)
 class EarlyLoads:
-    """Places loads in a function of the module, and makes loops of the `Run`s of its kernels.
+    """Places early loads in a function of the module, and expands the `Run`s of its kernels.
 
-    kernels: by name. define: the name of a function of the module that is inlined where it is
-    called, or not, and is made for a kernel. fresh: a new variable. budget: bytes of registers for
-    what is held. ahead: bytes of them for what is loaded ahead of a wait. warps: of a unit. most:
-    different texts of kernels that may be split, since each is compiled wherever it stands; `texts`
-    are those that are. held: by the kernel and its first task, what is kept of it. functions: by
-    kernel, the values that it is given, and its text. kept: the most bytes that a loop holds in
-    registers. lacking: bytes that loops would hold besides if there were room for them. shares: by
-    kernel and constant, the part of what the kernel loads that loops hold. shared: bytes of shared
-    memory for what registers have no room for, of which `used` are. read: by kernel, what a task
-    reads from there. fills: what stores those constants, not placed yet. depth: of loops around.
+    kernels: by name. define: adds a function to the module (hint, function, inlined where it is
+    called, kernel that it is made for) and returns its name. fresh: makes a new variable. budget:
+    bytes of registers for held values. ahead: bytes of them for loads ahead of a wait. warps: of a
+    unit. most: limit on the number of different kernel texts that are split, since each is compiled
+    wherever it is inlined; `texts` are those split so far. held: by kernel and first task, what
+    registers hold for it. functions: by kernel, given values and text, the name of its function.
+    kept: the most bytes that loops hold in registers at a time. lacking: bytes that loops would
+    also hold if there were room. shares: by kernel and constant, the fraction of the kernel's loads
+    that loops hold. shared: bytes of shared memory for what registers have no room for, of which
+    `used` are taken. read: by kernel, the bytes that a task reads from there. fills: statements
+    that store those constants and are not placed yet. depth: number of loops around the current
+    statement.
     """
 
     kernels: dict[str, TritonKernel]
@@ -229,8 +236,8 @@ class EarlyLoads:
     depth: int = 0
 
     def placed(self, block: code.Block) -> code.Block:
-        """The statements with their early loads. Loads, the wait behind them and the kernel are a
-        section: a function for all kernels of one text that wait alike."""
+        """Return the statements with their early loads. Loads, the wait after them and the kernel
+        form a section, so that all kernels of one text that wait alike share one function."""
         found: list[code.Statement] = []
         done = 0
         for place, statement in enumerate(block):
@@ -261,8 +268,8 @@ class EarlyLoads:
         return tuple(found)
 
     def filled(self) -> code.Block:
-        """What fills the shared memory of the loops inside of an outermost loop, which is behind
-        it; nothing within loops."""
+        """Return the statements that fill the shared memory of all loops inside an outermost loop,
+        to be placed before it; nothing while inside a loop."""
         if self.depth or not self.fills:
             return ()
         body = (*self.fills, BARRIER)
@@ -270,8 +277,8 @@ class EarlyLoads:
         return (code.Section(body, least=1),)
 
     def loop(self, loop: code.For | code.Loop) -> code.Statement:
-        """A loop whose kernels keep on chip what they read in every iteration, as far as it fits.
-        Loops inside of it run more often, so room for what those keep is left free."""
+        """Return a loop whose kernels hold on chip what they read in every iteration, as far as it
+        fits. Inner loops run more often, so room for what they hold is reserved first."""
         if isinstance(loop, code.For):
             return replace(loop, body=self.placed(loop.body))
         before = set(self.held)
@@ -286,7 +293,8 @@ class EarlyLoads:
         return code.Section((*loads, made), least=1) if loads else made
 
     def wanted(self, block: code.Block) -> int:
-        """The bytes that the loops in a block would keep, of loops one after the other the most."""
+        """Return the bytes that the loops in a block would hold; of loops in sequence, the
+        maximum."""
         most = 0
         for statement in block:
             inner = max((self.wanted(part) for part in code.blocks(statement)), default=0)
@@ -297,9 +305,8 @@ class EarlyLoads:
         return most
 
     def keep(self, runs: Iterable[code.Run], room: int) -> list[code.Statement]:
-        """The loads of kernels that a loop runs, as far as there are registers for them: the
-        largest blocks first, in which no warp is without rows. room: bytes of shared memory for
-        the others."""
+        """Return the loads that a loop makes before it for its kernels, as far as registers
+        suffice: the largest blocks first. room: bytes of shared memory for the others."""
         splits = [(run, self.split(run.kernel)) for run in runs if run.tasks]
         found = [(run, split) for run, split in splits if split is not None]
         wanted = sum(split.nbytes for _, split in found)
@@ -325,8 +332,9 @@ class EarlyLoads:
         taken: list[set[Term]],
         room: int,
     ) -> list[dict[Term, int]]:
-        """Of each kernel where shared memory keeps what registers do not, the largest first. It is
-        filled before the outermost loop, so the task must be known there."""
+        """Assign places in shared memory to values that registers do not hold, the largest first;
+        one map per kernel. It is filled before the outermost loop, so the task number must be
+        known there."""
         sizes = [
             (size, number, value)
             for number, (run, split) in enumerate(found)
@@ -342,14 +350,15 @@ class EarlyLoads:
         return places
 
     def load_ahead(self, run: code.Run) -> list[code.Statement]:
-        """The loads of a kernel behind a wait, if there are registers for all of them."""
+        """Return the loads of a kernel that follows a wait, if there are registers for all of
+        them."""
         split = self.split(run.kernel) if run.tasks else None
         if split is None or split.nbytes > min(self.budget, self.ahead):
             return []
         return self.hold(run, split)
 
     def hold(self, run: code.Run, split: EarlyKernel, scarce: bool = False) -> list[code.Statement]:
-        """The loads of a split kernel into registers of their own. What shared memory keeps is
+        """Return the loads of a split kernel into fresh variables. What shared memory holds is
         loaded by one of `fills`."""
         values = tuple(self.fresh(f"early_{v.text}") for v in split.values)
         task = call("tl.minimum", run.first, run.tasks - 1)
@@ -367,7 +376,8 @@ class EarlyLoads:
         return [code.Assign(separated(values), call(function, *pointers, task))]
 
     def split(self, kernel: str) -> EarlyKernel | None:
-        """A kernel with all of its early loads apart."""
+        """Return a kernel split with all of its early loads; None if that is impossible or too
+        many texts are split already."""
         if kernel not in self.splits:
             made = split_early(self.kernels[kernel], self.warps)
             if made is None or (len(self.texts) >= self.most and made.body not in self.texts):
@@ -377,12 +387,12 @@ class EarlyLoads:
         return self.splits[kernel]
 
     def drop(self, keys: Iterable[tuple[str, Term]]) -> None:
-        """Gives registers back."""
+        """Return registers to the budget."""
         for key in [*keys]:
             self.budget += self.held.pop(key).split.nbytes
 
     def tasks(self, run: code.Run) -> code.Statement:
-        """Calls of the kernel's function, with the values that are at hand already."""
+        """Return the calls of the kernel's function, which receives the values already held."""
         held = self.held.get(_key(run))
         given = held.split.values if held is not None else ()
         values = held.values if held is not None else ()
@@ -393,7 +403,8 @@ class EarlyLoads:
             self.functions[key] = self.define(name, body, bool(values), run.kernel)
         task = code.Do(call(self.functions[key], *run.arguments, *values))
         if run.tasks:
-            # What is computed of a number that changes does not stay in registers over the loop.
+            # `stretto_again` hides the number, so that what is computed from it is not kept in
+            # registers over the loop.
             changes = held is not None and held.scarce
             first = call("stretto_again", run.first) if changes else run.first
             mine = code.If(OK & infix(TASK, "<", run.last), (task,))
@@ -402,9 +413,9 @@ class EarlyLoads:
 
 
 def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
-    """Of each kernel the values that fit into so many bytes together: all of them, or else large
-    ones, the largest first. Small ones are numbers per row, which all lanes of a warp hold alike.
-    """
+    """Choose for each kernel the values that fit into `room` bytes together: all of them, or else
+    only large ones (at least half the largest), the largest first. Small values are one number
+    per row, which all lanes of a warp hold redundantly."""
     sizes = [
         (size, number, value)
         for number, split in enumerate(splits)
@@ -422,8 +433,8 @@ def _fitting(splits: list[EarlyKernel], room: int) -> list[set[Term]]:
 
 
 def every_iteration(loop: code.Loop) -> list[code.Run]:
-    """The kernels that a loop runs outside of inner loops, and of branches that it does not take
-    again and again; each in one place."""
+    """Return the runs that a loop executes in every iteration, outside of inner loops and of
+    branches that it does not always take; kernels that occur more than once are left out."""
     found = list(_runs((*loop.head, *loop.body)))
     counts = Counter(run.kernel for run in found)
     return [run for run in found if counts[run.kernel] == 1]
@@ -441,7 +452,8 @@ def _runs(block: code.Block) -> Iterator[code.Run]:
 
 
 def _run_behind_waits(block: code.Block) -> code.Run | None:
-    """The run that the waits at the beginning of `block` are for."""
+    """Return the run that directly follows the waits at the beginning of `block`; None if there is
+    none."""
     if not _waits(block[0]):
         return None
     behind = next((s for s in block if not _waits(s) and s != BARRIER), None)

@@ -1,11 +1,11 @@
-"""Makes Triton terms of expressions and positions, for scalars and for blocks of lanes.
+"""Build Triton terms from expressions and positions, for scalars and for blocks of lanes.
 
-Values of f16 and bf16 are fp32 that have been rounded; only memory holds the 16-bit types. A bool
-is an int1, in memory an int8. Every subexpression becomes one name. Both arms of `where` are
-computed: the loads of an arm are masked by its condition.
+Values of f16 and bf16 are rounded fp32; only memory holds the 16-bit types. A bool is an int1, in
+memory an int8. Every subexpression gets one name. Both arms of `where` are computed: the loads of
+an arm are masked by its condition.
 
-A position is a scalar part, which goes into the pointer, and a part that differs from lane to lane,
-which stays in 32 bits where the sizes allow.
+A position has a scalar part, which is added to the pointer, and a part that differs from lane to
+lane, which stays in 32 bits where the sizes allow.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ from stretto.machines.statements import Assign, Do, Store
 from stretto.machines.terms import Operand, Term, call, every, infix, literal, total, variable
 
 INDEX_LIMIT = 2**31
-"""Positions of lanes up to here are computed in 32 bits."""
+"""Bound below which positions of lanes are computed in 32 bits."""
 
 _TESTS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """An iteration variable: the scalar `first` (None is 0) plus, maybe, lanes of the block.
+    """An iteration variable: the scalar `first` (None is 0) plus, optionally, lanes of the block.
 
-    `range` is what the variable may be, `reach` the largest value of the lanes (None: not known).
+    `range` holds the possible values of the variable, `reach` the largest value of the lanes (None:
+    not known).
     """
 
     first: Term | None = None
@@ -73,13 +74,13 @@ Conditions = tuple[Term, ...]
 
 @dataclass(slots=True)
 class LanePrinter(ExpressionPrinter):
-    """One name for each subexpression.
+    """Builds terms for lanes, with one name for each subexpression.
 
-    shape: the sizes of the block's axes, none for scalars. warps: the rows, axis 0, are dealt to so
-    many warps, and axis 1 to the lanes of each (blocks.py); 0 leaves it to Triton. alike: the lanes
-    of a warp compute the same. masks: by axis,
-    which lanes count; an axis without one has no others. conditions: those of the `where` arms
-    around.
+    shape: the sizes of the block's axes, empty for scalars. warps: the rows (axis 0) are divided
+    among this many warps, and axis 1 among the lanes of each (blocks.py); 0 leaves the layout to
+    Triton. alike: True if the lanes of a warp compute the same. masks: by axis, the lanes that are
+    in range; an axis without a mask has no others. conditions: those of the `where` arms around.
+    known: names by conditions and item. counter: numbers new names.
     """
 
     shape: tuple[int, ...] = ()
@@ -94,25 +95,26 @@ class LanePrinter(ExpressionPrinter):
     counter: list[int] = field(default_factory=lambda: [0])
 
     def inner(self) -> LanePrinter:
-        """A printer for the body of a loop: what it names ends with the loop."""
+        """Return a printer for the body of a loop: names made in it are not visible after the
+        loop."""
         return replace(
             self, variables=dict(self.variables), masks=dict(self.masks), known=dict(self.known)
         )
 
     def fresh(self, prefix: str, axes: int = 0) -> Term:
-        """A variable of its own."""
+        """Return a new variable."""
         number = self.counter[0]
         self.counter[0] += 1
         return variable(f"{prefix}{number}", axes)
 
     def name(self, value: Term, prefix: str = "v") -> Term:
-        """Gives a value a name."""
+        """Assign a value to a new variable, and return that."""
         name = self.fresh(prefix, value.axes)
         self.out.add(Assign(name, value, shape=self.sizes(value.axes), alike=self.alike))
         return name
 
     def sizes(self, axes: int) -> tuple[int, ...]:
-        """The shape of a value along `axes`."""
+        """Return the shape of a value along `axes`."""
         if not axes:
             return ()
         if self.warps:
@@ -122,7 +124,7 @@ class LanePrinter(ExpressionPrinter):
 
     # ---- positions ---------------------------------------------------------------------------
     def position(self, index: Index) -> tuple[Term | None, Term | None]:
-        """The scalar part of a position, and the part of the lanes; None is 0."""
+        """Return the scalar part of a position and its part per lane; None is 0."""
         scalars: list[Term] = []
         lanes: list[Term] = []
         for atom, factor in index.terms:
@@ -136,7 +138,7 @@ class LanePrinter(ExpressionPrinter):
         return total(*scalars), total(*lanes)
 
     def _wide_enough(self, lanes: Term, atom: Atom, factor: int) -> Term:
-        """In 64 bits, where a product may need them."""
+        """Cast lanes to 64 bits if their product with the factor may need them."""
         reach: int | None = None
         match atom:
             case Var(number):
@@ -152,11 +154,12 @@ class LanePrinter(ExpressionPrinter):
         return lanes if fits else call("tl.cast", lanes, "tl.int64")
 
     def whole(self, index: Index) -> Term:
-        """A position as one value, scalar or block."""
+        """Return a position as one value, scalar or per lane."""
         scalar, block = self.position(index)
         return total(block, scalar) or literal(0)
 
     def atom(self, atom: Atom) -> tuple[Term | None, Term | None]:
+        """Return the scalar part of an atom and its part per lane; None is 0."""
         match atom:
             case Var(number):
                 coordinate = self.variables[number]
@@ -178,7 +181,8 @@ class LanePrinter(ExpressionPrinter):
         return (None, found) if found.axes else (found, None)
 
     def _product(self, factors: tuple[Atom, ...]) -> tuple[Term | None, Term | None]:
-        """(scalar, lanes) of a product, in 64 bits: every factor but one is a scalar as a rule."""
+        """Return (scalar, lanes) of a product, in 64 bits; usually all factors but one are
+        scalars."""
         scalar: Term | None = literal(1)
         lanes: Term | None = None
         for factor in factors:
@@ -198,13 +202,14 @@ class LanePrinter(ExpressionPrinter):
         return reduce(lambda a, b: call("tl.maximum", a, b), map(self.whole, parts))
 
     def range(self, index: Index) -> Interval | None:
-        """The smallest and the largest value + 1, as far as known."""
+        """Return the smallest value and the largest value + 1 of an index; None if unknown."""
         numbers = index.vars()
         known = {n: c.range for n, c in self.variables.items() if n in numbers}
         return index_range(index, tuple(known.get(n) for n in range(max(numbers, default=-1) + 1)))
 
     def _division(self, atom: Quotient | Remainder) -> Term:
-        """By a positive number. Triton's operators truncate, and so want no negative operand."""
+        """Divide by a positive number. Triton's operators truncate, so they are used only for
+        operands that are not negative."""
         inner, divisor = self.whole(atom.index), atom.divisor
         interval = self.range(atom.index)
         operation, sign = ("div", "//") if isinstance(atom, Quotient) else ("mod", "%")
@@ -214,6 +219,7 @@ class LanePrinter(ExpressionPrinter):
         return infix(inner, sign, divisor)
 
     def pointer(self, access: Access) -> Term:
+        """Return the pointer to an access, scalar or per lane."""
         scalar, block = self.position(access.offset)
         pointer = self.names.buffer(access.buffer)
         for part in (scalar, block):
@@ -222,7 +228,8 @@ class LanePrinter(ExpressionPrinter):
 
     # ---- masks -------------------------------------------------------------------------------
     def mask(self, axes: int) -> Term | None:
-        """Which lanes count, of a block along `axes` and of the conditions."""
+        """Return the mask of valid lanes for a block along `axes` and along the axes of the
+        conditions; None if all are valid."""
         for condition in self.conditions:
             axes |= condition.axes
         masks = (mask for axis, mask in self.masks.items() if axes >> axis & 1)
@@ -230,7 +237,7 @@ class LanePrinter(ExpressionPrinter):
         return None if mask is None else mask.along(axes)
 
     def spread(self, pointer: Term, axes: int) -> Term:
-        """A pointer as a block along at least `axes`."""
+        """Broadcast a pointer to a block along at least `axes`."""
         return pointer if axes & ~pointer.axes == 0 else pointer + self.zeros(axes)
 
     def zeros(self, axes: int, dtype: str = "tl.int32") -> Term:
@@ -244,7 +251,8 @@ class LanePrinter(ExpressionPrinter):
         return call("tl.cast", self.whole(position.index), "tl.int64")
 
     def named(self, expr: Expr | Atom, make: Callable[[], Term]) -> Term:
-        """The name of an item, which holds under the present conditions or under fewer."""
+        """Return the name of an item that was computed under the present conditions or under a
+        prefix of them; make one otherwise."""
         for count in range(len(self.conditions), -1, -1):
             found = self.known.get((self.conditions[:count], expr))
             if found is not None:
@@ -254,7 +262,7 @@ class LanePrinter(ExpressionPrinter):
         return name
 
     def numbers(self, axis: int) -> Term:
-        """The numbers of the lanes along an axis."""
+        """Return the numbers of the lanes along an axis."""
         if self.warps:
             rows, lanes = self.shape
             if axis == 0:
@@ -265,7 +273,7 @@ class LanePrinter(ExpressionPrinter):
         return literal(arange).along(1 << axis)
 
     def load(self, load: Load, other: Operand | None = None) -> Term:
-        """One element per lane, `other` where the mask is off."""
+        """Load one element per lane, `other` where the mask is off."""
         pointer = self.pointer(load.access)
         if self.warps and pointer.axes == 2:
             pointer = pointer + call("stretto_each_warp", self.warps)
@@ -322,13 +330,14 @@ class LanePrinter(ExpressionPrinter):
 
     # ---- stores ------------------------------------------------------------------------------
     def place(self, access: Access, value: Term) -> tuple[Term, Term | None]:
-        """The pointer and the mask of a store, along all axes of the value."""
+        """Return the pointer and the mask of a store, along all axes of the value."""
         pointer = self.pointer(access)
         mask = self.mask(pointer.axes | value.axes)
         return self.spread(pointer, value.axes | (0 if mask is None else mask.axes)), mask
 
     def store(self, access: Access, value: Term, dtype: DType, accumulate: bool = False) -> None:
-        """Stores a value computed as `dtype`; the block's lanes are those of the value."""
+        """Store a value computed as `dtype`; the block's lanes are those of the value. accumulate:
+        add to the element (for bool: or)."""
         pointer, mask = self.place(access, value)
         if accumulate:
             old = self._loaded(access, pointer, mask)
@@ -337,7 +346,7 @@ class LanePrinter(ExpressionPrinter):
         self.out.add(Store(access.buffer, pointer, stored, mask))
 
     def add(self, access: Access, value: Term, dtype: DType) -> None:
-        """Adds a value to memory, where others may add to the same element."""
+        """Add a value to memory atomically, where other tasks may add to the same element."""
         pointer, mask = self.place(access, value)
         stored = stored_term(value, dtype, access.buffer.dtype)
         self.out.add(Do(call("tl.atomic_add", pointer, stored, mask=mask, sem='"relaxed"')))
@@ -348,7 +357,7 @@ def _scaled(value: Term, factor: int) -> Term:
 
 
 def _times(left: Term | None, right: Term | None) -> Term | None:
-    """A product in which None is 0."""
+    """Multiply two terms, where None is 0."""
     if left is None or right is None:
         return None
     return right if left.text == "1" else left * right
@@ -359,7 +368,8 @@ def _is_plain_index(expr: Expr) -> bool:
 
 
 def _is_partial(item: Expr | Atom) -> bool:
-    """Does it load or check, so that its value counts only where the conditions hold?"""
+    """Return True if an item loads or checks, so that its value is valid only where the conditions
+    hold."""
     match item:
         case Apply():
             return item.function == "checked" or any(_is_partial(arg) for arg in item.args)

@@ -1,11 +1,11 @@
-"""What part of a buffer an access may touch, in terms of the registers of the program.
+"""Parts of buffers that accesses may touch, in terms of the registers of the program.
 
 A box has a range for each dim of a buffer. Unlike those of `device/regions.py`, the ends of a range
-may depend on registers, so that an item appended at position `n` is known to lie behind the items
-0 .. n - 1. The ends hold for the values that registers have now: where a register changes, the ends
-of what has been touched before are rewritten (`rewritten`).
+may depend on registers, so that an item appended at position `n` is known to be after the items 0
+.. n - 1. The ends are stated in terms of current register values: when a register changes, the ends
+of earlier accesses are rewritten (`rewritten`).
 
-What lies outside of a buffer is never touched: positions are proved to be in range, or checked, or
+Positions outside of a buffer are never touched: they are proved to be in range, or checked, or
 masked off. So arithmetic of positions may be compared as if it did not wrap around.
 """
 
@@ -41,7 +41,7 @@ class Range:
     high: Index | None = None
 
     def precedes(self, other: Range, registers: Registers) -> bool:
-        """Does it surely end where the other one begins, or before?"""
+        """Return True if this range surely ends at or before the beginning of the other one."""
         if self.high is None or other.low is None:
             return False
         return registers.at_most(self.high, other.low)
@@ -52,8 +52,8 @@ Box = tuple[Range, ...]
 
 
 def may_meet(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -> bool:
-    """May two boxes of one buffer, seen with these dims, have an element in common? registers: what
-    is known of those in the boxes."""
+    """Return True if two boxes of one buffer, seen with these dims, may have an element in common.
+    registers: facts about the registers in the boxes."""
     if shape == other:
         pairs = zip(a, b, strict=True)
     else:
@@ -62,7 +62,7 @@ def may_meet(a: Box, shape: Shape, b: Box, other: Shape, registers: Registers) -
 
 
 def covers(outer: Box, inner: Box) -> bool:
-    """Does a box surely contain another one of the same dims?"""
+    """Return True if a box surely contains another one of the same dims."""
     return all(
         (a.low is None or (b.low is not None and at_most(a.low, b.low)))
         and (a.high is None or (b.high is not None and at_most(b.high, a.high)))
@@ -71,8 +71,8 @@ def covers(outer: Box, inner: Box) -> bool:
 
 
 def widened(old: Box, new: Box) -> Box:
-    """A box that contains both. An end at which `new` is larger, or may be, is not known then, so
-    that a loop around which a box grows is done with soon."""
+    """Return a box that contains both. An end at which `new` is or may be larger becomes unknown,
+    so that a fixpoint over a loop is reached soon."""
     return tuple(
         Range(
             a.low if a.low is not None and b.low is not None and at_most(a.low, b.low) else None,
@@ -85,11 +85,13 @@ def widened(old: Box, new: Box) -> Box:
 
 
 def known_ends(box: Box) -> int:
+    """Return the number of ends of a box that are known."""
     return sum((one.low is not None) + (one.high is not None) for one in box)
 
 
 def rewritten(box: Box, changed: Reg, lookup: Substitution | None) -> Box:
-    """The box with another term for a register; without it, ends that depend on it are lost."""
+    """Substitute a changed register in a box; if `lookup` is None, ends that depend on it become
+    unknown."""
 
     def end(index: Index | None) -> Index | None:
         if index is None or all(a != changed for a in index.atoms()):
@@ -100,7 +102,7 @@ def rewritten(box: Box, changed: Reg, lookup: Substitution | None) -> Box:
 
 
 def mapped(box: Box, change: Callable[[Index], Index]) -> Box:
-    """The box with other terms for its ends."""
+    """Apply `change` to all ends of a box."""
     return tuple(
         Range(
             None if one.low is None else change(one.low),
@@ -111,7 +113,7 @@ def mapped(box: Box, change: Callable[[Index], Index]) -> Box:
 
 
 def _span(box: Box, shape: Shape) -> Range:
-    """The elements from the first to the last one, counted from the start of the buffer."""
+    """Return the range from the first to the last element, counted from the start of the buffer."""
     low, last = Index(), Index()
     for one, extent, stride in zip(box, shape, strides(shape), strict=True):
         low = low + (Index() if one.low is None else one.low) * stride
@@ -124,7 +126,7 @@ def _span(box: Box, shape: Shape) -> Range:
 
 # ---- boxes of accesses ---------------------------------------------------------------------------
 def stage_ranges(stage: Stage, kernel: Kernel) -> tuple[Range, ...]:
-    """The values of the iteration variables of a stage, in all tasks of its kernel."""
+    """Return the ranges of the iteration variables of a stage, over all tasks of its kernel."""
     operator = stage.operator
     box = (_span_range(span, kernel) for span in stage.box)
     return (*box, *(Range(Index(), Index.of(extent)) for extent in operator.reduce))
@@ -136,13 +138,13 @@ def _span_range(span: Span, kernel: Kernel) -> Range:
 
 
 def access_box(access: Access, ranges: Sequence[Range]) -> Box:
-    """The part of `access.shape` that is touched while variables have these ranges."""
+    """Return the part of `access.shape` that is touched while variables have these ranges."""
     pairs = zip(access.index, access.shape, strict=True)
     return tuple(_clipped(index_range(index, ranges), extent) for index, extent in pairs)
 
 
 def _clipped(found: Range, extent: Extent) -> Range:
-    """Without positions that are surely outside of the dim."""
+    """Drop positions that are surely outside of the dim."""
     low, high = found.low, found.high
     low = Index() if low is not None and at_most(low, 0) else low
     if high is not None and not isinstance(extent, Reg) and at_most(extent, high):
@@ -151,7 +153,7 @@ def _clipped(found: Range, extent: Extent) -> Range:
 
 
 def index_range(index: Index, ranges: Sequence[Range]) -> Range:
-    """From the smallest value of an index to the largest one."""
+    """Return the range from the smallest to the largest value of an index."""
     low: Index | None = Index(const=index.const)
     high: Index | None = low
     for atom, factor in index.terms:
@@ -164,7 +166,7 @@ def index_range(index: Index, ranges: Sequence[Range]) -> Range:
 
 
 def _atom_ends(atom: Atom, ranges: Sequence[Range]) -> tuple[Index | None, Index | None]:
-    """The smallest value of an atom, and the largest."""
+    """Return the smallest and the largest value of an atom; None if unknown."""
     match atom:
         case Var(number):
             high = ranges[number].high

@@ -1,7 +1,8 @@
-"""Makes Triton statements of the control flow of a DeviceProgram, and of what units do in leaves.
+"""Build Triton statements for the control flow of a DeviceProgram and for the leaves.
 
-Every unit runs the same text. `ok` is true while nothing went wrong: Triton has no early return, so
-once it is false tasks and waits are skipped, loops end, and the text falls through to its end.
+Every unit runs the same text. `ok` is true while no failure has occurred: Triton has no early
+return, so once it is false, tasks and waits are skipped, loops end, and control reaches the end of
+the text.
 """
 
 from __future__ import annotations
@@ -59,31 +60,33 @@ from stretto.schedule.merge import (
 )
 
 LEAST_LINES, LEAST_REPEATED = 10, 24
-"""A leaf or branch of so many lines is a function of its own; in a loop, which pays for the call
-in each iteration, one of more."""
+"""Lines from which a leaf or branch becomes a separate function: outside of loops, and in a loop,
+which pays for the call in each iteration."""
 FRAME_UNIT = 64
-"""Bytes in which frames are counted: the compiler then sees how addresses are aligned."""
+"""Bytes of the unit in which frames are counted, so that the compiler sees the alignment of
+addresses."""
 ROW_BITS = 10
-"""Bits of a wait in one word for the first unit, and for the number of units, as `poll_row` of the
-prelude reads them. The step has the rest."""
+"""Bits for the first unit, and for the number of units, of a wait packed into one word, as
+`poll_row` of the prelude reads it. The step has the remaining bits."""
 BASE, POLLS, TABLES, ROW, FRAME = map(variable, ("base", "polls", "tables", "row", "frame"))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a variable holds over calls: its Triton type, and the first value."""
+    """A variable that a recursive call saves: its Triton type and its initial value."""
 
     type: str
     first: Term
 
 
 class TeamPrinter(ControlPrinter[ModuleParts]):
-    """Makes statements of the nodes of one function, which all units run.
+    """Builds statements for the nodes of one function, which all units run.
 
-    registers: by the variable that holds each; numbers of loops are registers, too. kept: the
-    variables that hold registers, and addresses that change, by name. places: what stays as it is:
-    the addresses of buffers, and whom a unit waits for in loops. moving: the first ones of those
-    that trade places. loops: how many are around what is printed.
+    registers: by the variable that holds each; loop counters are registers, too. kept: by name, the
+    variables that hold registers, and addresses that change. places: the values of variables that
+    never change: addresses of buffers, and the waits of units in loops. moving: the initial
+    addresses of buffers that trade places. loops: number of loops around the current node (a
+    recursive program counts as one).
     """
 
     ok = OK
@@ -107,7 +110,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return self.pointers[buffer]
 
     def _pointer(self, buffer: Buffer) -> Term:
-        """The variable that holds a buffer's address."""
+        """Return the variable that holds a buffer's address."""
         moves = buffer in self.rotated or buffer.kind == "param"
         is_external = buffer.kind not in ("local", "items", "param")
         is_given = self.function.name == "main" and buffer in self.parts.moving
@@ -124,7 +127,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return pointer
 
     def in_frame(self, buffer: Buffer) -> Term:
-        """The address of an intermediate value."""
+        """Return the address of a local buffer."""
         size = buffer.dtype.itemsize
         frame = self.parts.program.frame(self.function.name)
         place = frame.offset(buffer.name) // size
@@ -135,6 +138,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return base + size_term(place, self.reg)
 
     def reg(self, reg: Reg) -> Term:
+        """Return the variable that holds a register: a limit or size parameter, or a variable of
+        its own."""
         if reg in self.parts.limits:
             return variable(f"limit{self.parts.limits[reg]}")
         if reg in self.parts.sizes:
@@ -144,13 +149,14 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return self.keep(name, reg.dtype)
 
     def keep(self, name: Term, dtype: DType) -> Term:
+        """Note that recursive calls must save a variable."""
         kind = VALUE_TYPES[dtype]
         self.kept[name.text] = Kept(kind, call("tl.cast", 0, kind))
         return name
 
     @property
     def parameters(self) -> tuple[Term, ...]:
-        """The variables that a caller of the function assigns."""
+        """Variables that a caller of the function assigns."""
         return (*map(self.reg, self.function.params), *map(self.buffer, self.function.tensors))
 
     def fresh(self, hint: str) -> Term:
@@ -159,7 +165,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return self.keep(name, DType.I64)
 
     def scalar(self, expr: Expr) -> Term:
-        """One number, its parts in statements before; loads happen only while `ok`."""
+        """Return one number; its parts are computed by statements before it. Loads happen only
+        while `ok`."""
         printer = LanePrinter(self, self.out, conditions=(OK,), counter=self.parts.counter)
         return printer.expr(expr)
 
@@ -170,13 +177,13 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.out.add(code.Assign(variable, self.number(value, DType.I64), expr=value))
 
     def barriers(self) -> Barriers:
-        """What places barriers between the statements."""
+        """Return the pass that places barriers between the statements."""
         buffers = {pointer.text: buffer for buffer, pointer in self.pointers.items()}
         accessed = self.parts.accessed
         return Barriers(accessed, accessed.sharings[self.function.name], buffers, self.registers)
 
     def finished(self) -> code.Block:
-        """The statements with barriers between them, of a function that is not called."""
+        """Return the statements with barriers between them; for a function that is not called."""
         return self.barriers().main(tuple(self.out.statements))
 
     # ---- control -----------------------------------------------------------------------------
@@ -198,14 +205,13 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def dealt(self, node: For[Schedule], at: Term, stop: Term) -> int | Term:
         if may_stop(node, self.parts.kernels) or called(node):
             raise CodegenError(
-                "on GPUs iterations that may stop the run, or call functions, do not run on units "
-                "of their own",
+                "on GPUs the iterations of a parallel loop must not stop the run or call functions",
                 remedy="leave the pass out: Options(debug=Debug(skip=('parallel_loops',)))",
             )
         return super().dealt(node, at, stop)
 
     def is_entered(self, node: Loop[Schedule]) -> bool:
-        # Of a parallel loop some units may have no iteration.
+        # In a parallel loop some units may have no iteration.
         return id(node) in self.entered and not is_parallel(node)
 
     def advance(self, at: Term, stop: Term, step: int | Term, grows: bool) -> None:
@@ -214,7 +220,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         self.out.add(code.Assign(at, literal(step), operator="+=", expr=value))
 
     def whole(self) -> None:
-        """All that the function does. At the end of `main` each unit has published all."""
+        """Emit the whole function. At the end of `main` every unit publishes its last step."""
         self.node(self.function.body)
         if self.function.name == "main" and ends_in_call(self.parts.program):
             self.publish(0, range(self.parts.program.units))
@@ -229,7 +235,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 self.publish(schedule.steps, self.parts.awaited[id(schedule)])
 
     def publish(self, steps: int, awaited: Collection[int]) -> None:
-        """The units are further by `steps`; those that are waited for say so."""
+        """Advance all units by `steps`; those that are waited for publish it."""
         if steps:
             self.out.assign(BASE, literal(steps), operator="+=")
         if awaited:
@@ -282,7 +288,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             self.out.add(code.Run(step.kernel, arguments, first, stop, stride))
 
     def task_count(self, kernel: Kernel) -> Term:
-        """The number of tasks of a grid with dynamic dims, as an i32."""
+        """Return the number of tasks of a grid with dynamic dims, as an i32."""
         tiles = (tile_count(dim, self) for dim in kernel.grid)
         return call("tl.cast", reduce(mul, tiles), "tl.int32")
 
@@ -293,7 +299,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             (waits,) = different
             with self.only(step.waits):
                 for wait in waits:
-                    # A loop would hold a variable in a register of its own.
+                    # In a loop a variable would occupy a register.
                     number = literal if self.loops else self.parts.number
                     first, count = number(wait.unit), number(wait.count)
                     target = BASE + wait.step if wait.step else BASE
@@ -314,9 +320,9 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             self.out.add(code.Wait(value, OK, units))
 
     def kept_row(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> Term | None:
-        """The variable that holds, through a loop, whom this unit waits for: it is read from a
-        table once, before the loop. None outside of loops, where units have more rows than one, or
-        where a row does not fit into a word."""
+        """Return the variable that holds, through a loop, the wait of this unit as one word: it is
+        read from a table once, before the loop. None outside of loops, if a unit has more than
+        one row, or if a row does not fit into a word."""
         if not self.loops or self.parts.recursive or any(len(r) > 1 for r in rows.values()):
             return None
         if not all(fits_word(row) for found in rows.values() for row in found):
@@ -331,17 +337,17 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
         return name
 
     def wait_for(self, first: Term, count: Term, target: Term) -> None:
-        """Waits for `count` units from `first` on."""
+        """Emit a wait for `count` units from `first` on."""
         rest = first, count, target, POLLS, OK, self.counters()
         self.out.add(code.Wait(call("wait", CONTROL, UNIT, *rest), OK))
 
     def counters(self) -> int:
-        """The size of a block of the counters of all units: one size, so that pieces of the program
-        that differ by whom they wait for are one function."""
+        """Return the size of a block of the counters of all units. It is the same for all waits,
+        so that sections that differ only in the units they wait for are one function."""
         return 1 << (self.parts.program.units - 1).bit_length()
 
     def signal(self, step: SignalStep) -> None:
-        if not self.parts.has_waits:  # a piece of a schedule, whose waits are between launches
+        if not self.parts.has_waits:  # part of a schedule whose waits are between launches
             return
         values = set(step.steps.values())
         if len(values) == 1:
@@ -352,7 +358,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
                 self.out.add(code.Signal(call("signal", CONTROL, UNIT, BASE + ahead)))
 
     def signal_by(self, units: Mapping[int, object], value: Term) -> None:
-        """Those units publish `value`."""
+        """Let those units publish `value`."""
         first, last = min(units), max(units)
         if last - first + 1 > len(units) or len(units) == self.parts.program.units:
             with self.only(units):
@@ -363,7 +369,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
     @contextmanager
     def only(self, units: Mapping[int, object]) -> Generator[None]:
-        """A branch that only those units enter."""
+        """Emit a branch that only those units enter."""
         everyone = self.parts.program.units
         if len(units) == everyone:
             yield
@@ -384,7 +390,7 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
     def rows(
         self, rows: Mapping[int, Sequence[Sequence[int]]], names: Sequence[str]
     ) -> Generator[tuple[Term, ...]]:
-        """A loop over what a table holds for each unit; gives the columns, called `names`."""
+        """Emit a loop over the table rows of each unit; yields the columns, called `names`."""
         start, units = self.table(rows)
         begin, end = (table_entry(start, UNIT + n if n else UNIT) for n in (0, 1))
         columns = tuple(variable(name) for name in names)
@@ -397,8 +403,8 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
             yield columns
 
     def table(self, rows: Mapping[int, Sequence[Sequence[int]]]) -> tuple[Term, int]:
-        """A table with rows for each unit: where it begins, and the units that have any. Where the
-        rows of each unit begin comes first."""
+        """Add a table with rows for each unit; return its start, and the units that have any rows,
+        as bits. The table begins with the start of the rows of each unit."""
         tables, start = self.parts.tables, self.parts.table_start()
         heads = len(tables)
         tables += [0] * (self.parts.program.units + 1)
@@ -411,13 +417,14 @@ class TeamPrinter(ControlPrinter[ModuleParts]):
 
 
 def fits_word(row: Sequence[int]) -> bool:
-    """True if first unit, number of units and step of a wait have room in a word of 31 bits."""
+    """Return True if the first unit, the number of units and the step of a wait fit in a word of
+    31 bits."""
     first, count, step = row
     return max(first, count) < 1 << ROW_BITS and step < 1 << (31 - 2 * ROW_BITS)
 
 
 def one_word(first: int, count: int, step: int) -> int:
-    """A wait as `wait_by` of the prelude reads it."""
+    """Pack a wait into a word, as `wait_by` of the prelude reads it."""
     return first | count << ROW_BITS | step << 2 * ROW_BITS
 
 
@@ -431,7 +438,7 @@ def requirement(condition: Term, failure: Status, detail: Term) -> code.Guard:
 
 
 def arena(buffer: Buffer) -> Term:
-    """The parameter that is the arena as memory of the buffer's elements."""
+    """Return the parameter that points to the arena, typed as the buffer's elements."""
     return variable(f"arena_{MEMORY_TYPES[buffer.dtype].removeprefix('tl.')}")
 
 
@@ -444,5 +451,5 @@ def table_entry(start: Term, offset: Term) -> Term:
 
 
 def last_task(kernel: Kernel, run: Run) -> int:
-    """One more than the last task of a run; -1 where only the program knows it."""
+    """Return one more than the last task of a run; -1 if it is known only at run time."""
     return -1 if run.count is None else min(run.first + run.count * run.stride, kernel.tasks)

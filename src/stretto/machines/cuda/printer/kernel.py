@@ -1,8 +1,8 @@
 """Kernels as Triton functions `(buffers ..., registers ..., control, task)`.
 
-Buffers and registers are parameters in the order of first use, so kernels that differ in them only
-share one function. `control` points at the control block (`source.py`), `task` is an int32. What
-the functions call is in `functions_text`.
+Buffers and registers are parameters in the order of first use, so that kernels that differ only in
+them share one function. `control` points at the control block (`source.py`), `task` is an int32.
+`functions_text` returns the functions that kernels call.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from stretto.machines.statements import (
     python_function,
 )
 
-# ---- Pointwise stages that the blocks of a product can compute while they hold its results.
+# ---- Epilogues: pointwise stages that the blocks of a product compute while they hold its results.
 #
-# Bias, activation, a residual: a stage directly behind a product, over the same box, which reads
-# of what the stages before it made only the element that it is at itself.
+# Bias, activation, a residual: a stage directly after a product, over the same box, which reads
+# from the results of earlier stages only the element at its own position.
 
 
 def epilogue(stages: tuple[Stage, ...], place: int) -> tuple[Stage, ...]:
-    """The stages behind the product at `place` that are part of it."""
+    """Return the stages after the product at `place` that are computed as part of it."""
     first = stages[place]
     if first.operator.accumulate or not _takes_epilogue(first):
         return ()
@@ -53,7 +53,7 @@ def _takes_epilogue(stage: Stage) -> bool:
 
 
 def follows(stage: Stage, before: list[Stage]) -> bool:
-    """Can a stage take what it wants of those before it element by element?"""
+    """Return True if a stage can take the results of the stages before it element by element."""
     operator, first = stage.operator, before[0]
     if operator.combine or operator.accumulate or not divisible(operator):
         return False
@@ -77,7 +77,8 @@ def _reads(reader: Operator, writer: Operator) -> bool:
 
 
 def _in_place(operator: Operator) -> bool:
-    """What it reads of the buffer it writes is the element itself."""
+    """Return True if an operator reads from the buffer that it writes only the element that it
+    writes."""
     out = operator.out
     return all(
         load.access.offset == out.offset
@@ -86,18 +87,20 @@ def _in_place(operator: Operator) -> bool:
     )
 
 
-# ---- Prints the stages of a task as Triton, by the templates that kernel selection chose.
+# ---- Printing the stages of a task as Triton, by the templates that kernel selection chose.
 #
-# The threads of a block hand over through memory, with a barrier in between, or, where lanes
-# agree, in registers (stage_frame.py). Loads stand where their values are used; load_order.py
-# moves them ahead.
+# The threads of a block pass values through memory, with a barrier in between, or, where lanes
+# agree, in registers (stage_frame.py). Loads are emitted at their uses; load_order.py moves them
+# ahead.
 
 
 @dataclass(slots=True)
 class TaskPrinter:
-    """`grid`: where the task lies in each grid dim; `counter` numbers the names of the text.
+    """Prints the stages of one task.
 
-    warps: of a unit. reads, writes: buffers touched since the last barrier.
+    grid: the position of the task in each grid dim. counter: numbers the names of the text. warps:
+    of a unit. reads, writes: buffers touched since the last barrier. frame: results held in
+    registers.
     """
 
     out: Builder
@@ -110,13 +113,13 @@ class TaskPrinter:
     writes: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def begin(self, grid: tuple[GridBound, ...]) -> None:
-        """The stages that follow are those of this part of the grid. What lanes of a frame stand
-        for is relative to it."""
+        """Begin a part of the grid with which the following stages are computed. The frame is
+        relative to the part, so it is dropped."""
         self.grid = grid
         self.frame = None
 
     def stage(self, stage: Stage, behind: tuple[Stage, ...] = ()) -> None:
-        """behind: stages that are a part of this product."""
+        """Print a stage. behind: stages that are computed as part of this product."""
         printer = stage_printer((self.out, self.names, stage, self.grid, self.counter))
         printer.warps = self.warps
         if printer.is_empty:
@@ -134,7 +137,7 @@ class TaskPrinter:
         self.frame = printer.frame
 
     def product(self, printer: NestPrinter, behind: tuple[Stage, ...]) -> None:
-        """A product and what its blocks compute behind it."""
+        """Print a product and the stages that its blocks compute after it."""
         operators = [printer.operator, *(stage.operator for stage in behind)]
         made = {operator.out.buffer for operator in operators}
         loads = {load.access.buffer for op in operators for load in op.reads()}
@@ -149,7 +152,7 @@ class TaskPrinter:
         printer.print()
 
     def before_result(self, printer: NestPrinter) -> None:
-        """What has been read or written there before must be done."""
+        """Emit a barrier if the result's buffer has been read or written since the last one."""
         operator = printer.stage.operator
         result = operator.out.buffer
         own = {load.access.buffer for load in operator.reads()}
@@ -168,14 +171,14 @@ class TaskPrinter:
 
 
 FUNCTION_FILES = ("functions.py", "transcendental.py", "blocks.py", "shared.py")
-"""Files of machines/cuda/printer/parts with what printed kernels call, in order."""
+"""Files of machines/cuda/printer/parts with the functions that printed kernels call, in order."""
 WARPS = 4
-"""Of a unit, unless a style says otherwise."""
+"""Warps of a unit, unless a style says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """`buffers` and `regs` are the first arguments of the function, in order."""
+    """The Triton function of a kernel. `buffers` and `regs` are its first arguments, in order."""
 
     function: Function
     buffers: tuple[Buffer, ...]
@@ -186,17 +189,15 @@ class TritonKernel:
 
 
 def functions_text() -> str:
-    """The scalar functions that printed kernels call, as a part of a module.
-
-    They want `triton` and `tl` imported, and PORTABLE of prelude.py.
-    """
+    """Return the functions that printed kernels call, as a part of a module. They need `triton`
+    and `tl` imported, and PORTABLE of prelude.py."""
     folder = Path(__file__).parent / "parts"
     texts = [(folder / name).read_text() for name in FUNCTION_FILES]
     return "\n\n".join(text[text.index("# ---- ") :] for text in texts)
 
 
 def print_kernel(kernel: Kernel, warps: int = WARPS) -> TritonKernel:
-    """The function of one kernel, for units of so many warps."""
+    """Return the function of one kernel, for units of `warps` warps."""
     parameters = Parameters()
     out = Builder()
     bounds = task_bounds(kernel.grid, parameters, out)

@@ -1,21 +1,21 @@
-"""Moves the loads of a task ahead of what does not have to come before them, each once.
+"""Move the loads of a task as early as possible, and drop repeated ones.
 
-A printed task loads where it uses. Between a wait and its end a task of a recurrent model has some
-microseconds of dependent steps; all of its loads can be under way at once if they stand ahead of
-the first use:
+A printed task loads at each use. Between a wait and its end, a task of a recurrent model has some
+microseconds of dependent steps; all of its loads can be in flight at once if they come before the
+first use:
 
     a = load x                     a = load x
     s = sum(a)             ->      b = load y
     b = load y                     s = sum(a)
     c = s + b                      c = s + b
 
-A load stays behind what defines its address, behind barriers, and behind stores that may change
-what it reads. What is loaded or computed again, as the input of a layer for each of its gates, has
-one name.
+A load stays after the definition of its address, after barriers, and after stores that may change
+what it reads. A value that is loaded or computed again, such as the input of a layer for each of
+its gates, gets one name.
 
-Where rows are dealt to warps, what is read for each row stays behind what is read along the depth.
-Triton's layouts spread from loads, of several that meet from the last one; so pointwise stages get
-the layout in which each lane computes a result once, not the one of vectors along the depth.
+Where rows are divided among warps, loads per row stay after loads along the depth. Triton's layouts
+spread from loads; where several meet, from the last one. So pointwise stages get the layout in
+which each lane computes a result once, not the layout of vectors along the depth.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from stretto.machines import statements as code
 from stretto.machines.terms import Term
 
 MOST_BYTES = 32 << 10
-"""What the loads that are moved may hold in registers at once: half of what 128 threads have."""
+"""Bytes of registers that moved loads may hold at once: half of what 128 threads have."""
 SMALL = 2 << 10
-"""A load of so many bytes, at most four registers of a thread, moves in any case."""
+"""Bytes up to which a load always moves: at most four registers of a thread."""
 
 
 def loads_first(body: code.Block) -> code.Block:
-    """The statements of a task, with the loads among them as early as they may stand."""
+    """Return the statements of a task with their loads as early as possible."""
     assignments = Counter(name for statement in code.walk(body) for name in code.defines(statement))
     return _ahead(_once(body, assignments), assignments)
 
 
 def _once(body: code.Block, assignments: Counter[str]) -> code.Block:
-    """Without statements that name a value which has a name."""
+    """Drop statements that compute a value which already has a name."""
     names: dict[str, str] = {}
     known: dict[Term, tuple[str, int]] = {}
     found: list[code.Statement] = []
@@ -59,12 +59,12 @@ def _once(body: code.Block, assignments: Counter[str]) -> code.Block:
 
 
 def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
-    """With loads as early as they may stand."""
-    behind: dict[str, int] = {}  # the statement that a variable, or its address, stands behind
+    """Move loads as early as possible."""
+    behind: dict[str, int] = {}  # by variable: the statement after which its definition is placed
     loaded: set[str] = set()
     keys: list[tuple[int, int]] = []
     room = MOST_BYTES
-    deep = [-1, -1]  # the lanes of the blocks read along a depth so far, and the last one's slot
+    deep = [-1, -1]  # most lanes of the blocks read along a depth so far, and the last one's slot
     for place, statement in enumerate(body):
         slot = place
         defined = {name for inner in code.walk((statement,)) for name in code.defines(inner)}
@@ -95,14 +95,15 @@ def _ahead(body: code.Block, assignments: Counter[str]) -> code.Block:
 
 
 def _is_pure(statement: code.Assign, assignments: Counter[str]) -> bool:
-    """Does it only name a value, for good?"""
+    """Return True if an assignment has no effect and its targets are assigned only once."""
     if statement.value.effect or statement.operator != "=":
         return False
     return all(assignments[name] == 1 for name in statement.target.names)
 
 
 def _last_change(before: code.Block, reads: tuple[Buffer, ...]) -> int:
-    """The place of the last statement that a load of these buffers may not pass; -1 for none."""
+    """Return the position of the last statement that a load of these buffers may not pass; -1 if
+    none."""
     found = (n for n in range(len(before) - 1, -1, -1) if _changes(before[n], reads))
     return next(found, -1)
 
@@ -122,7 +123,8 @@ def _may_change(statement: code.Statement, reads: tuple[Buffer, ...]) -> bool:
 
 
 def _same_memory(written: Buffer, read: Buffer) -> bool:
-    """A tensor that a function is given may be any."""
+    """Return True if two buffers may share memory: a tensor param may be any buffer but a
+    constant."""
     if "param" in (written.kind, read.kind) and read.kind != "constant":
         return True
     return written == read

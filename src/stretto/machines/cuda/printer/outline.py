@@ -1,10 +1,10 @@
-"""Puts sections of a function into functions of their own.
+"""Turn long sections of a function into separate functions.
 
 Triton's passes take more than linear time in the length of a function, and registers are allotted
-for a function as a whole, so a loop that keeps weights in registers is one. A section takes what is
-live before it, and gives what it assigns and is live behind it. Variables get names by their order,
-so that the loops of ten equal layers are one function. A section that takes more than its callers
-have registers for stays where it is.
+for a function as a whole, so a loop that holds weights in registers becomes its own function. A
+section takes the variables that are live before it, and returns those that it assigns and that are
+live after it. Variables are renamed by their order, so that the loops of ten equal layers share one
+function. A section that takes more variables than its callers have registers for is left in place.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ KEPT = (
 )
 """Names that are the same in every function."""
 MOST_TAKEN = 48
-"""Variables that a function takes at most: addresses are two registers each."""
+"""Maximum number of variables that a function takes: addresses are two registers each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """`takes` and `gives` are the variables outside, in order."""
+    """A section as a function. `takes` and `gives` are the caller's variables that it takes and
+    returns, in order."""
 
     function: code.Function
     takes: tuple[str, ...]
@@ -34,7 +35,7 @@ class Outlined:
 
 
 def outline(body: code.Block, after: frozenset[str]) -> Outlined:
-    """A function of the statements `body`, behind which the variables `after` are live."""
+    """Return a function of the statements `body`, after which the variables `after` are live."""
     order = tuple(code.mentioned(body))
     assigned = {name for statement in code.walk(body) for name in code.defines(statement)}
     gives = tuple(name for name in order if name in assigned and name in after)
@@ -52,14 +53,15 @@ def _short(name: str, place: int) -> str:
 
 
 Address = tuple[str, int]
-"""What an address is counted from, and how many elements behind it."""
+"""An address: the name of its origin, and the offset from it in elements."""
 Distance = tuple[int, int, int]
-"""Of a parameter that is an address: its place, that of an earlier one which is counted from the
-same, and how many elements lie between the two."""
+"""A parameter whose address follows from an earlier one: its position, the position of that
+earlier parameter with the same origin, and the number of elements between the two."""
 
 
 def distances(takes: tuple[str, ...], addresses: Mapping[str, Address]) -> tuple[Distance, ...]:
-    """How the addresses among what a function takes follow from the first of them."""
+    """Return how the addresses among a function's parameters follow from the first one of each
+    origin."""
     first: dict[str, int] = {}
     found: list[Distance] = []
     for place, name in enumerate(takes):
@@ -72,7 +74,7 @@ def distances(takes: tuple[str, ...], addresses: Mapping[str, Address]) -> tuple
 
 
 def with_distances(piece: Outlined, known: tuple[Distance, ...]) -> Outlined:
-    """A function that is given fewer addresses, and computes the others from them."""
+    """Return the function without parameters that it can compute from other addresses."""
     parameters, body = piece.function.parameters, piece.function.body
     dropped = {place for place, _, _ in known}
     computed = (code.Assign(parameters[p], parameters[base] + by) for p, base, by in known)
@@ -87,11 +89,11 @@ def outlined_sections(
     aligned: frozenset[str],
     addresses: Mapping[str, Address],
 ) -> code.Block:
-    """`block` with calls in the place of its long sections. Where the addresses that a function
-    takes have the same distances in all of its calls, it takes one of them.
+    """Return `block` with calls in place of its long sections. Where the addresses that a
+    function takes have the same distances in all of its calls, it takes only one of them.
 
-    define: names a function of the module. aligned: pointers that are multiples of 16. addresses:
-    those that do not change.
+    define: adds a function to the module and returns its name. aligned: pointers that are
+    multiples of 16. addresses: of variables that do not change.
     """
     names: dict[code.Function, str] = {}
     first = Outliner(lambda hint, made: names.setdefault(made, f"{hint}{len(names)}"), aligned)
@@ -106,10 +108,14 @@ def outlined_sections(
 
 @dataclass(slots=True)
 class Outliner:
-    """define: names a function of the module. aligned: pointers that are multiples of 16.
-    addresses: those that do not change. kinds: for each section None where it is no function, else
-    whether its addresses have the same distances in all calls; where it is not given, the length of
-    a section decides, and distances are not used. visited: what the sections are as functions."""
+    """Replaces long sections by calls.
+
+    define: adds a function to the module and returns its name. aligned: pointers that are multiples
+    of 16. addresses: of variables that do not change. kinds: for each section None if it stays in
+    place, else True if its addresses have the same distances in all calls; if `kinds` is None, the
+    length of a section decides, and distances are not used. visited: the sections as functions, in
+    order.
+    """
 
     define: Callable[[str, code.Function], str]
     aligned: frozenset[str] = frozenset()
@@ -118,13 +124,13 @@ class Outliner:
     visited: list[Outlined | None] = field(default_factory=list[Outlined | None])
 
     def outlined(self, block: code.Block, after: frozenset[str]) -> code.Block:
-        """`block` with calls in the place of its long sections; `after` is live behind it."""
+        """Return `block` with calls in place of its long sections; `after` is live after it."""
         found: list[code.Statement] = []
         for statement, following in zip(block, code.live_behind(block, after), strict=True):
             match statement:
                 case code.Section(body, least=least):
-                    # Functions take numbers and addresses only, so what is inside of a section
-                    # that holds weights (least is 1) stays there.
+                    # Functions take only numbers and addresses, so sections nested in one that
+                    # holds weights (least is 1) stay in place.
                     body = body if least == 1 else self.outlined(body, following)
                     piece = self.piece(body, least, following)
                     found += body if piece is None else self.called(piece)
@@ -141,7 +147,7 @@ class Outliner:
         return tuple(found)
 
     def piece(self, body: code.Block, least: int, after: frozenset[str]) -> Outlined | None:
-        """A section as a function, where it is long enough and does not take too much."""
+        """Return a section as a function; None if it is too short or takes too many variables."""
         if self.kinds is not None:
             kind = self.kinds[len(self.visited)]
             piece = None if kind is None else outline(body, after)
@@ -156,7 +162,7 @@ class Outliner:
         return piece
 
     def called(self, piece: Outlined) -> list[code.Statement]:
-        """A call of a function of the module."""
+        """Return a call of the outlined function."""
         name = self.define("piece_main", piece.function)
         gives = [variable(name) for name in piece.gives]
         value = call(name, *(variable(name) for name in piece.takes))
@@ -167,11 +173,11 @@ class Outliner:
         return found
 
 
-# ---- Moves assignments of constants to where they are needed first.
+# ---- Sinking assignments of constants to their first uses.
 #
 # The entry of a large program has an address for each buffer, of which a statement needs a few.
-# Where all of them are assigned first, each branch is compiled with all of them at hand: Triton
-# makes a copy of every variable for each arm, and ptxas has to keep them or make them again.
+# If all of them are assigned first, all are live in every branch: Triton makes a copy of every
+# variable for each arm, and ptxas has to keep or recompute them.
 #
 #     before                        after
 #       a = arena + 0                 b = arena + 64
@@ -180,13 +186,12 @@ class Outliner:
 #       if x:                             a = arena + 0
 #           run k_second: a, b            run k_second: a, b
 #
-# An assignment that one arm of a branch needs goes into that arm. None goes into a loop. Values
-# must not depend on a variable that `block` assigns.
+# An assignment that only one arm of a branch needs moves into that arm. None moves into a loop.
+# Values must not depend on a variable that `block` assigns.
 
 
 def sunk(assignments: Sequence[code.Assign], block: code.Block) -> code.Block:
-    """`block` with those of the assignments that it needs, each before the first statement that
-    reads it."""
+    """Return `block` with those of the assignments that it needs, each before its first use."""
     left = {assignment.target.text: assignment for assignment in assignments}
     needed = [[n for n in code.mentioned((statement,)) if n in left] for statement in block]
     last = {name: place for place, names in enumerate(needed) for name in names}
@@ -204,7 +209,7 @@ def sunk(assignments: Sequence[code.Assign], block: code.Block) -> code.Block:
 def _into_arms(
     assignments: Mapping[str, code.Assign], branch: code.If
 ) -> tuple[code.If, frozenset[str]]:
-    """A branch with those assignments in its arms that one arm alone needs, and their names."""
+    """Move assignments into the one arm that needs them; return the branch and their names."""
     then, orelse = code.mentioned(branch.then).keys(), code.mentioned(branch.orelse).keys()
     inside = frozenset(assignments.keys() & (then ^ orelse) - {*code.uses(branch)})
     arms = (

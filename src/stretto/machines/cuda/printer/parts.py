@@ -1,4 +1,4 @@
-"""What the module of a program is made from: names, tables, functions."""
+"""Names, tables and functions of the module of a program."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NAMES = (ENTRY, "control", "polls", "unit", "base", "ok", "task")
 
 
 class ModuleParts(ProgramParts):
-    """What the module of a program is made from.
+    """State that is shared while the module of a program is printed.
 
-    inline: all functions are inlined where they are called. warps: of a unit. moving: the
-    variables of main's tensors. defined: the names of the module's functions, and whether they are
-    inlined where they are called. users: by such a name, the kernel it was made for. tables:
-    numbers that units look up. starts: variables that are numbers, such as where a table begins, so
-    that pieces of the program that differ by them alone are one function. counter: numbers the
-    names of parts of scalars. kept: buffers that others than this program read. awaited: the units
-    that are waited for at the ends of leaves. has_waits: whether units wait for each other; else
-    nobody publishes anything. accessed: what kernels touch, for `barriers.py`.
+    inline: True if all functions are inlined where they are called. warps: of a unit. moving: the
+    variables of main's tensors. defined: the names of the module's functions, by function and
+    whether it is inlined where it is called. users: by such a name, the kernel it was made for.
+    tables: numbers that units look up. starts: variables that are constant numbers, such as the
+    start of a table, so that sections that differ only in them are one function. counter: numbers
+    the names of parts of scalars. kept: buffers that are read outside of this program. awaited: by
+    leaf, the units that are waited for at its end. has_waits: True if units wait for each other;
+    else nothing is published. accessed: accesses of kernels, for `barriers.py`.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class ModuleParts(ProgramParts):
         self.externals |= self.moving
 
     def external(self, buffer: Buffer) -> Term:
-        """What holds the address of a buffer outside of the frames."""
+        """Return the variable that holds the address of a buffer outside of the frames."""
         if buffer not in self.externals:
             self.externals[buffer] = self.fresh(f"p{self.place(buffer)}_{buffer.name}")
         return self.externals[buffer]
 
     def table_start(self) -> Term:
-        """The variable of a table that begins at the end of those that there are."""
+        """Return the variable of a new table's start, after the existing tables."""
         start = self.fresh("table")
         self.starts[start] = len(self.tables)
         return start
 
     def number(self, value: int) -> Term:
-        """A variable that is a number, so that pieces of the program that differ by it alone are
+        """Return a variable that is a constant number, so that sections that differ only in it are
         one function."""
         name = self.variable(("number", value), f"n{value}")
         self.starts[name] = value
         return name
 
     def variable(self, key: object, hint: str) -> Term:
-        """The variable of a key."""
+        """Return the variable of a key, made at its first use."""
         if key not in self.names:
             self.names[key] = self.fresh(hint)
         return self.names[key]
@@ -87,7 +87,7 @@ class ModuleParts(ProgramParts):
         return variable(self.identifier(hint))
 
     def identifier(self, hint: str) -> str:
-        """A Python name that nothing else has."""
+        """Return a Python name that is not used yet."""
         base = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint)
         name, number = base, 1
         while name in self.taken:
@@ -97,7 +97,8 @@ class ModuleParts(ProgramParts):
         return name
 
     def define(self, hint: str, function: Function, inline: bool = False, kernel: str = "") -> str:
-        """The name of a function of the module; equal ones are one. kernel: what it is made for."""
+        """Return the name of a function of the module, added if no equal one exists. kernel: the
+        kernel it is made for."""
         key = function, inline or self.inline
         if key not in self.defined:
             self.defined[key] = self.identifier(hint)

@@ -1,9 +1,10 @@
-"""Prints a DeviceProgram as one persistent Triton kernel.
+"""Print a DeviceProgram as one persistent Triton kernel.
 
-A unit is a program of the launch, resident from start to end. Control flow of the DeviceProgram is
-structured control flow of Triton on values that every unit loads for itself; a recursive program is
-a loop over states (states.py). Progress counters go on from launch to launch: a unit begins
-with what it published last, so nothing is reset. See source.py for the parameters.
+A unit is a program instance of the launch, resident from start to end. Control flow of the
+DeviceProgram becomes structured control flow of Triton on values that every unit loads for itself;
+a recursive program becomes a loop over states (states.py). Progress counters continue from launch
+to launch: a unit begins with the value that it published last, so nothing is reset. See source.py
+for the parameters.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ import triton
 import triton.language as tl
 '''
 KEPT_REGISTERS = 192
-"""Registers of a thread, of 255, that may hold constants over a loop unless a style says less. What
-ptxas then has no room for is found out by asking it (styles.py)."""
+"""Registers of a thread, of 255, that may hold constants over a loop unless a style says less. If
+ptxas then runs out of registers, styles.py tries a style with fewer."""
 AHEAD_REGISTERS = 96
-"""Registers of a thread that may hold what is loaded ahead of a wait."""
+"""Registers of a thread that may hold loads ahead of a wait."""
 WARP = 32
-"""Threads."""
+"""Threads of a warp."""
 LIBRARY = (*FUNCTION_FILES, "prelude.py", "control.py")
 """Files of machines/cuda/printer/parts that every program contains."""
 
 
 @cache
 def library_text() -> str:
-    """The functions that printed programs call."""
+    """Return the functions that printed programs call."""
     folder = Path(__file__).parent / "parts"
     texts: list[str] = []
     for name in LIBRARY:
@@ -72,12 +73,12 @@ def library_text() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a program is printed.
+    """Options of the printed text of a program.
 
     warps: of a unit. registers: of a thread, for constants that are loaded before their task may
-    begin (early.py). inline: the text of a kernel stands wherever it runs; without it kernels
-    are functions, which compiles faster. shared: bytes of shared memory for constants that a loop
-    has no registers for.
+    begin (early.py). inline: True if kernels are inlined wherever they run; False keeps them as
+    functions, which compiles faster. shared: bytes of shared memory for constants that a loop has
+    no registers for.
     """
 
     warps: int = WARPS
@@ -92,11 +93,11 @@ def print_program(
     style: Style | None = None,
     kept: Collection[Buffer] = (),
 ) -> TritonSource:
-    """The module of a verified DeviceProgram without library calls.
+    """Return the module of a verified DeviceProgram without library calls.
 
-    words: where main's registers lie in the block of words, by name (schedule/plan.py); without it
-    the results come one after the other. kept: intermediate values that other launches or library
-    calls read, too.
+    words: by name, the position of main's registers in the block of words (schedule/plan.py);
+    if None, the results are numbered in order. kept: local buffers that other launches or
+    library calls read.
     """
     if words is None:
         words = {reg.name: place for place, reg in enumerate(program.tree.main.results)}
@@ -104,7 +105,7 @@ def print_program(
 
 
 def print_plan(plan: Plan, style: Style | None = None) -> tuple[TritonSource, ...]:
-    """The modules of a plan's launches, in order."""
+    """Return the modules of a plan's launches, in order."""
     kept = handed_over(plan)
     return tuple(
         print_launch(launch, plan.words[name], style, kept) for name, launch in plan.launches
@@ -117,11 +118,14 @@ def print_launch(
     style: Style | None = None,
     kept: Collection[Buffer] = (),
 ) -> TritonSource:
-    """The module of one launch; the rest as for `print_program`."""
+    """Return the module of one launch, guarded by its conditions; parameters as for
+    `print_program`."""
     return _ProgramPrinter(launch.program, words, style or Style(), kept, launch.guards).print()
 
 
 class _ProgramPrinter:
+    """Prints one program or launch."""
+
     def __init__(
         self,
         program: DeviceProgram,
@@ -154,7 +158,7 @@ class _ProgramPrinter:
         return self._source(function, parameters)
 
     def _taken(self) -> Term:
-        """Whether all guards hold."""
+        """Return a term that is true if all guards hold."""
         tests = [
             infix(self._word(guard.register.name), "==" if guard.negated else "!=", 0)
             for guard in self.guards
@@ -162,7 +166,7 @@ class _ProgramPrinter:
         return reduce(and_, tests)
 
     def _inside(self) -> code.Block:
-        """What a unit does in a launch whose guards hold."""
+        """Return the statements of a unit in a launch whose guards hold."""
         entry = code.Builder()
         entry.assign(BASE, call("tl.load", CONTROL + PROGRESS + UNIT, effect=True))
         entry.assign(OK, infix(call("stopped", CONTROL, effect=True), "==", 0))
@@ -205,7 +209,8 @@ class _ProgramPrinter:
         )
 
     def _with_starts(self, body: code.Block) -> code.Block:
-        """The statements, with those that say where their tables begin."""
+        """Return the statements with assignments of the constant numbers that they use, such as
+        table starts."""
         starts = self.parts.starts.items()
         return sunk([code.Assign(start, literal(place)) for start, place in starts], body)
 
@@ -229,7 +234,8 @@ class _ProgramPrinter:
         return sunk([code.Assign(name, value) for name, value in main.places.items()], body)
 
     def _addresses(self) -> dict[str, Address]:
-        """Of main's buffers, as far as it is known: the arena that each lies in, and where."""
+        """Return, for main's buffers at fixed places, the arena parameter and the offset in it, in
+        elements."""
         found: dict[str, Address] = {}
         frame = self.program.frame("main")
         for buffer, pointer in self.main.pointers.items():
@@ -240,7 +246,7 @@ class _ProgramPrinter:
         return found
 
     def _first(self) -> dict[str, Term]:
-        """What the registers hold at first that come from the block of words."""
+        """Return the initial values of registers that are read from the block of words."""
         params = self.main.function.params
         return {
             self.main.reg(reg).text: from_word(self._word(reg.name), VALUE_TYPES[reg.dtype])
@@ -249,11 +255,12 @@ class _ProgramPrinter:
         }
 
     def _given_sizes(self) -> list[Reg]:
-        """The sizes of the program that come from the block of words, not as parameters."""
+        """Return the sizes of the program that are read from the block of words instead of
+        parameters."""
         return [reg for reg in self.main.function.params if reg in self.parts.sizes]
 
     def _address(self, buffer: Buffer) -> Term:
-        """The address of a buffer, which is read from the block of words."""
+        """Return the address of a buffer, read from the block of words."""
         address = self._word(address_name(buffer)).to(pointer_type(buffer))
         return address if buffer.kind == "param" else call("tl.multiple_of", address, 16)
 
@@ -261,7 +268,7 @@ class _ProgramPrinter:
         return call("tl.load", WORDS + self.words[name], effect=True)
 
     def _results(self) -> code.Block:
-        """Stores main's register results, and where its loops left buffers."""
+        """Store main's register results, and the final addresses of rotated buffers."""
         main = self.main.function
         rotated = self._rotated()
         stored = {address_name(b): self.parts.moving[b].to("tl.int64") for b in rotated}
@@ -275,11 +282,12 @@ class _ProgramPrinter:
         return tuple(stores)
 
     def _rotated(self) -> set[Buffer]:
-        """The buffers with addresses in the block of words that main's loops let trade places."""
+        """Return the buffers that main's loops rotate and whose addresses are in the block of
+        words."""
         return self.parts.moving.keys() & self.main.rotated
 
     def _all_have_begun(self) -> code.Block:
-        """Waits until every unit has read the words that it began with."""
+        """Wait until every unit has read its initial words, so that they may be overwritten."""
         if self.program.units == 1:
             return (BARRIER,)
         printer = TeamPrinter(self.parts, self.main.function)
@@ -290,7 +298,7 @@ class _ProgramPrinter:
 
     # ---- parameters --------------------------------------------------------------------------
     def _parameters(self, names: Collection[str]) -> tuple[Parameter, ...]:
-        """names: the variables of the kernel's body."""
+        """Return the parameters of the kernel. names: the variables of its body."""
         found = [Parameter("control", "*i64", "control"), Parameter("polls", "i64", "polls")]
         for dtype in DType:
             name = f"arena_{MEMORY_TYPES[dtype].removeprefix('tl.')}"

@@ -1,11 +1,11 @@
-"""What is known of the registers of a function at one place of its text.
+"""Facts about the registers of a function at one point of its text.
 
-Two things are: registers whose value follows from other ones, as that of a length that has become
-one more; and limits that the values keep. By the first, parts of buffers are compared that depend
-on different registers; by the second, an item that is appended is known not to be the first one.
+There are two kinds: registers whose value follows from other ones, such as a length that has grown
+by one; and bounds of values. With the first, parts of buffers that depend on different registers
+can be compared; with the second, an appended item is known not to be the first one.
 
-Integers wrap around at 64 bits. Limits are therefore kept only of what comes from numbers by small
-steps, which takes longer to wrap around than any run, or stays small.
+Integers wrap around at 64 bits. Bounds are therefore recorded only for values that come from
+numbers by small steps, which would take longer to wrap around than any run, or that stay small.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from stretto.ir.types import DType
 
 LARGEST = 1 << 62
 LARGEST_STEP = 1 << 16
-"""A register that grows by no more at a time does not wrap around in a loop that somebody waits
-for, at 64 bits."""
+"""Largest step by which a 64-bit register may grow in a loop without wrapping around within any
+realistic run time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an assignment means for what is said in terms of `register`: it is to be said by
-    `lookup`, or can no longer be said where that is None."""
+    """How to rewrite facts that mention `register` after it is assigned: substitute `lookup`, or
+    drop them if it is None."""
 
     register: Reg
     lookup: Substitution | None = None
@@ -45,14 +45,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """values: of registers that follow from others, in terms of those that have none. ranges: the
-    smallest and the largest value."""
+    """values: registers that follow from others, in terms of those without a known value. ranges:
+    the smallest and the largest value of registers."""
 
     values: Mapping[Reg, Index] = field(default_factory=dict[Reg, Index])
     ranges: Mapping[Reg, Bounds] = field(default_factory=dict[Reg, Bounds])
 
     def known(self, index: Index) -> Index:
-        """In terms of the registers that have no known value."""
+        """Return the index in terms of registers without a known value."""
         return substitute_index(index, self._value)
 
     def _value(self, atom: Var | Reg) -> Index:
@@ -60,11 +60,11 @@ class Registers:
         return Index.of(atom) if known is None else known
 
     def at_most(self, smaller: Index, larger: Index) -> bool:
-        """Is `smaller <= larger` sure? False in doubt."""
+        """Return True if `smaller <= larger` is certain."""
         return at_most(0, self._limited(larger - smaller))
 
     def _limited(self, index: Index) -> Index:
-        """With symbols that have the limits of registers."""
+        """Replace registers by symbols with their bounds."""
         return substitute_index(index, self._symbol)
 
     def _symbol(self, atom: Var | Reg) -> Index:
@@ -73,7 +73,8 @@ class Registers:
 
     # ---- assignments -------------------------------------------------------------------------
     def assigned(self, register: Reg, expr: Expr | None) -> tuple[Registers, tuple[Change, ...]]:
-        """Behind an assignment, and what it changes; None stands for a value that is not known."""
+        """Return the facts after an assignment, and how facts stated elsewhere change. expr: None
+        if the value is not known."""
         index = None
         if expr is not None and register.dtype is DType.I64:
             index = self.index(expr)
@@ -90,9 +91,10 @@ class Registers:
         return freed._with_limits(register, limits), changes
 
     def _limits(self, index: Index) -> Bounds:
-        """The smallest value and the largest one, where it surely does not wrap around."""
+        """Return the smallest and the largest value if it surely does not wrap around; else (None,
+        None)."""
         low, high = bounds(self._limited(index).dim)
-        is_step = len(index.terms) == 1 and index.terms[0][1] == 1  # of a register or a size
+        is_step = len(index.terms) == 1 and index.terms[0][1] == 1  # a register or size + const
         if is_step or (low is not None and high is not None and max(-low, high) < LARGEST):
             return low, high
         return None, None
@@ -104,8 +106,8 @@ class Registers:
         return replace(self, ranges=ranges)
 
     def _freed(self, register: Reg) -> tuple[Registers, tuple[Change, ...], Index | None]:
-        """Without mention of a register, which is about to change; the changes; and the term that
-        has its old value, if there is one."""
+        """Drop a register that is about to change. Returns the facts without it, the changes, and
+        a term for its old value (None if there is none)."""
         values = {r: v for r, v in self.values.items() if r != register}
         if register in self.values:
             return replace(self, values=values), (), self.values[register]
@@ -130,9 +132,9 @@ class Registers:
 
     # ---- expressions -------------------------------------------------------------------------
     def index(self, expr: Expr) -> Index | None:
-        """An expression in terms of the registers that have no known value. None where it is not
-        made of registers by small factors and a small number; what is read from memory may be
-        another value the next time."""
+        """Return an expression in terms of registers without a known value. None unless it is a
+        sum of registers with small factors and a small constant; a load is never followed,
+        since memory may change."""
         match expr:
             case Const(bool()):
                 return None
@@ -152,7 +154,7 @@ class Registers:
         return found if is_followed else None
 
     def holds(self, condition: Expr) -> bool | None:
-        """Whether a condition surely holds, or surely does not."""
+        """Return True if the condition surely holds, False if it surely does not, else None."""
         match condition:
             case Apply("and" | "bitwise_and" | "or" | "bitwise_or" as function, (one, other)):
                 found = self.holds(one), self.holds(other)
@@ -171,8 +173,9 @@ class Registers:
                 return None
 
     def _is_at_most(self, one: Expr, other: Expr, more: int) -> bool | None:
-        """Whether one expression plus `more` is surely at most the other, or surely is not. Nothing
-        is said of registers without limits, which may be so large that a sum wraps around."""
+        """Return whether one expression plus `more` is surely at most the other (True), surely not
+        (False), or unknown (None). Registers without bounds give None: they may be so large
+        that a sum wraps around."""
         a, b = self.index(one), self.index(other)
         if a is None or b is None:
             return None
@@ -183,8 +186,9 @@ class Registers:
             return True
         return False if self.at_most(b + 1, a + more) else None
 
-    # ---- where ways meet ---------------------------------------------------------------------
+    # ---- joins -------------------------------------------------------------------------------
     def joined(self, other: Registers) -> Registers:
+        """Return what is known on both of two paths."""
         values = {r: v for r, v in self.values.items() if other.values.get(r) == v}
         ranges: dict[Reg, Bounds] = {}
         for register in self.ranges.keys() & other.ranges.keys():
@@ -194,11 +198,11 @@ class Registers:
         return Registers(values, ranges)
 
     def contains(self, other: Registers) -> bool:
-        """Is what is known here true there?"""
+        """Return True if everything known here is also known in `other`."""
         return self.joined(other) == self
 
     def grown(self, other: Registers) -> Registers:
-        """The same as `joined`, without limits that have moved."""
+        """Join, and drop bounds that have moved, so that a loop's fixpoint is reached."""
         joined = self.joined(other)
         ranges = {
             register: (

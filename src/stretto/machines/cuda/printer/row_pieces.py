@@ -1,12 +1,12 @@
-"""Cuts the rows of a task into blocks of registers without unused rows.
+"""Cut the rows of a task into register blocks without unused rows.
 
-The rows of a block are dealt to warps, and a block has as many of each warp as a power of two. 20
-rows of 8 warps would take 4 of each warp, a block of 32 rows; cut into 16 and 4 they take 3. A task
-with fewer rows than warps leaves warps idle: a block with fewer rows would have a layout in which
-results go through shared memory.
+The rows of a block are divided among warps, and each warp has a power of two of them. 20 rows on 8
+warps would take 4 per warp, a block of 32 rows; cut into 16 and 4 they take 3. A task with fewer
+rows than warps leaves warps idle: a block with fewer rows would get a layout in which results pass
+through shared memory.
 
-The kernel is printed once per piece, as the task of a smaller tile: tasks need nothing of each
-other wherever the grid is cut.
+The kernel is printed once per piece, as the task of a smaller tile: tasks are independent wherever
+the grid is cut.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stretto.machines.terms import Term, call, literal, total, variable
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The stages of some rows of a task, and where they lie in each grid dim."""
+    """The stages for some rows of a task, and their bounds in each grid dim."""
 
     stages: tuple[Stage, ...]
     grid: tuple[GridBound, ...]
@@ -39,9 +39,9 @@ class Piece:
 def row_pieces(
     kernel: Kernel, grid: tuple[GridBound, ...], warps: int, out: Builder
 ) -> Iterator[Piece]:
-    """The pieces of a task, one after the other; the whole task where it is not cut.
+    """Yield the pieces of a task in order; the whole task if it is not cut.
 
-    grid: where the task lies. Writes into `out` where each piece lies, before the piece is given.
+    grid: the bounds of the task. Before a piece is yielded, its bounds are computed into `out`.
     """
     dim = _row_dim(kernel)
     tile = grid[dim].tile if dim is not None else 0
@@ -59,8 +59,8 @@ def row_pieces(
 
 
 def _row_dim(kernel: Kernel) -> int | None:
-    """The grid dim whose tiles are the rows of all stages, each of one warp; None if there is none
-    such."""
+    """Return the grid dim whose tiles are the rows of all stages, each row belonging to one warp;
+    None if there is no such dim."""
     templates = [stage.template for stage in kernel.stages]
     if not all(isinstance(template, Map) or _has_dealt_rows(template) for template in templates):
         return None
@@ -76,7 +76,7 @@ def _has_dealt_rows(template: Template | None) -> bool:
 
 
 def _long_dims(kernel: Kernel, stage: Stage) -> list[int | None]:
-    """The grid dims of the dims of a stage's box that have more than one value in a task."""
+    """Return the grid dims of a stage's dims that have more than one value in a task."""
     return [
         span.grid
         for span in stage.box
@@ -85,8 +85,8 @@ def _long_dims(kernel: Kernel, stage: Stage) -> list[int | None]:
 
 
 def _counts(rows: int) -> list[int]:
-    """A power of two that holds so many rows, or two of them where those are less together; more
-    pieces are not worth their text."""
+    """Return one power of two that holds `rows`, or two of them if they sum to less; more pieces
+    would not be worth their code size."""
     if rows <= 1:
         return [1]
     first = power(rows) // 2
@@ -97,7 +97,7 @@ def _counts(rows: int) -> list[int]:
 def _bound(
     whole: GridBound, dim: int, start: int, rows: int, number: int, out: Builder
 ) -> GridBound:
-    """Where some rows of a tile lie."""
+    """Return the bounds of some rows of a tile."""
     first = total(whole.first, literal(start) if start else None)
     if first is not None and start:
         name = variable(f"g{dim}_{number}")
@@ -107,7 +107,7 @@ def _bound(
     if whole.count is not None:
         count = variable(f"e{dim}_{number}")
         out.assign(count, call("tl.minimum", whole.count - start, rows))
-    # A dim of one value would have no lanes at all, but the row is one of a block.
+    # A tile of 1 would have no lanes at all, but the row is one of a block.
     return GridBound(first, max(rows, 2), count, whole.extent)
 
 
@@ -117,29 +117,29 @@ def _of_rows(stage: Stage, rows: int) -> Stage:
     return stage
 
 
-# ---- Constants that loops keep in shared memory, since registers have no room for them.
+# ---- Constants that loops hold in shared memory, for lack of registers.
 #
-# A kept block is one statement of a task, a load of a constant. Before the loop a function makes
-# the load and stores the block, whole, whatever lanes its mask leaves out; in the loop the task
-# has a load of shared memory in its place, just before the first use. Of lanes that are alike, as
-# those of numbers per row, one is stored. Places are bytes before the end of the unit's shared
-# memory (parts/shared.py).
+# Such a block is one statement of a task, a load of a constant. Before the loop, a function makes
+# the load and stores the whole block, masked lanes included; in the loop the task loads from shared
+# memory instead, just before the first use. If all lanes are alike, as for numbers per row, one
+# lane is stored. Places are counted in bytes back from the end of the unit's shared memory
+# (parts/shared.py).
 
 
 UNIT_BYTES = 16
-"""Places are multiples of it, for vectors of four."""
+"""Alignment of places in bytes, for vectors of four."""
 END = variable("end")
-"""The address behind the shared memory of a unit."""
+"""Address of the end of a unit's shared memory."""
 _DTYPES = frozenset((DType.F32, DType.F64, DType.F16, DType.BF16, DType.I64, DType.I32))
-"""What is loaded as values of 32 or 64 bits."""
+"""Dtypes that are loaded as values of 32 or 64 bits."""
 _MOST_AXES = 3
 
 Places = Mapping[Term, int]
-"""By the variable of a load, where shared memory has its block."""
+"""By the variable of a load, the place of its block in shared memory."""
 
 
 def shared_bytes(load: code.Assign) -> int:
-    """What a loaded block takes in shared memory; 0 where it cannot be there."""
+    """Return the bytes that a loaded block takes in shared memory; 0 if it cannot be there."""
     dtype = load.value.reads[0].dtype
     if dtype not in _DTYPES or len(load.shape) > _MOST_AXES:
         return 0
@@ -147,7 +147,7 @@ def shared_bytes(load: code.Assign) -> int:
 
 
 def read_bytes(loads: Iterable[code.Assign]) -> int:
-    """What a task reads from shared memory of blocks that are kept there."""
+    """Return the bytes that a task reads from shared memory for blocks held there."""
     return sum(prod(_shape(load)) * _width(load.value.reads[0].dtype) for load in loads)
 
 
@@ -161,7 +161,7 @@ def filling(
     loads: Iterable[code.Assign],
     places: Places,
 ) -> code.Function:
-    """A function that stores the blocks of `loads`: (parameters ...)."""
+    """Return a function that stores the blocks of `loads`: (parameters ...)."""
     body: list[code.Statement] = [*addresses, _end()]
     for load in loads:
         arguments = (END, places[load.target], load.target, *_sizes(load))
@@ -170,7 +170,7 @@ def filling(
 
 
 def with_kept(body: code.Block, loads: Collection[code.Assign], places: Places) -> code.Block:
-    """A task with loads of shared memory in the places of `loads`, each before its first use."""
+    """Replace `loads` in a task by loads from shared memory, each before its first use."""
     if not loads:
         return body
     found: list[code.Statement] = [_end()]
@@ -193,7 +193,7 @@ def _kept(load: code.Assign, places: Places) -> code.Assign:
 
 
 def _shape(load: code.Assign) -> tuple[int, ...]:
-    """That of the kept block: of lanes that are alike there is one."""
+    """Return the shape of the block held; one lane if all are alike."""
     return (1, *load.shape[1:]) if load.alike else load.shape
 
 

@@ -1,4 +1,4 @@
-"""Types, literals and functions of scalars in Triton's text."""
+"""Types, literals and scalar functions of Triton's text."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ POINTER_TYPES: dict[DType, str] = {
     DType.U8: "*u8",
     DType.BOOL: "*i8",
 }
-"""What Triton's signatures call a pointer to the elements of a buffer."""
+"""Names of pointer types in Triton's signatures, by the dtype of the buffer's elements."""
 
 CONTROL, TASK, UNIT, OK = (variable(name) for name in ("control", "task", "unit", "ok"))
-"""The control block, the number of the task, that of the unit, and whether nothing went wrong."""
+"""Variables: the control block, the numbers of the task and of the unit, and True while no failure
+has occurred."""
 BARRIER = Do(call("tl.debug_barrier", effect=True))
-"""The threads of a unit see what each of them has written."""
+"""Block barrier: afterwards all threads of a unit see what each of them has written."""
 
 _FLAGS = {"add": "|", "mul": "&", "sub": "^", "maximum": "|", "minimum": "&"}
-"""Arithmetic of bools."""
+"""Operators for arithmetic of bools."""
 
 
 def constant(value: bool | int | float, dtype: DType) -> Term:
-    """A scalar of exactly this value and of the type that `dtype` is computed in."""
+    """Return a scalar of exactly this value, in the type that `dtype` is computed in."""
     kind = VALUE_TYPES[dtype]
     if dtype is DType.BOOL:
         return call("tl.full", "[]", bool(value), "tl.int1")
@@ -71,7 +72,7 @@ def constant(value: bool | int | float, dtype: DType) -> Term:
 
 
 def size_term(size: int | Size, register: Callable[[Reg], Term]) -> Term:
-    """A size over symbols, whose values `register` names, as one term."""
+    """Return a size over symbols as one term. register: names the values of symbols."""
     size = Size.of(size)
     terms = (_scaled(_size_atom(atom, register), factor) for atom, factor in size.terms)
     return total(*terms, literal(size.const) if size.const else None) or literal(0)
@@ -99,7 +100,7 @@ def _scaled(value: Term, factor: int) -> Term:
 
 
 def function_term(expr: Apply, values: list[Term]) -> Term:
-    """A function of values."""
+    """Return the call of a function, or its operator."""
     function, first = expr.function, values[0]
     source = expr.args[0].dtype
     if expr.dtype is DType.BOOL and source is DType.BOOL and function in _FLAGS:
@@ -122,7 +123,7 @@ def function_term(expr: Apply, values: list[Term]) -> Term:
 
 
 def cast_term(value: Term, source: DType, target: DType) -> Term:
-    """A conversion as torch's `.to`: to bool by comparison with 0, to f16 and bf16 by rounding."""
+    """Convert as torch's `.to`: to bool by comparison with 0, to f16 and bf16 by rounding."""
     kind = VALUE_TYPES[target]
     match target:
         case DType.BOOL:
@@ -133,7 +134,7 @@ def cast_term(value: Term, source: DType, target: DType) -> Term:
             return call("stretto_f16", call("tl.cast", value, "tl.float32"))
         case _:
             if source.is_float and target.is_integer and target.itemsize < 4:
-                # As torch: by way of a wider integer, which uint8 has as int64.
+                # As torch: via a wider integer, int64 for uint8.
                 between = "tl.int64" if target is DType.U8 else "tl.int32"
                 value = call("tl.cast", value, between)
             elif VALUE_TYPES[source] == kind:
@@ -142,7 +143,7 @@ def cast_term(value: Term, source: DType, target: DType) -> Term:
 
 
 def stored_term(value: Term, source: DType, target: DType) -> Term:
-    """A value computed as `source` in the memory type of `target`."""
+    """Convert a value computed as `source` to the memory type of `target`."""
     if target in HALVES:
         return call("tl.cast", call("tl.cast", value, "tl.float32"), MEMORY_TYPES[target])
     converted = value if source is target else cast_term(value, source, target)

@@ -1,4 +1,4 @@
-"""Which buffers of a program may be the same memory."""
+"""Aliasing: which buffers of a program may share memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stretto.device.program import DeviceProgram, Schedule
 from stretto.device.tree import Call, TreeFunction, rotation, walk
 
 IN_FRAMES = ("local", "items")
-"""Kinds of buffers that lie in the frame of an activation."""
+"""Kinds of buffers that are in the frame of an activation."""
 
 
 @dataclass(slots=True)
 class Sharing:
-    """The buffers of one function.
+    """Aliasing of the buffers of one function.
 
-    stands: the external buffers that each param may stand for; None among them: any. pairs: the
-    params that one call may bind to memory of which a part is common.
+    stands: the external buffers that each param may be bound to; None among them: any. pairs: the
+    params that one call may bind to overlapping memory. groups: buffers that loops rotate.
     """
 
     program: DeviceProgram
@@ -37,12 +37,12 @@ class Sharing:
         self.groups = _groups(self.function)
 
     def forget(self) -> None:
-        """What was said before more was known of params."""
+        """Drop cached answers, after more is known of params."""
         self._known.clear()
 
     def externals(self, buffer: Buffer) -> Iterable[Buffer]:
-        """By what names of external buffers other functions may know the memory of a buffer that
-        stays where it is."""
+        """Return the external buffers under which other functions may know the memory of a buffer
+        that is not rotated."""
         if buffer.kind != "param":
             return () if buffer.kind in IN_FRAMES else (buffer,)
         stands = self.stands.get(buffer, set())
@@ -51,11 +51,11 @@ class Sharing:
         return [other for other in stands if other is not None]
 
     def group(self, buffer: Buffer) -> tuple[Buffer, ...]:
-        """The buffers whose memory a name may stand for, as loops let them trade places."""
+        """Return the buffers whose memory a name may refer to after rotations."""
         return self.groups.get(buffer, (buffer,))
 
     def may_share(self, a: Buffer, b: Buffer) -> bool:
-        """Whether two names may stand for memory of which a part is common."""
+        """Return True if two names may refer to overlapping memory."""
         if a == b:
             return True
         key = (a, b) if a.name < b.name else (b, a)
@@ -64,13 +64,13 @@ class Sharing:
         return self._known[key]
 
     def _compared(self, a: Buffer, b: Buffer) -> bool:
-        if b in self.group(a):  # one of them has the place that the other one has not
+        if b in self.group(a):  # rotated buffers swap places, so they never have the same one
             params = [buffer for buffer in self.group(a) if buffer.kind == "param"]
             return any(self._are_shared(*pair) for pair in combinations(params, 2))
         return any(self._are_shared(x, y) for x in self.group(a) for y in self.group(b))
 
     def _are_shared(self, a: Buffer, b: Buffer) -> bool:
-        """The same, of two buffers that stay where they are."""
+        """As `may_share`, for two buffers that are not rotated."""
         kinds = {a.kind, b.kind}
         if "param" in kinds:
             return not kinds & {*IN_FRAMES} and self._is_given(a, b)
@@ -79,7 +79,7 @@ class Sharing:
         return a == b
 
     def _is_given(self, a: Buffer, b: Buffer) -> bool:
-        """The same, where one or both are params."""
+        """As `may_share`, if at least one of the two is a param."""
         if self.function.name == "main":
             return True  # the host binds them
         if a.kind == b.kind:
@@ -89,7 +89,7 @@ class Sharing:
         return None in stands or other in stands
 
     def _lie_together(self, a: Buffer, b: Buffer) -> bool:
-        """Whether two buffers of a frame may have bytes in common."""
+        """Return True if two buffers of a frame may overlap."""
         frame = self.program.frame(self.function.name)
         fixed, sized = dict(frame.placements), dict(frame.sized)
         if a.name in fixed and b.name in fixed:
@@ -101,7 +101,8 @@ class Sharing:
 
 
 def sharings(program: DeviceProgram) -> dict[str, Sharing]:
-    """By function. Params are followed through all calls until nothing is added."""
+    """Return the aliasing of each function, by name. Bindings of params are propagated through all
+    calls to a fixpoint."""
     found = {f.name: Sharing(program, f) for f in program.tree.functions}
     calls = [(found[f.name], call) for f in program.tree.functions for call in _calls(f)]
     while any(_bound(caller, call, found[call.function]) for caller, call in calls):
@@ -115,7 +116,7 @@ def _calls(function: TreeFunction[Schedule]) -> Iterator[Call[Schedule]]:
 
 
 def _bound(caller: Sharing, call: Call[Schedule], callee: Sharing) -> bool:
-    """Adds what a call binds params to; whether that was not known."""
+    """Add what a call binds params to; return True if that was new."""
     before = len(callee.pairs), sum(map(len, callee.stands.values()))
     for param, access in call.tensors:
         stands = callee.stands.setdefault(param, set())
@@ -132,6 +133,7 @@ def _bound(caller: Sharing, call: Call[Schedule], callee: Sharing) -> bool:
 
 
 def _groups(function: TreeFunction[Schedule]) -> dict[Buffer, tuple[Buffer, ...]]:
+    """Return the buffers that loops rotate among each other, for each of them."""
     groups: dict[Buffer, tuple[Buffer, ...]] = {}
     for node in walk(function.body):
         for pair in rotation(node):

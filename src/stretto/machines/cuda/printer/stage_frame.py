@@ -1,9 +1,9 @@
-"""Results of a task's stages that are still in registers, for the stages behind.
+"""Results of a task's stages that are still in registers, for later stages.
 
-A frame is what one block shape and one order of dims have in common: a later stage whose lanes
-stand for the same places of the grid takes what it reads from the names of the results instead of
-from memory: the gates of an LSTM cell on their way into its state, the maximum of a softmax's row
-into its sum. The results are stored all the same.
+A frame is a block shape with an order of dims. A later stage whose lanes represent the same
+positions of the grid takes its operands from the names of the results instead of memory: the gates
+of an LSTM cell on their way into its state, the maximum of a softmax's row into its sum. The
+results are stored nevertheless.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from stretto.device.operator import Operator, Span
 from stretto.machines.terms import Term
 
 Signature = tuple[tuple[int | None, int | Term], ...]
-"""(grid dim, size) of each dim along the lanes, in order."""
+"""Pairs (grid dim, size) of the dims along the lanes, in order."""
 
 
 @dataclass(slots=True)
 class ResultFrame:
-    """`values`: what an element is called, by its buffer and where it lies.
+    """Results in registers. `values`: the name of an element, by its buffer and position.
 
-    lanes: the length of axis 0; rank: the number of axes of the blocks; warps: that the rows are
-    dealt to, or 0 (blocks.py).
+    lanes: the length of axis 0; rank: the number of axes of the blocks; warps: number of warps that
+    the rows are divided among, or 0 (blocks.py). writers: the operator that last wrote a buffer.
     """
 
     signature: Signature
@@ -36,15 +36,13 @@ class ResultFrame:
     writers: dict[Buffer, Operator] = field(default_factory=dict[Buffer, Operator])
 
     def is_like(self, other: ResultFrame) -> bool:
-        """Do lanes of blocks of both stand for the same places?"""
+        """Return True if the lanes of blocks of both frames represent the same positions."""
         mine = self.signature, self.lanes, self.rank, self.warps
         return mine == (other.signature, other.lanes, other.rank, other.warps)
 
     def written(self, operator: Operator) -> None:
-        """An operator writes its result: what another one wrote there before is forgotten.
-
-        The boxes of one operator have no element in common.
-        """
+        """Note that an operator writes its result: drop values that another one wrote there. (The
+        boxes of one operator have no element in common.)"""
         buffer = operator.out.buffer
         if self.writers.get(buffer) != operator:
             self.values = {key: value for key, value in self.values.items() if key[0] != buffer}
@@ -53,7 +51,8 @@ class ResultFrame:
 
 @dataclass(frozen=True, slots=True)
 class LanePlaces:
-    """Positions of a stage in terms of lanes and of the grid, alike for all stages of a frame.
+    """Positions of a stage in terms of lanes and of the grid, comparable between all stages of a
+    frame.
 
     order: the dims along the lanes, by number. box: all parallel dims of the stage.
     """
@@ -72,11 +71,11 @@ class LanePlaces:
             return Index.of(Var(-1 - self.order.index(atom.number))) + span.offset
         if span.grid is not None:
             return Index.of(Var(-1000 - span.grid)) + span.offset
-        # A dim of one value, or one along the other axis.
+        # A dim of one value, or a dim along the other axis.
         return Index(const=span.offset) if span.extent == 1 else Index.of(atom)
 
     def known(self, frame: ResultFrame, load: Load) -> Term | None:
-        """What a load's element is called in the frame."""
+        """Return the name of a load's element in the frame; None if it has none."""
         offset = load.access.offset
         if not offset.is_affine:
             return None

@@ -1,7 +1,7 @@
-"""The box of a task as lanes of a block: which iteration variable a lane stands for.
+"""The box of a task as lanes of a block: the iteration variables that lanes represent.
 
-Dims of a box are laid out along an axis of the block, the last one fastest. Neighbours that every
-access walks as one are joined first, so that most pointwise work is one long dim.
+Dims of a box are laid out along an axis of the block, the last one fastest. Neighbouring dims that
+every access walks as one are joined first, so that most pointwise work is one long dim.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from stretto.machines.statements import Builder, For, Naming
 from stretto.machines.terms import Term, call, every, infix, literal, total, variable
 
 LANES = 32
-"""Of a warp."""
+"""Lanes of a warp."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridBound:
-    """The tile of a grid dim: from `first`, `tile` long, or `count` long where it is given."""
+    """The tile of a grid dim: it begins at `first` and has `count` positions, or `tile` if that is
+    None."""
 
     first: Term | None
     tile: int | Term
@@ -43,8 +44,9 @@ class GridBound:
 class BoxDim:
     """A dim of the box: `vars` run as one, the last fastest, from `first` on.
 
-    size: static, or known in the run. count: how many there are, where the last tile may have
-    fewer than `size`. limit: the largest value of the variable + 1, if known.
+    size: static, or known at run time. count: the number of valid positions, if the last tile may
+    have fewer than `size`. low, limit: the smallest value of the variable, and the largest + 1 if
+    known.
     """
 
     vars: tuple[int, ...]
@@ -62,11 +64,11 @@ class BoxDim:
 
 @dataclass(slots=True)
 class NestPrinter(ABC):
-    """Prints one stage into `out`; `grid` are the bounds of the task's grid dims.
+    """Prints one stage into `out`; `grid` has the bounds of the task's grid dims.
 
-    `dims` are those of the box and of the reduction that have more than one value, joined where
-    that is possible; `operator` has variables of joined dims replaced. beside: pointwise operators
-    that are printed with it, over the same box. warps: of a unit.
+    `dims` and `depths` are those of the box and of the reduction that have more than one value,
+    joined where possible; in `operator` the variables of joined dims are replaced. beside:
+    pointwise operators that are printed with it, over the same box. warps: of a unit.
     """
 
     out: Builder
@@ -118,16 +120,16 @@ class NestPrinter(ABC):
 
     @property
     def result_dtype(self) -> DType:
-        """What the results are computed in."""
+        """Dtype in which the results are computed."""
         return self.operator.value.dtype
 
     @abstractmethod
     def print(self) -> None:
-        """Prints the stage."""
+        """Print the stage."""
 
     # ---- results in registers ----------------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
-        """The dims along axis 0, in order."""
+        """Return the dims along axis 0, in order."""
         return self.by_stride(self.dims, self.operator.out.offset)
 
     @property
@@ -135,7 +137,7 @@ class NestPrinter(ABC):
         return LanePlaces(tuple(dim.number for dim in self.lane_dims()), self.stage.box)
 
     def forwarded(self) -> dict[Load, Term]:
-        """The loads whose elements the frame has, if this stage fits it."""
+        """Return the loads whose elements the frame has, with names, if this stage fits it."""
         frame = self.frame
         if frame is None or not self.fits(frame):
             return {}
@@ -148,22 +150,23 @@ class NestPrinter(ABC):
         }
 
     def fits(self, frame: ResultFrame) -> bool:
-        """Do the lanes of the frame's blocks stand for the same places here?"""
+        """Return True if the lanes of the frame's blocks represent the same positions here."""
         return False
 
     def reads_result(self) -> bool:
-        """Does it read what is where it writes?"""
+        """Return True if the stage reads the buffer that it writes."""
         operator = self.operator
         read = {load.access.buffer for load in operator.reads()}
         return operator.accumulate or operator.out.buffer in read
 
     @property
     def fills_lanes(self) -> bool:
-        """In a frame whose rows are dealt to warps: do all lanes of a warp compute the same?"""
+        """True if, in a frame whose rows are divided among warps, all lanes of a warp compute the
+        same."""
         return False
 
     def remember(self, value: Term, lanes: int, rank: int, warps: int = 0) -> None:
-        """Keeps the name of the result for the stages behind, in the frame it belongs to."""
+        """Record the name of the result in its frame, for later stages."""
         signature = tuple((dim.grid, dim.size) for dim in self.lane_dims())
         frame, made = self.frame, ResultFrame(signature, lanes, rank, warps)
         if frame is None or not frame.is_like(made):
@@ -179,7 +182,7 @@ class NestPrinter(ABC):
 
     # ---- joining -----------------------------------------------------------------------------
     def join(self, dims: list[BoxDim]) -> list[BoxDim]:
-        """Joins neighbours that all accesses walk as one, and replaces their variables."""
+        """Join neighbours that all accesses walk as one, and replace their variables."""
         done: list[BoxDim] = []
         for dim in dims:
             if done and self._walked_as_one(done[-1], dim):
@@ -205,7 +208,7 @@ class NestPrinter(ABC):
         return True
 
     def _joined(self, outer: BoxDim, inner: BoxDim) -> BoxDim:
-        """One dim in the place of two; its steps are those of the inner one."""
+        """Return one dim in place of two; its steps are those of the inner one."""
         size = inner.size
         assert isinstance(size, int) and isinstance(outer.size, int)
         self.scalars.variables[outer.number] = Coordinate()
@@ -220,9 +223,10 @@ class NestPrinter(ABC):
     def lanes(
         self, printer: LanePrinter, dims: list[BoxDim], axis: int
     ) -> Generator[tuple[LanePrinter, Term, Term | None]]:
-        """The dims along an axis of the block, in a loop where they are longer than it.
+        """Map the dims to an axis of the block, in a loop over chunks if they are longer than the
+        axis.
 
-        Gives the printer inside, the number of each lane, and where the chunk starts (None without
+        Yields the printer inside, the number of each lane, and the start of the chunk (None without
         a loop).
         """
         with self.loop(dims, printer.shape[axis]) as start:
@@ -231,7 +235,8 @@ class NestPrinter(ABC):
 
     @contextmanager
     def loop(self, dims: list[BoxDim], block: int) -> Generator[Term | None]:
-        """A loop over chunks of `block` lanes, if there are several; gives where each starts."""
+        """Emit a loop over chunks of `block` lanes if there are several; yields the start of each
+        (None without a loop)."""
         size = total_size(dims)
         if isinstance(size, int) and size <= block:
             yield None
@@ -249,9 +254,9 @@ class NestPrinter(ABC):
         lanes: Term | None = None,
         block: int = 0,
     ) -> Term:
-        """Binds the dims to the lanes along an axis, from `start` on; gives each lane's number.
-        lanes: the numbers, where they are not those of the axis alone; `block` of them, if they are
-        more than the axis has, all of which count where `start` is a term."""
+        """Bind the dims to the lanes along an axis, from `start` on; return the number of each
+        lane. lanes: the numbers, if they are not those of the axis alone; `block` of them, if
+        they are more than the axis has, all of which are valid where `start` is a term."""
         size = total_size(dims)
         lane = printer.name(lanes or printer.numbers(axis), "x")
         masks: list[Term] = []
@@ -266,7 +271,7 @@ class NestPrinter(ABC):
         elif not isinstance(size, int) or size % block:
             masks = [infix((start or literal(0)) + lane, "<", size)]
         if len(dims) == 1 and start is not None:
-            # The start of the chunk stays a scalar: it goes into the pointer.
+            # The start of the chunk stays a scalar: it is added to the pointer.
             dim = dims[0]
             first = total(dim.first, start)
             printer.variables[dim.number] = Coordinate(first, lane, _interval(dim), block)
@@ -284,8 +289,8 @@ class NestPrinter(ABC):
     def _split(
         self, printer: LanePrinter, dims: list[BoxDim], position: Term, block: int
     ) -> list[Term]:
-        """Gives each dim its part of the number of a lane, which may reach a block further than the
-        dims; back come conditions on them."""
+        """Bind each dim to its part of a lane's number, which may exceed the dims by up to one
+        block; return masks of the valid lanes."""
         masks: list[Term] = []
         rest = position
         for place in range(len(dims) - 1, -1, -1):
@@ -304,7 +309,7 @@ class NestPrinter(ABC):
 
     @contextmanager
     def each(self, printer: LanePrinter, dims: list[BoxDim]) -> Generator[LanePrinter]:
-        """Loops over dims one value at a time, in row-major order."""
+        """Emit loops over dims one value at a time, in row-major order."""
         if not dims:
             yield printer
             return
@@ -317,19 +322,20 @@ class NestPrinter(ABC):
                 yield inner
 
     def block(self, *shape: int, warps: int = 0) -> LanePrinter:
-        """A printer for blocks of this shape; variables of dims of size 1 are known."""
+        """Return a printer for blocks of this shape; variables of dims of size 1 are bound."""
         return replace(self.scalars.inner(), shape=shape, warps=warps)
 
     def filled(
         self, dims: list[BoxDim], rows: int, warps: int, start: Term | None = None
     ) -> LanePrinter:
-        """A printer for rows that are dealt to warps, of which each lane computes the same."""
+        """Return a printer for rows that are divided among warps, where all lanes of a warp
+        compute the same."""
         printer = replace(self.block(rows, LANES, warps=warps), alike=True)
         self.place(printer, dims, 0, start, call("stretto_filled", warps, rows // warps).along(3))
         return printer
 
     def by_stride(self, dims: list[BoxDim], offset: Index) -> list[BoxDim]:
-        """The dims by how far apart their elements lie in memory, the nearest last."""
+        """Sort the dims by the distance of their elements in memory, the nearest last."""
 
         products = [atom.factors for atom, _ in offset.terms if isinstance(atom, Product)]
 
@@ -342,7 +348,7 @@ class NestPrinter(ABC):
 
 
 def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple[GridBound, ...]:
-    """Computes where the task lies in each grid dim."""
+    """Emit the computation of the task's position in each grid dim, and return its bounds."""
     bounds: list[GridBound] = []
     rest = TASK
     for number, dim in reversed(list(enumerate(grid))):
@@ -350,7 +356,7 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
             bounds.append(GridBound(None, dim.extent, None, dim.extent))
             continue
         extent, tiles = extent_term(dim.extent, names), tile_count(dim, names)
-        assert dim.parts is None, "the tiles of a GPU have widths that are numbers"
+        assert dim.parts is None, "on a GPU the width of a tile is a constant"
         tile = dim.tile
         first, count = variable(f"g{number}"), None
         out.assign(first, (infix(rest, "%", tiles) if number else rest) * tile)
@@ -365,14 +371,14 @@ def task_bounds(grid: tuple[TileDim, ...], names: Naming, out: Builder) -> tuple
 
 
 def tile_count(dim: TileDim, names: Naming) -> Term:
-    """The number of tiles along a grid dim."""
+    """Return the number of tiles along a grid dim."""
     if isinstance(dim.extent, int):
         return literal(dim.tiles)
     return infix(extent_term(dim.extent, names) + (dim.tile - 1), "//", dim.tile)
 
 
 def extent_term(extent: Extent, names: Naming) -> Term:
-    """The size of a dim."""
+    """Return the size of a dim."""
     if isinstance(extent, int):
         return literal(extent)
     return names.reg(extent) if isinstance(extent, Reg) else size_term(extent, names.reg)
@@ -383,14 +389,15 @@ def _interval(dim: BoxDim) -> tuple[int, int] | None:
 
 
 def total_size(dims: list[BoxDim]) -> int | Term:
-    """How many lanes the dims want; a single dim that is partly there counts as it is."""
+    """Return the number of lanes that the dims need; a dim of which the last tile is partial
+    counts as full."""
     if all(isinstance(dim.size, int) for dim in dims):
         return prod((dim.size for dim in dims if isinstance(dim.size, int)), start=1)
     return reduce(mul, (literal(dim.size) for dim in dims))
 
 
 def _offsets(operator: Operator) -> list[Index] | None:
-    """All positions in memory; None when a position is a value too."""
+    """Return all positions in memory; None if a position is also used as a value."""
     if _has_positions(operator.value):
         return None
     found = [load.access.offset for load in operator.reads()]

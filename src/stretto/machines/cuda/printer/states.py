@@ -1,10 +1,10 @@
-"""Recursion as a loop over an explicit stack, with a state for each place to go on from.
+"""Recursion as a loop over an explicit stack, with a state for each point at which to continue.
 
-A GPU has no call stack worth the name. All functions of a recursive program are cut at their calls
-into *states*: pieces without a call, which stay structured, and for control statements with a call
-inside a state per head, body and join. A loop runs the state at hand until main is done. A call
-pushes what of its caller is live behind it, each unit on a stack of its own (units run at their own
-pace); frames of intermediate values are common to all units, as on the CPU machine.
+A GPU has no usable call stack. All functions of a recursive program are cut at their calls into
+*states*: parts without a call, which stay structured, and for control statements with a call inside
+a state per head, body and join. A loop runs the current state until main is done. A call pushes the
+caller's variables that are live after it on a stack; each unit has its own, since units run at
+their own pace. Frames of local buffers are common to all units, as on the CPU machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ZERO = call("tl.cast", 0, "tl.int64")
 
 @dataclass(slots=True)
 class State:
-    """returns: what is done first behind a call, before the addresses in the frame are known."""
+    """A part of a function. returns: what is executed first after a call, before the addresses in
+    the frame are known."""
 
     owner: Routine
     returns: code.Block = ()
@@ -37,8 +38,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A function that is to be cut. frame: how many FRAME_UNITs its intermediate values take, which
-    may depend on sizes that its calls give.
+    """A function that is cut into states. frame: number of FRAME_UNITs of its local buffers, which
+    may depend on sizes that its calls pass.
 
     reaches: the functions that may run while it waits for a call.
     """
@@ -54,18 +55,20 @@ class Routine:
 
     @property
     def sizes(self) -> frozenset[str]:
-        """The variables that say where its intermediate values lie."""
+        """Variables on which the places of its local buffers depend."""
         terms = (*self.printer.places.values(), size_term(self.frame, self.printer.reg))
         return frozenset(name for term in terms for name in term.names)
 
     def frame_with(self, arguments: tuple[Term, ...]) -> Term:
-        """The frame of a call with these arguments."""
+        """Return the frame of a call with these arguments."""
         given = dict(zip(self.printer.function.params, arguments, strict=False))
         return size_term(self.frame, lambda reg: given.get(reg) or self.printer.reg(reg))
 
 
 @dataclass(slots=True)
 class StateMachine:
+    """Cuts the functions of a recursive program into states, and builds the loop over them."""
+
     parts: ModuleParts
     states: list[State] = field(default_factory=list[State])
     routines: dict[str, Routine] = field(default_factory=dict[str, Routine])
@@ -84,8 +87,8 @@ class StateMachine:
             self.states.append(State(routine))
 
     def statements(self, results: code.Block, first: Mapping[str, Term]) -> code.Block:
-        """The loop over states. results: hands main's results over. first: what variables hold at
-        first that are not 0."""
+        """Return the loop over states. results: statements that store main's results. first:
+        initial values of variables, where they are not 0."""
         bodies = self.bodies()
         for routine in self.routines.values():
             self.add(routine, bodies[routine.name], results)
@@ -113,22 +116,22 @@ class StateMachine:
 
     @property
     def recursive(self) -> frozenset[str]:
-        """The functions that run again and again: recursive ones, and what those call."""
+        """Functions that run repeatedly: recursive ones, and those that they call."""
         reached = (r.reaches for r in self.routines.values() if r.name in r.reaches)
         return frozenset[str]().union(*reached)
 
     def places(self, state: State) -> code.Block:
-        """The addresses in the frame that a state uses."""
+        """Return assignments of the addresses in the frame that a state uses."""
         used = code.mentioned(tuple(state.body))
         places = state.owner.printer.places.items()
         return tuple(code.Assign(name, place) for name, place in places if name.text in used)
 
     def bodies(self) -> dict[str, code.Block]:
-        """The statements of the functions, with barriers between them.
+        """Return the statements of the functions, with barriers between them.
 
-        What each may have touched where it begins and where it ends is followed through calls until
-        nothing is added. That is done twice: at first, what functions touch that are called is not
-        known yet, so that barriers are not there yet behind which other things are settled.
+        What may have been touched at the entry and exit of each function is propagated through
+        calls to a fixpoint, twice: in the first round the accesses of callees are not known yet, so
+        barriers that order other accesses are still missing.
         """
         for routine in self.routines.values():
             routine.printer.whole()
@@ -148,7 +151,7 @@ class StateMachine:
                 return bodies
 
     def add(self, routine: Routine, body: code.Block, results: code.Block) -> None:
-        """The states of a function."""
+        """Add the states of a function."""
         printer = routine.printer
         if routine.name == "main":
             body = (*body, *results, code.Assign(STATE, literal(-1)))
@@ -164,20 +167,23 @@ class StateMachine:
 
     # ---- cutting -----------------------------------------------------------------------------
     def new(self, routine: Routine, returns: code.Block = ()) -> int:
+        """Add a state; return its number."""
         self.states.append(State(routine, returns))
         return len(self.states) - 1
 
     def goto(self, state: int, following: int) -> None:
+        """End a state with a jump to another one."""
         self.states[state].body.append(code.Assign(STATE, literal(following)))
 
     def choose(self, state: int, condition: Term, yes: int, no: int) -> None:
+        """End a state with a conditional jump."""
         choice = call("tl.where", condition, yes, no)
         self.states[state].body.append(code.Assign(STATE, choice))
 
     def cut(self, owner: Routine, block: code.Block, state: int, after: frozenset[str]) -> int:
-        """Appends statements to a state, and gives the state in which their end lies.
+        """Append statements to a state, and return the state in which they end.
 
-        after: the variables that are live behind them.
+        after: the variables that are live after them.
         """
         for statement, behind in zip(block, code.live_behind(block, after), strict=True):
             if not any(isinstance(inner, code.Call) for inner in code.walk((statement,))):
@@ -207,7 +213,7 @@ class StateMachine:
         return state
 
     def call(self, caller: Routine, node: code.Call, state: int, behind: frozenset[str]) -> int:
-        """A call; gives the state behind it."""
+        """Emit a call; return the state that follows it."""
         callee = self.routines[node.function]
         types = caller.printer.kept if caller.name in callee.reaches else {}
         given = {name for result in node.results for name in result.names}
@@ -232,7 +238,7 @@ class StateMachine:
             out.add(code.Store(None, STACK + TOP + place, word, OK))
         out.assign(TOP, call("tl.where", OK, len(words), 0), operator="+=")
         moved = variable(f"frame_{callee.entry}")
-        if frame.names:  # the arguments may be other values of the same variables
+        if frame.names:  # the arguments may assign the variables that the frame depends on
             out.assign(moved, frame)
         _move(out, callee.printer.parameters, node.arguments, f"argument{{}}_{callee.entry}")
         out.assign(FRAME, moved if frame.names else frame, operator="+=")
@@ -245,7 +251,8 @@ class StateMachine:
             from_word(load, types[name.text].type) for name, load in zip(kept, loads, strict=True)
         ]
         theirs = [callee.printer.reg(reg) for reg in callee.printer.function.results]
-        # The callee's registers may be the caller's own, so they are read before those come back.
+        # In a recursive call both have the same registers, so results are read before the
+        # caller's registers are restored.
         between = [variable(f"result{n}_{callee.entry}") for n in range(len(theirs))]
         for targets, values in ((between, theirs), (kept, old), (node.results, between)):
             for target, value in zip(targets, values, strict=True):
@@ -262,7 +269,7 @@ class StateMachine:
 def _move(
     out: code.Builder, targets: tuple[Term, ...], values: tuple[Term, ...], name: str
 ) -> None:
-    """Assigns all values at once, by variables of this name with a number."""
+    """Assign all values in parallel, through temporary variables of this name with a number."""
     between = [variable(name.format(number)) for number in range(len(targets))]
     for pairs in (zip(between, values, strict=True), zip(targets, between, strict=True)):
         for target, value in pairs:
@@ -284,7 +291,7 @@ def _reachable(name: str, callees: Mapping[str, set[str]]) -> frozenset[str]:
 
 
 def as_word(value: Term, kind: str) -> Term:
-    """A value of Triton type `kind` as an i64."""
+    """Convert a value of Triton type `kind` to an i64 word."""
     match kind:
         case "tl.float64":
             return value.to("tl.int64, bitcast=True")

@@ -1,8 +1,8 @@
-"""What the units may have touched since their last barrier, and what is known of registers.
+"""Accesses of the units since their last barrier, and facts about registers.
 
-A `Touched` belongs to one place in the text of a function. It is moved on over assignments, since
-the parts of buffers are said in terms of registers as they are now; it is joined where ways meet;
-and it is translated where a function is called and where it returns.
+A `Touched` belongs to one point in the text of a function. It is rewritten over assignments, since
+the parts of buffers are stated in terms of current registers; it is joined where paths join; and it
+is translated at calls and returns.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from stretto.machines.cuda.printer.extents import Range, known_ends, mapped, rew
 from stretto.machines.cuda.printer.registers import Change, Registers
 
 FRAMES = Buffer("frames of callees", DType.U8, (), "frames")
-"""The memory behind the frame of an activation, which functions have that it calls."""
+"""Pseudo-buffer: the memory after the frame of an activation, where the frames of its
+callees are."""
 OWN_FRAMES = Buffer("frames from here", DType.U8, (), "frames")
-"""The same, and the frame of the activation itself."""
+"""Pseudo-buffer: the same, including the frame of the activation itself."""
 STACK_READ, STACK_WRITTEN = Access(None, False), Access(None, True)
 
 Units = Mapping[Access, int]
-"""The units that may have made each access since their last barrier, as bits."""
+"""By access, the units that may have made it since their last barrier, as bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Boxes are in terms of the registers of which no value is known."""
+    """Accesses and facts at one point. Boxes are stated in terms of registers without a known
+    value."""
 
     units: Units = field(default_factory=dict[Access, int])
     registers: Registers = field(default_factory=Registers)
@@ -40,20 +42,20 @@ class Touched:
         return replace(self, units=found)
 
     def without(self, units: int) -> Touched:
-        """What is left behind a barrier of these units."""
+        """Return what remains after a barrier of these units."""
         left = {one: others & ~units for one, others in self.units.items() if others & ~units}
         return replace(self, units=left)
 
     def joined(self, other: Touched) -> Touched:
-        """Where two ways meet."""
+        """Join two paths."""
         registers = self.registers.joined(other.registers)
         mine, theirs = self._told_by_lengths(other), other._told_by_lengths(self)
         return Touched(_union(mine, theirs), registers)
 
     def _told_by_lengths(self, other: Touched) -> Units:
-        """Single positions that only this way has, in terms of a register that is one number here
-        and another one there: where that is the length of a list, its last item then is the last
-        one on both ways."""
+        """Restate single positions that only this path has. If a register is one number here and
+        another one there, a constant position is restated relative to it: if the register is
+        the length of a list, its last item is then the last one on both paths."""
         for register, value in self.registers.values.items():
             theirs = other.registers.values.get(register)
             if theirs is not None and theirs != value and theirs.is_const and value.is_const:
@@ -65,11 +67,11 @@ class Touched:
         return self.units
 
     def contains(self, other: Touched) -> bool:
-        """Is nothing new in what an iteration ends with?"""
+        """Return True if `other`, the end of an iteration, adds nothing."""
         return not _news(self.units, other.units) and self.registers.contains(other.registers)
 
     def grown(self, other: Touched, turn: int) -> Touched:
-        """The head of a loop of which an iteration, number `turn`, ends with `other`."""
+        """Return the head of a loop, of which iteration number `turn` ends with `other`."""
         news = _news(self.units, other.units)
         if turn < _TURNS_EXACT:
             registers = self.registers.joined(other.registers)
@@ -81,20 +83,20 @@ class Touched:
         return Touched(_union(self.units, news), self.registers.grown(other.registers))
 
     def seen(self, access: Access) -> Access:
-        """An access by registers as it is in terms of those that have no known value."""
+        """Restate an access by current registers in terms of those without a known value."""
         if access.box is None:
             return access
         return replace(access, box=mapped(access.box, self.registers.known))
 
     def varying(self, registers: Iterable[Reg]) -> Touched:
-        """Before a loop that changes registers: in its first iteration they are not numbers, so
-        that what it touches is said as in the other ones."""
+        """Drop the values of registers that a loop changes before its first iteration, so that its
+        accesses are stated as in the other iterations."""
         gone = {*registers}
         values = {r: value for r, value in self.registers.values.items() if r not in gone}
         return replace(self, registers=replace(self.registers, values=values))
 
     def assigned(self, register: Reg, expr: Expr | None) -> Touched:
-        """Behind an assignment; of a value that is not known where `expr` is None."""
+        """Return the state after an assignment. expr: None if the value is not known."""
         registers, changes = self.registers.assigned(register, expr)
         units = self.units
         for change in changes:
@@ -102,7 +104,7 @@ class Touched:
         return Touched(units, registers)
 
     def renamed(self, trades: Mapping[Buffer, Buffer]) -> Touched:
-        """Behind a trade of addresses the names stand for other memory."""
+        """Return the state after a trade of addresses: names now refer to each other's memory."""
         units: dict[Access, int] = {}
         for one, found in self.units.items():
             buffer = one.buffer
@@ -114,7 +116,8 @@ class Touched:
 
 NOTHING = Touched()
 _TURNS_EXACT, _TURNS_WIDENED = 2, 8
-"""Iterations of a loop that are followed exactly, and those until which boxes are kept at all."""
+"""Iterations of a loop that are analysed exactly, and those until which boxes are retained (after
+that, whole buffers)."""
 
 
 def _from_end(one: Access, back: Index) -> Access:
@@ -142,7 +145,7 @@ def _union(first: Units, second: Units) -> Units:
 
 
 def _news(known: Units, found: Units) -> Units:
-    """What is not contained in what is known."""
+    """Return what `found` has and `known` does not cover."""
     news: dict[Access, int] = {}
     for access, units in found.items():
         if units & ~known.get(access, 0):
@@ -155,7 +158,8 @@ def _news(known: Units, found: Units) -> Units:
 
 
 def _widened(known: Units, news: Units) -> Units:
-    """The news, each as large as what it has grown from may still become."""
+    """Replace each new access by a box that extends a known one to all positions it may still grow
+    into."""
     found: dict[Access, int] = {}
     for access, units in news.items():
         best, most = access, 0

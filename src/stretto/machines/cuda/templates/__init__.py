@@ -1,4 +1,5 @@
-"""How a thread block computes a stage: a file per template, which is found by itself."""
+"""Templates: how a thread block computes a stage. One file per template; they are found
+automatically."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ TEMPLATES: dict[str, type[Template]] = PLAIN_TEMPLATES | {
 
 
 def choose(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
-    """The way to compute a box of these sizes; a reduction or a map always applies."""
+    """Choose the template for a box of these sizes; a reduction or a map always applies."""
     found = (family.choice(stencil, sizes) for family in FAMILIES)
     return next(choice for choice in found if choice is not None)
 
 
 def stage_printer(parts: Parts) -> NestPrinter:
-    """What prints a stage: where no template was chosen, the plain ones."""
+    """Return the printer of a stage; a plain one if no template was chosen."""
     stage = parts[2]
     if isinstance(stage.template, CudaTemplate):
         return stage.template.printer(parts)

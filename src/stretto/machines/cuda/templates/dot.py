@@ -1,14 +1,14 @@
-"""Products of matrices on the tensor cores (implicit GEMM), by `rows` x `columns` x `depth`.
+"""Matrix products on the tensor cores (implicit GEMM), in blocks of `rows` x `columns` x `depth`.
 
 The two factors may be any expressions: rows, columns and depth are each a number of dims laid out
-along an axis, so a convolution, whose image is read under a mask, is one more product of matrices.
-Dims that both factors depend on are a batch, walked one by one. Factors of f32 are multiplied with
-the accuracy of f32; those that hold f16 or bf16 numbers go in as they are.
+along an axis, so a convolution, whose image is read under a mask, is also a matrix product. Dims
+that both factors depend on are batch dims, computed one by one. Factors of f32 are multiplied with
+the accuracy of f32; those that hold f16 or bf16 numbers are passed as they are.
 
-The depth is taken in steps of powers of two: whole steps first, then what is left in smaller ones,
-so that the taps of a convolution fill all lanes: 3 x 3 taps of 16 channels are steps of 128 and 16.
-Where a block has few results, the warps share the depth of a step, `parts` of it, and add up what
-they have at the end, within the thread block.
+The depth is computed in steps that are powers of two: whole steps first, then the rest in smaller
+ones, so that the taps of a convolution fill all lanes: 3 x 3 taps of 16 channels are steps of 128
+and 16. If a block has few results, the warps share the depth of a step, in `parts`, and sum their
+totals at the end, within the thread block.
 """
 
 from __future__ import annotations
@@ -42,27 +42,24 @@ from stretto.machines.expressions import HALVES
 from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, literal
 
-# ---- How a product on tensor cores walks through its depth: in steps that are powers of two.
-#
-# Whole steps come first, and what is left is taken in smaller ones, so that few lanes have
-# nothing to multiply: 3 x 3 taps of 16 channels, a depth of 144, are steps of 128 and 16.
+# ---- The depth of a product on tensor cores, in steps that are powers of two.
 
 
 LEAST_DEPTH = 16
-"""The least depth that tensor cores multiply."""
+"""Smallest depth that tensor cores multiply."""
 MOST_REST = 64
-"""The deepest step that is not shared by warps: each of them has all of a factor in registers."""
+"""Deepest step that warps do not share: each of them holds all of a factor in registers."""
 
 
 def floor_power(value: int) -> int:
-    """The power of two from `value` down."""
+    """Return the largest power of two up to `value`."""
     return 1 << (value.bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`count` pieces of the depth, one behind the other from `start` on, each `deep` numbers of
-    `parts` parts."""
+    """`count` consecutive pieces of the depth, from `start` on, each with `parts` parts of `deep`
+    numbers."""
 
     start: int
     parts: int
@@ -75,8 +72,8 @@ class Step:
 
 
 def steps_of(depth: int, deep: int, parts: int) -> list[Step]:
-    """The whole steps of a depth; then the rest in powers of two, of which only the last may have
-    lanes without an element."""
+    """Return the whole steps of a depth, then the rest in powers of two, of which only the last
+    may have lanes without an element."""
     whole, rest = divmod(depth, deep)
     found = [Step(0, parts, deep // parts, whole)] if whole else []
     start, most = whole * deep, deep if parts == 1 else MOST_REST
@@ -90,21 +87,23 @@ def steps_of(depth: int, deep: int, parts: int) -> list[Step]:
 
 
 DOT_BLOCK = 8192
-"""Results of a block of a product; a quarter where positions take registers, as in convolutions,
-and an eighth where each number of a block has a position of its own."""
+"""Results of a product's block; a quarter if positions take registers, as in convolutions, and an
+eighth if each number of a block has its own position."""
 PARTS = 4
-"""As many as there are warps at least."""
+"""Parts of a step: at most the number of warps."""
 SMALL_BLOCK = 1024
-"""Results of a block of which four warps would multiply a few each, or the same ones."""
+"""Results of a block up to which four warps would multiply a few each, or the same ones."""
 CHAIN, HALF_CHAIN = 32, 128
-"""Depth of f32, and of 16-bit numbers, whose dependent products take `depth_seconds`."""
+"""Depths of f32, and of 16-bit numbers, whose dependent products take `depth_seconds`."""
 FEW_STEPS = 2
-"""So many steps are printed one by one, so that all of their loads are under way at once."""
+"""Steps up to which all are printed without a loop, so that all of their loads are in flight at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot(CudaTemplate):
-    """depth: of a step, in `parts` equal parts that different warps multiply."""
+    """A product on tensor cores. depth: of a step, in `parts` equal parts that different warps
+    multiply."""
 
     name: ClassVar[str] = "dot"
     has_epilogue: ClassVar[bool] = True
@@ -126,7 +125,8 @@ class Dot(CudaTemplate):
 
 
 def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
-    """Where a box has enough rows and columns and lies within one piece of each dim."""
+    """Return the choice for a box with enough rows and columns that is within one piece of each
+    dim; else None."""
     product = stencil.product
     if product is None or not stencil.is_matrix:
         return None
@@ -162,12 +162,13 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
 
 
 def numbers_of(stencil: Stencil) -> list[Load]:
-    """The loads of what is multiplied, without those of positions and conditions."""
+    """Return the loads of the factors, without those in positions and conditions."""
     return [load for load, _ in stencil.loads if load.dtype.is_float]
 
 
 def reads_vectors(stencil: Stencil) -> bool:
-    """Are all loads contiguous along the innermost reduced dim, in vectors of 16 bytes?"""
+    """Return True if all loads are contiguous along the innermost reduced dim, in vectors of 16
+    bytes."""
     operator = stencil.operator
     inner = max(n for n, extent in enumerate(operator.reduce) if extent != 1)
     found = numbers_of(stencil)
@@ -178,8 +179,9 @@ def reads_vectors(stencil: Stencil) -> bool:
 
 
 def _step(high: int, wide: int, depth: int, half: bool, scattered: bool) -> tuple[int, int]:
-    """How many parts a step has, and how deep it is: more of small blocks, as far as registers
-    allow. scattered: each number of a factor takes an address, so warps have none to spare."""
+    """Return the number of parts of a step, and its depth: more for small blocks, as far as
+    registers allow. scattered: each number of a factor needs an address, which takes the
+    registers."""
     small = high * wide <= SMALL_BLOCK
     if small and not scattered and depth >= PARTS * LEAST_DEPTH:
         most = PARTS * (64 if half or high + wide <= 32 else 32) // (1 if half else 2)
@@ -190,13 +192,13 @@ def _step(high: int, wide: int, depth: int, half: bool, scattered: bool) -> tupl
 
 
 def block_dtype(pair: tuple[Expr, Expr]) -> DType | None:
-    """The dtype in which both factors go to the tensor cores as they are; None for f32."""
+    """Return the 16-bit dtype in which both factors go to the tensor cores; None for f32."""
     kinds = {narrow_dtype(factor) for factor in pair}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def narrow_dtype(expr: Expr) -> DType | None:
-    """f16 or bf16 where every value of an expression of f32 is one of that dtype."""
+    """Return f16 or bf16 if all values of an f32 expression are exact in it; else None."""
     match expr:
         case Load():
             return expr.dtype if expr.dtype in HALVES else None
@@ -213,7 +215,7 @@ def narrow_dtype(expr: Expr) -> DType | None:
 
 
 def plain_load(expr: Expr) -> Load | None:
-    """The load that a factor is, maybe converted from f16 or bf16."""
+    """Return the load that a factor is, optionally converted from f16 or bf16; else None."""
     match expr:
         case Load():
             return expr
@@ -225,14 +227,15 @@ def plain_load(expr: Expr) -> Load | None:
 
 @dataclass(frozen=True, slots=True)
 class PaddedLoad:
-    """A load where all conditions hold, and 0 elsewhere."""
+    """A load if all conditions hold, and 0 otherwise."""
 
     load: Load
     conditions: tuple[Expr, ...] = ()
 
 
 def padded_load(expr: Expr) -> PaddedLoad | None:
-    """The load that a factor is, maybe of a padded image, maybe converted from f16 or bf16."""
+    """Return the load that a factor is, optionally of a padded image, optionally converted from
+    f16 or bf16; else None."""
     load = plain_load(expr)
     if load is not None:
         return PaddedLoad(load)
@@ -247,7 +250,7 @@ def padded_load(expr: Expr) -> PaddedLoad | None:
 
 
 def is_plain(factor: Expr) -> bool:
-    """Is a factor an element at a position that is a sum of variables, maybe converted?"""
+    """Return True for an element (or its conversion) at a position that is a sum of variables."""
     while isinstance(factor, Apply) and factor.function == "cast":
         (factor,) = factor.args
     return isinstance(factor, Load) and factor.access.offset.is_affine
@@ -261,12 +264,12 @@ FAMILY = Family(Dot, _choice)
 
 @dataclass(slots=True)
 class DotPrinter(NestPrinter):
-    """Products of matrices, in blocks of `rows` x `columns` x `depth`."""
+    """Prints matrix products, in blocks of `rows` x `columns` x `depth`."""
 
     template: Dot = field(kw_only=True)
 
     def print(self) -> None:
-        """Operators beside it are computed block by block."""
+        """Print the stage; epilogue operators are computed block by block."""
         found = self.template.product
         self.dims = self.join_roles(found)
         rows = [d for d in self.dims if d.number in found.rows]
@@ -277,7 +280,7 @@ class DotPrinter(NestPrinter):
             self.blocks(found, outer, rows, columns)
 
     def join_roles(self, found: Product) -> list[BoxDim]:
-        """Joins rows among themselves, and columns."""
+        """Join rows among themselves, and columns."""
         offset = self.operator.out.offset
         rows = [d for d in self.dims if d.number in found.rows]
         columns = [d for d in self.dims if d.number in found.columns]
@@ -311,8 +314,8 @@ class DotPrinter(NestPrinter):
             self.epilogue(outs, total)
 
     def steps(self) -> Iterator[tuple[Step, AbstractContextManager[Term | int | None]]]:
-        """The steps of the depth in order, each with what is around it: a loop, whose variable is
-        where the step starts, or nothing."""
+        """Yield the steps of the depth in order, each with its context: a loop, whose variable is
+        the start of the step, or nothing."""
         depth, deep = total_size(self.depths), self.template.depth
         if not isinstance(depth, int):
             deep = min(deep, MOST_REST)
@@ -335,8 +338,8 @@ class DotPrinter(NestPrinter):
     def pair(
         self, outer: LanePrinter, sides: Sides, step: Step, start: Term | int | None
     ) -> tuple[Factor, Factor]:
-        """Printers for the blocks of the two factors at a step, and the axes of their depth: with
-        several parts, those are axis 0."""
+        """Return printers for the blocks of the two factors at a step, and the axes of their
+        depth; with several parts, axis 0 numbers those."""
         parts, deep, axis = step.parts, step.deep, int(step.parts > 1)
         outermost = (parts,) if axis else ()
         lefts = self.printer(outer, (*outermost, self.template.rows, deep))
@@ -344,7 +347,7 @@ class DotPrinter(NestPrinter):
         self.place(lefts, sides.rows, axis, sides.row)
         self.place(rights, sides.columns, axis + 1, sides.column)
         for dim in (*sides.rows, *sides.columns):
-            # A tile lies within a piece, so any of its places tells which.
+            # A tile is within one piece, so any of its positions identifies the piece.
             span = None if dim.limit is None else (dim.low, max(dim.limit, dim.low + 1))
             whole = Coordinate(dim.first or literal(0), None, span)
             (rights if dim in sides.rows else lefts).variables[dim.number] = whole
@@ -357,7 +360,8 @@ class DotPrinter(NestPrinter):
         return Factor(lefts, axis + 1), Factor(rights, axis)
 
     def epilogue(self, outs: LanePrinter, total: Term) -> None:
-        """Each result is at hand for the operators behind, as memory would give it."""
+        """Compute the operators after the product; they read each result with the rounding of its
+        buffer."""
         made = {self.operator.out.buffer: self.rounded(outs, total, DType.F32, self.operator)}
         for operator in self.beside:
             inside = outs.inner()
@@ -389,7 +393,7 @@ class DotPrinter(NestPrinter):
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Rows and columns of a block, and where they start."""
+    """Rows and columns of a block, and their starts."""
 
     rows: list[BoxDim]
     columns: list[BoxDim]
@@ -399,13 +403,13 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """What prints a block of a factor; `depth` is the axis of what is added up."""
+    """Printer of a block of a factor; `depth` is the axis that is summed."""
 
     printer: LanePrinter
     depth: int
 
     def block(self, expr: Expr, kind: DType | None) -> Term:
-        """A block of a factor, 0 behind the end of the depth."""
+        """Return a block of a factor, 0 past the end of the depth."""
         printer, mask = self.printer, self.printer.masks.get(self.depth)
         everywhere = (1 << len(printer.shape)) - 1
         found = padded_load(expr)

@@ -26,11 +26,13 @@ from stretto.machines.terms import Term
 MAP_BLOCK = 2048
 
 ATOMIC = (DType.F32, DType.F64, DType.I32, DType.I64)
-"""What memory can add to by itself."""
+"""Dtypes with an atomic addition in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map(CudaTemplate):
+    """Pointwise operators, `block` elements at a time."""
+
     name: ClassVar[str] = "map"
     block: int
 
@@ -60,10 +62,10 @@ FAMILY = Family(Map, _choice)
 
 @dataclass(slots=True)
 class MapPrinter(NestPrinter):
-    """Operators without a reduction.
+    """Prints operators without a reduction.
 
-    Elements that may land on the same place are added by atomics, or else stored in order: dims
-    that decide a computed position become loops, the others stay lanes.
+    Elements that may be added to the same position are added by atomics, or else stored in order:
+    dims that decide a computed position become loops, the others stay lanes.
     """
 
     block_size: int = field(kw_only=True)
@@ -90,9 +92,9 @@ class MapPrinter(NestPrinter):
         if value is not None and isinstance(total, int) and total <= self.block_size:
             self.remember(value, self.block_size if dims else 0, 1)
 
-    # ---- with results of the stages before ---------------------------------------------------
+    # ---- with results of earlier stages ------------------------------------------------------
     def lane_dims(self) -> list[BoxDim]:
-        """In a frame, its dims."""
+        """Return the frame's dims if the stage is in a frame, else all dims by stride."""
         if self.frame is not None:
             matched = match(self.frame.signature, self.dims)
             if matched is not None:
@@ -112,7 +114,7 @@ class MapPrinter(NestPrinter):
         return len(self.lane_dims()) == len(self.dims)
 
     def framed(self) -> None:
-        """The frame's dims along axis 0, the others, if there are any, along axis 1."""
+        """Print with the frame's dims along axis 0, and any others along axis 1."""
         frame = self.frame
         assert frame is not None
         known = self.forwarded()
@@ -146,7 +148,7 @@ class MapPrinter(NestPrinter):
             self.store(inside, inside.expr(self.operator.value), atomic=False)
 
     def ordered_dims(self) -> list[BoxDim]:
-        """Dims along which two stores may hit one element."""
+        """Return the dims along which two stores may write one element."""
         computed: set[int] = set()
         for index in self.operator.out.index:
             for atom in index.atoms():
@@ -165,7 +167,7 @@ class MapPrinter(NestPrinter):
         ]
 
     def chunks(self, outer: LanePrinter, dims: list[BoxDim], atomic: bool = False) -> Term | None:
-        """Computes and stores; the value, unless it is gone with a loop."""
+        """Compute and store; return the value, which is valid only if there is no loop."""
         if not dims:
             inside = outer.inner()
             value = inside.expr(self.operator.value)
@@ -188,7 +190,7 @@ class MapPrinter(NestPrinter):
 
 
 def match(signature: Signature, dims: list[BoxDim]) -> list[BoxDim] | None:
-    """The dims that stand for those of a frame, one each."""
+    """Return the dims that represent those of a frame, one each; None if one is missing."""
     found: list[BoxDim] = []
     for place in signature:
         fitting = [d for d in dims if (d.grid, d.size) == place and d not in found]

@@ -1,10 +1,11 @@
-"""Reductions and scans: `rows` results down a block, what is reduced across it by `depth` lanes.
+"""Reductions and scans: `rows` results down a block, the reduced elements across it in `depth`
+lanes.
 
-Every lane keeps its own total over the chunks of the reduction; the lanes of a row are combined
-once, at the end. Where what is read runs along the reduction, a row belongs to one warp, whose
-lanes combine their totals without the others, and all compute what follows of it (blocks.py).
-Dims that the template unrolls become totals of their own, which share the loads that do not depend
-on them: the rows of a product with few rows read their weights once.
+Every lane accumulates its own total over the chunks of the reduction; the lanes of a row are
+combined once, at the end. If operands are contiguous along the reduction, a row belongs to one
+warp, whose lanes combine their totals without the others, and all compute what follows for the row
+(blocks.py). Dims that the template unrolls have separate totals, which share the loads that do not
+depend on them: the rows of a product with few rows read their weights once.
 """
 
 from __future__ import annotations
@@ -37,27 +38,28 @@ from stretto.machines.statements import For
 from stretto.machines.terms import Term, call, infix, literal, variable
 
 FAR, FAR_OF_INT64 = 2**31 - 1, 2**63 - 1
-"""The position of a lane that has seen nothing."""
+"""Positions of a lane that has seen no element, as 32 and 64 bits."""
 OWN = 1000
 """Variables of unrolled points are numbered from multiples of this on."""
 COMBINED = {"sum": "+", "prod": "*", "any": "|", "all": "&"}
 REDUCE_BLOCK = 8192
 """Lanes of a block: enough loads in flight that one unit has its share of the bandwidth."""
 MOST_WIDE_APPLIES = 4
-"""Numbers of 8 bytes that take more functions than this take registers for what is in between."""
+"""Function applications per 8-byte element above which intermediate values take so many registers
+that blocks are smaller."""
 LEAST_ROWS = 4
-"""With fewer, several warps share a row."""
+"""Number of rows below which several warps share a row."""
 MOST_ROWS = 1024
-"""Rows of a block whose depth is read one by one."""
+"""Rows of a block whose depth is read element by element."""
 MOST_PIECES = 16
-"""Chunks of a row that are read one after the other in the text, without a loop."""
+"""Chunks of a row up to which they are printed without a loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(CudaTemplate):
-    """Dims of the bit set `unroll` have totals of their own, so that few rows of a product read
-    their weights once. chunk: each row belongs to a warp, which reads so much of it at a time; 0
-    leaves to Triton which threads read what."""
+    """Dims of the bit set `unroll` have separate totals, so that few rows of a product read their
+    weights once. chunk: elements of a row that its warp reads at a time; 0 lets Triton choose
+    the threads that read it."""
 
     name: ClassVar[str] = "reduce"
     rows: int
@@ -98,9 +100,8 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice:
 
 
 def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The rows of a product, or else its columns, where they are the few: the others' loads, which
-    are many, are then shared.
-    """
+    """Return the rows of a product, or its columns, if they are few: the loads of the other side,
+    which are many, are then shared."""
     product = stencil.product
     if product is None or product.pieces:
         return ()
@@ -113,22 +114,23 @@ def _unrolled(stencil: Stencil, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shape(stencil: Stencil, points: int, depth: int, block: int) -> tuple[int, int]:
-    """Rows and lanes of a block: long along the dim that the largest operand is contiguous in."""
+    """Return the rows and lanes of a block: long along the dim in which the largest operand is
+    contiguous."""
     high, deep = power(max(points, 1)), power(max(depth, 1))
     if _along_depth(stencil):
         lanes = min(deep, 1024 if high > 1 else block)
         rows = min(high, max(block // lanes, 1))
         return rows, min(deep, max(block // rows, 1))
     if depth <= MOST_PIECES and depth != deep and stencil.operator.combine not in SCANS:
-        return min(high, MOST_ROWS), 1  # taps one by one: a block would have lanes without any
+        return min(high, MOST_ROWS), 1  # taps one by one: a block would have unused lanes
     rows = min(high, 128)
     lanes = min(deep, max(block // rows, 1))
     return min(high, max(block // lanes, 1)), lanes
 
 
 def _chunk(stencil: Stencil, depth: int) -> int:
-    """What the lanes of a warp read of a row at a time, in vectors of 16 bytes; 0 where they should
-    not."""
+    """Return the elements that the lanes of a warp read of a row at a time, in vectors of 16
+    bytes; 0 if a row should not belong to a warp."""
     operator = stencil.operator
     if operator.combine in SCANS or depth < LANES or not _along_depth(stencil):
         return 0
@@ -137,7 +139,7 @@ def _chunk(stencil: Stencil, depth: int) -> int:
 
 
 def _along_depth(stencil: Stencil) -> bool:
-    """Does the largest load run along the last reduced dim?"""
+    """Return True if the largest load is contiguous along the last reduced dim."""
     operator = stencil.operator
     last = len(operator.dims) + len(operator.reduce) - 1
     extents = [stencil.costs.size(extent) for extent in (*operator.dims, *operator.reduce)]
@@ -163,7 +165,7 @@ FAMILY = Family(Reduce, _choice, rank=2)
 
 @dataclass(slots=True)
 class ReducePrinter(NestPrinter):
-    """Operators with a reduction, by rows of `rows` and chunks of `depth` lanes."""
+    """Prints operators with a reduction, by rows of `rows` and chunks of `depth` lanes."""
 
     template: Reduce = field(kw_only=True)
 
@@ -188,8 +190,8 @@ class ReducePrinter(NestPrinter):
 
     @property
     def row_warps(self) -> int:
-        """The warps that the rows are dealt to; 0: a row is not of one warp. All lanes of a warp
-        store a result, so none of them may read it."""
+        """Warps that the rows are divided among; 0 if a row does not belong to one warp. All lanes
+        of a warp store a result, so none of them may read its buffer."""
         if not self.template.chunk or self.reads_result():
             return 0
         return min(self.warps, self.template.rows)
@@ -202,12 +204,12 @@ class ReducePrinter(NestPrinter):
 
     @property
     def is_one_block(self) -> bool:
-        """All rows at once?"""
+        """True if one block has all rows."""
         total = total_size(self.lane_dims())
         return isinstance(total, int) and total <= self.template.rows
 
     def reduce(self) -> None:
-        """Prints the totals of the lanes, and what they come to."""
+        """Print the totals of the lanes, and combine them."""
         unrolled, known = self.unrolled(), self.forwarded()
         rest = self.join(self.lane_dims())
         if self.combine not in ("argmax", "argmin"):
@@ -236,7 +238,7 @@ class ReducePrinter(NestPrinter):
 
     @contextmanager
     def pieces(self, printer: LanePrinter) -> Generator[Iterator[tuple[LanePrinter, Term]]]:
-        """The chunks of the depth: a printer for each, and the numbers of its lanes."""
+        """Yield the chunks of the depth: a printer for each, and the numbers of its lanes."""
         block, size = printer.shape[1], total_size(self.depths)
         count = ceil(size / block) if isinstance(size, int) else 0
         if count <= 1 or not (self.template.chunk or block == 1):
@@ -267,9 +269,11 @@ class ReducePrinter(NestPrinter):
     def copy(
         self, printer: LanePrinter, unrolled: list[BoxDim], point: tuple[int, ...]
     ) -> tuple[LanePrinter, Expr]:
-        """A printer for one point of the unrolled dims, and the value with variables of its own.
+        """Return a printer for one point of the unrolled dims, and the value with separate
+        variables.
 
-        What does not depend on those is the same expression at every point, and is printed once.
+        Subexpressions that do not depend on those are the same expression at every point, and are
+        printed once.
         """
         copy = printer.inner()
         own: dict[int, int] = {}
@@ -290,7 +294,7 @@ class ReducePrinter(NestPrinter):
 
     # ---- totals ------------------------------------------------------------------------------
     def start(self, printer: LanePrinter) -> tuple[Term, Term]:
-        """A total and, for a position, where it was found."""
+        """Initialise a total and, for argmax and argmin, its position."""
         name = self.scalars.fresh("a", 3)
         found = variable(f"p{name.text[1:]}_", 3)
         shape = str(list(printer.sizes(3)))
@@ -307,7 +311,7 @@ class ReducePrinter(NestPrinter):
 
     @property
     def far(self) -> int:
-        """The position of lanes that have seen nothing."""
+        """Position of lanes that have seen no element."""
         return FAR if self.position_type == "tl.int32" else FAR_OF_INT64
 
     @property
@@ -350,7 +354,7 @@ class ReducePrinter(NestPrinter):
                 return call(f"stretto_{self.combine}imum", total, value)
 
     def finish(self, total: tuple[Term, Term]) -> Term:
-        """The lanes of each row combined."""
+        """Combine the lanes of each row."""
         name, found = total
         result = self.scalars.fresh("s", 1)
         if self.combine in ("argmax", "argmin"):
@@ -361,7 +365,7 @@ class ReducePrinter(NestPrinter):
 
     # ---- scans -------------------------------------------------------------------------------
     def scan(self) -> None:
-        """A running sum or product along the one reduced dim, with what was before as a carry."""
+        """Print a running sum or product along the one reduced dim, with a carry between chunks."""
         dims = self.join(self.by_stride(self.dims, self.operator.out.offset))
         printer = self.block(self.template.rows, self.template.depth)
         rows, depth = printer.shape

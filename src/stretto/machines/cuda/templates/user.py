@@ -1,4 +1,4 @@
-"""Kernels of users: the user's Triton function is part of the program, and a stage calls it for
+"""Users' kernels: the user's Triton function is part of the program, and a stage calls it for
 blocks of the part of the result that a task computes."""
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from stretto.machines.statements import Do, For
 from stretto.machines.terms import Term, call, joined, literal, total
 
 MOST_LANES = 2048
-"""Lanes of a block at most, those along dims without an index among them."""
+"""Lanes of a block at most, including those along dims without an index."""
 MOST_INNER = 64
-"""Values of such dims that a function is expected to take at once."""
+"""Values of dims without an index that a function is expected to process at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class User(CudaTemplate):
-    """lanes: the product of the blocks of the indices, unless `multiples` ask for more."""
+    """A user's kernel. lanes: the product of the blocks of the indices, unless `multiples` require
+    more."""
 
     name: ClassVar[str] = "user"
     lanes: int
@@ -68,8 +69,8 @@ def _choice(stencil: Stencil, sizes: tuple[int, ...]) -> Choice | None:
 
 
 def block_sizes(kernel: UserKernel, tiles: Sequence[int | None], lanes: int) -> tuple[int, ...]:
-    """The block of each index, a power of two: as long as its tile (None: not known) where their
-    product allows, and no shorter than its multiple."""
+    """Return the block of each index, a power of two: as long as its tile (None: not known) if
+    their product allows, and at least its multiple."""
     wanted = dict(kernel.multiples)
     names = [part.start.name for part in kernel.write.parts if part.start is not None]
     least = [power(wanted.get(name or "", 1)) for name in names]
@@ -93,8 +94,8 @@ FAMILY = Family(User, _choice)
 
 @dataclass(slots=True)
 class UserPrinter(NestPrinter):
-    """Calls of the function: for each place along the leading dims, and block by block along the
-    indices."""
+    """Calls of the function: for each position along the leading dims, and block by block along
+    the indices."""
 
     template: User = field(kw_only=True)
 
@@ -108,7 +109,7 @@ class UserPrinter(NestPrinter):
             self._blocks(found, printer, list(zip(tiles, blocks, strict=True)), [])
 
     def _tile(self, number: int) -> BoxDim:
-        """What the task computes of an index."""
+        """Return the range of an index that the task computes."""
         for dim in self.dims:
             if dim.number == number:
                 return dim
@@ -122,7 +123,7 @@ class UserPrinter(NestPrinter):
         tiles: list[tuple[BoxDim, int]],
         ranges: list[Term],
     ) -> None:
-        """Loops over the blocks of each index, then the call."""
+        """Emit loops over the blocks of each index, then the call."""
         if not tiles:
             self._call(found, printer, ranges)
             return
@@ -168,12 +169,13 @@ def _range(found: UserCall, first: Term, last: Term, block: int) -> Term:
 
 
 def _is_short(found: UserCall) -> bool:
-    """Whether 32 bits hold the positions in each tensor."""
+    """Return True if 32 bits hold the positions in each tensor."""
     return all(_reach(view) < INDEX_LIMIT // 2 for view in (*found.reads, found.result))
 
 
 def _reach(view: UserView) -> int:
-    """How far from the first element the last one is, at most; the limit if it is not known."""
+    """Return an upper bound of the last element's distance from the first; the limit if it is not
+    known."""
     known = 0
     for size, step in zip(view.sizes, view.steps, strict=True):
         extent = _known(size)
@@ -198,8 +200,8 @@ def number_text(value: bool | int | float) -> str:
 
 
 def _number(printer: LanePrinter, number: Expr, wide: bool) -> Term:
-    """A number as it stands where it is known; a scalar elsewhere, of 32 bits if it is a float next
-    to tensors of no more."""
+    """Return a number as a literal if it is known; otherwise a scalar, in 32 bits if it is a float
+    and no tensor is f64."""
     if isinstance(number, Const):
         return literal(number_text(number.value))
     known = _known(number)

@@ -1,4 +1,4 @@
-"""What printed Triton kernels do with whole blocks: products, and the lanes of a row combined.
+"""Functions of printed Triton kernels on whole blocks: products, and combining the lanes of a row.
 
 Embedded like functions.py.
 """
@@ -13,7 +13,7 @@ PORTABLE = tl.constexpr(False)  # of prelude.py
 
 @triton.jit
 def stretto_dot(a, b, total):
-    """f32 with the accuracy of f32: as three products of TF32, or in f32 itself."""
+    """Multiply blocks; f32 with full f32 accuracy, as three products of TF32 or directly in f32."""
     if a.dtype == tl.float32 and not PORTABLE:
         return tl.dot(a, b, total, input_precision="tf32x3")
     else:
@@ -22,17 +22,17 @@ def stretto_dot(a, b, total):
 
 # ---- rows of a block --------------------------------------------------------------------------
 #
-# A block with rows and a depth is either (rows, depth), and Triton decides which threads have what;
-# or (lanes, warps, rows of a warp): each row belongs to one warp, and its lanes read along the
-# depth. They combine what they have by shuffles, without barriers or memory that is shared with
-# other warps, and then all of them compute what follows for their rows. Triton lays threads out
-# along that axis first along which addresses are known to be neighbours, else along the first one;
-# so what numbers rows must not be known to be neighbours.
+# A block with rows and a depth is either (rows, depth), and Triton decides which threads hold which
+# elements; or (lanes, warps, rows of a warp): each row belongs to one warp, whose lanes read along
+# the depth. They combine their elements by shuffles, without barriers or memory shared with other
+# warps, and then all of them compute the remaining work for their rows. Triton lays threads out
+# first along the axis whose addresses are known to be contiguous, else along the first one; so the
+# compiler must not know that the row numbers are contiguous.
 
 
 @triton.jit
 def stretto_opaque(x):
-    """The same numbers; nothing is known of them."""
+    """Return the same numbers, but hide from the compiler what is known of them."""
     if PORTABLE:
         return x
     else:
@@ -43,8 +43,8 @@ def stretto_opaque(x):
 
 @triton.jit
 def stretto_again(x):
-    """The same number, which the compiler takes for another one each time: what is computed of it
-    is not moved out of a loop, where it would take registers."""
+    """Return the same number, which the compiler takes for a new one each time: computations from
+    it are not moved out of a loop, where they would occupy registers."""
     if PORTABLE:
         return x
     else:
@@ -55,20 +55,20 @@ def stretto_again(x):
 
 @triton.jit
 def stretto_rows(WARPS: tl.constexpr, EACH: tl.constexpr):
-    """The numbers of the rows, `EACH` of each warp."""
+    """Return the row numbers, `EACH` of each warp."""
     rows = tl.arange(0, EACH)[None, None, :] * WARPS + tl.arange(0, WARPS)[None, :, None]
     return stretto_opaque(rows)
 
 
 @triton.jit
 def stretto_each_warp(WARPS: tl.constexpr):
-    """Zeros that make each warp read for itself what it reads along the depth."""
+    """Return zeros that make each warp read for itself what it reads along the depth."""
     return stretto_opaque(tl.arange(0, WARPS)[None, :, None]) * 0
 
 
 @triton.jit
 def stretto_filled(WARPS: tl.constexpr, EACH: tl.constexpr):
-    """The numbers of the rows, the same in all lanes of a warp."""
+    """Return the row numbers, the same in all lanes of a warp."""
     return stretto_rows(WARPS, EACH) + stretto_opaque(tl.arange(0, 32)[:, None, None] * 0)
 
 
@@ -103,7 +103,8 @@ def stretto_row_all(x):
 
 @triton.jit
 def stretto_key(x):
-    """An integer in the order of x; NaN is the largest. Only it survives Triton's `max` of NaN."""
+    """Return an integer in the order of x; NaN is the largest, since Triton's `max` of floats
+    loses NaN."""
     if x.dtype == tl.float64:
         bits = x.to(tl.int64, bitcast=True)
         key = bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
@@ -157,9 +158,9 @@ def stretto_argmin_key(x):
 
 @triton.jit
 def stretto_first_position(keys, positions):
-    """The smallest position among those of the largest key; 0 where there is none.
+    """Return the smallest position among those of the largest key; 0 if there is none.
 
-    Lanes that have seen nothing have the largest position.
+    Lanes that have seen no element hold the largest position.
     """
     if keys.dtype == tl.int64:
         lowest: tl.constexpr = -9223372036854775808

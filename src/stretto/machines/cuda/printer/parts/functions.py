@@ -1,7 +1,7 @@
-"""Scalar functions of printed Triton kernels, with the meaning of eager PyTorch.
+"""Scalar functions of printed Triton kernels, with the semantics of eager PyTorch.
 
-What follows the first ruled line becomes a part of every printed module; this file itself is never
-imported. It uses only what Triton's interpreter has too: no inline assembly, no libdevice.
+The text from the first ruled line on is embedded into every printed module; this file itself is
+never imported. It uses only what Triton's interpreter supports: no inline assembly, no libdevice.
 """
 
 import triton
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def stretto_index_div(a, b):
-    """floor(a / b) of b > 0, whichever way `//` rounds."""
+    """Return floor(a / b) for b > 0, whichever way `//` rounds."""
     q = a // b
     return tl.where(a - q * b < 0, q - 1, q)
 
@@ -25,8 +25,8 @@ def stretto_index_mod(a, b):
 
 @triton.jit
 def stretto_checked(control, index, size, number, inside):
-    """The index where it is in 0 .. size - 1; elsewhere 0, and the run has failed as the check of
-    that number says."""
+    """Return the index if it is in 0 .. size - 1; else fail the run with the check of this number,
+    and return 0."""
     wrong = ((index < 0) | (index >= size)) & inside
     places = control + tl.cast(wrong, tl.int32) * 0
     tl.atomic_max(places, tl.full([], 10, tl.int64), mask=wrong, sem="relaxed")
@@ -107,7 +107,7 @@ def stretto_copysign(x, sign):
 
 @triton.jit
 def stretto_is_negative(x):
-    """The sign bit."""
+    """Return the sign bit."""
     if x.dtype == tl.float64:
         return x.to(tl.int64, bitcast=True) < 0
     else:
@@ -134,7 +134,7 @@ def stretto_trunc(x):
 
 @triton.jit
 def stretto_round(x):
-    """Half to even: adding this number leaves no bits behind the point."""
+    """Round half to even: adding this number leaves no fractional bits."""
     if x.dtype == tl.float64:
         size = tl.abs(x)
         return stretto_copysign(
@@ -161,7 +161,7 @@ def stretto_divide(a, b):
 
 @triton.jit
 def stretto_whole_divisor(b):
-    """An integer that may divide: 1 for 0, and for -1, whose quotients the callers know."""
+    """Return a safe integer divisor: 1 for 0 and for -1, whose quotients the callers handle."""
     if b.dtype.is_int_signed():
         return tl.where((b == 0) | (b == -1), 1, b).to(b.dtype)
     else:
@@ -223,14 +223,14 @@ def stretto_floordiv(a, b):
 
 @triton.jit
 def stretto_shl(a, b):
-    """0 for a shift by less than 0 or by the width."""
+    """Shift left; 0 for a shift by less than 0, or by the width or more."""
     wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
     return tl.where(wrong, 0, a << tl.where(wrong, 0, b)).to(a.dtype)
 
 
 @triton.jit
 def stretto_shr(a, b):
-    """Only the sign stays for a shift by less than 0 or by the width."""
+    """Shift right; only the sign remains for a shift by less than 0, or by the width or more."""
     wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
     half = a.dtype.primitive_bitwidth // 2
     far = (a >> half) >> half

@@ -1,30 +1,30 @@
 """Waits and signals of printed programs; embedded into every printed module.
 
-A unit is one program of the grid, a resident thread block. The control block (*i64): word 0 the
-error (runtime/results.py), word 1 its detail, word 2 the address of a word of host memory that gets
-the error too, or 0; from word 16 one progress counter for every unit,
-which only its own unit writes and which only grows.
+A unit is one program instance of the grid, a resident thread block. The control block (*i64): word
+0 the error (runtime/results.py), word 1 its detail, word 2 the address of a word of host memory
+that gets the error too, or 0; from word 16 on one progress counter per unit, which only its own
+unit writes and which only grows.
 
 Why a unit that has waited sees what the others wrote (PTX ISA, "Memory Consistency Model"):
 
-1. Any thread of the producer writes. The barrier in `signal` puts that before what the block's one
-   publishing thread does next (bar.sync synchronizes the threads of a block). It publishes with a
-   release exchange at gpu scope. Causality order is transitive, so all that happened before the
-   barrier, in any thread, comes before the release.
-2. In `wait` each thread looks at some of the counters, by loads that acquire at gpu scope. A
-   counter may be further than was waited for: then a later release of the same thread was read,
-   and the earlier ones come before that one in program order.
-3. A thread acquires only from the units whose counters it read itself. The barrier behind the looks
-   puts the reads of every thread of the block before what any thread does next.
+1. Any thread of the producer writes. The barrier in `signal` orders that before the block's one
+   publishing thread continues (bar.sync synchronizes the threads of a block). It publishes with a
+   release exchange at gpu scope. Causality order is transitive, so everything that happened before
+   the barrier, in any thread, comes before the release.
+2. In `wait` each thread polls some of the counters, by loads that acquire at gpu scope. A counter
+   may be beyond the target: then a later release of the same thread was read, and the earlier ones
+   precede that one in program order.
+3. A thread acquires only from the units whose counters it read itself. The barrier after the polls
+   orders the reads of every thread of the block before anything that any thread does next.
 
 The same chain keeps a write after a wait from being seen by a read before the signal that was
 waited for: all reads of the signalling block come before its release.
 
-What a block branches on must be one value in all its threads, else their barriers no longer match.
-Threads that each load a word that others write may see different values. So the barrier behind the
-looks also tells every thread whether any of them was stopped; and what is loaded elsewhere, or on
-machines that do not speak PTX, goes through a reduction over LANES lanes, more than one warp holds:
-its result comes to all threads from one word of shared memory (in a block of one warp: from a
+A block's branch conditions must have one value in all its threads, else their barriers no longer
+match. Threads that each load a word that other units write may see different values. So the barrier
+after the polls also tells every thread whether any of them was stopped; and values loaded
+elsewhere, or on machines without PTX, pass through a reduction over LANES lanes, more than one warp
+holds: all threads get its result from one word of shared memory (in a block of one warp: from a
 reduction of the whole warp).
 """
 
@@ -34,11 +34,11 @@ import triton.language as tl
 
 @triton.jit
 def pause(control, first, count, target):
-    # The emulator puts a switch to another unit in its place.
+    # The emulator replaces this by a switch to another unit.
     return
 
 
-PORTABLE = tl.constexpr(False)  # set where the machine does not speak PTX
+PORTABLE = tl.constexpr(False)  # set on machines without PTX
 STUCK = tl.constexpr(7)  # of runtime/results.py
 
 
@@ -47,7 +47,7 @@ def fence(control):
     tl.atomic_add(control, 0, sem="acq_rel", scope="gpu")
 
 
-# Each thread loads the error, and then all of them learn whether one has seen it set. $0 is 0 where
+# Each thread loads the error; a reduction tells all of them whether any has seen it set. $0 is 0 if
 # none has; $1 is the address of the control block.
 FAILED = tl.constexpr("""{
     .reg .pred %stop;
@@ -62,7 +62,7 @@ FAILED = tl.constexpr("""{
 
 @triton.jit
 def stopped(control):
-    """Whether a unit has failed, in this launch or before."""
+    """Return True if a unit has failed, in this launch or earlier."""
     if PORTABLE:
         error = tl.load(control + tl.arange(0, 128) * 0, volatile=True)
         return tl.max((error != 0).to(tl.int32), axis=0) != 0
@@ -75,31 +75,32 @@ def stopped(control):
 
 @triton.jit
 def fail(control, code, detail):
-    """Stops all units at their next wait. The first failure is kept."""
+    """Stop all units at their next wait. Only the first failure is recorded."""
     before = tl.atomic_cas(control, tl.cast(0, tl.int64), tl.cast(code, tl.int64), sem="relaxed")
     if before == 0:
         tl.store(control + 1, tl.cast(detail, tl.int64))
         host = tl.load(control + 2)
         if host != 0:
             tl.store(host.to(tl.pointer_type(tl.int64)), tl.cast(code, tl.int64))
-    # All threads have read what the exchange gave, from shared memory, before that is used again.
+    # All threads must have read the result of the exchange, which is in shared memory, before that
+    # memory is reused.
     tl.debug_barrier()
 
 
 @triton.jit
 def signal(control, unit, value):
-    """Everything that this unit has done up to here counts as `value` of its progress."""
+    """Publish `value` as the progress of this unit: everything that it has done so far."""
     tl.debug_barrier()
     tl.atomic_xchg(control + 16 + unit, value, sem="release", scope="gpu")
 
 
 @triton.jit
 def signal_by(control, unit, value, first, last):
-    """The same by the units first ... last alone."""
+    """As `signal`, but only for the units first ... last."""
     signal_within(control, unit, value, tl.cast(first, tl.int32), tl.cast(last, tl.int32))
 
 
-# Not inlined: without branches in it, the text around it compiles faster, and is smaller.
+# Not inlined: a caller without this branch compiles faster and is smaller.
 @triton.jit(noinline=True)
 def signal_within(control, unit, value, first, last):
     if (unit >= first) & (unit <= last):
@@ -108,15 +109,16 @@ def signal_within(control, unit, value, first, last):
 
 @triton.jit
 def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
-    """Until the units first ... first + count - 1 have come to `target`; gives the new `ok`.
+    """Wait until the units first ... first + count - 1 have reached `target`; return the new
+    `ok`.
 
-    unit: does not wait for itself. ok: false where this unit has been stopped; then it does not
-    wait any more. After `polls` looks it gives up and stops everyone. BLOCK: a power of two, at
-    least `count`.
+    unit: does not wait for itself. ok: False if this unit has been stopped; then it does not
+    wait. After `polls` polls it gives up and stops all units. BLOCK: a power of two, at least
+    `count`.
     """
     NARROW: tl.constexpr = 128 if PORTABLE else 64
     LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
-    # As tensors: numbers in the text would make another function of each number.
+    # As tensors: with constants, Triton would specialise the function for each value.
     first = tl.cast(first, tl.int32)
     count = tl.cast(count, tl.int32)
     return poll(control, unit, first, count, tl.cast(target, tl.int64), polls, ok, LANES)
@@ -124,11 +126,12 @@ def wait(control, unit, first, count, target, polls, ok, BLOCK: tl.constexpr):
 
 @triton.jit
 def wait_for_each(control, unit, tables, start, base, polls, ok, BLOCK: tl.constexpr):
-    """Waits one after the other, as a table says for each unit; gives the new `ok`.
+    """Wait for several groups of units in order, as a table says for each unit; return the new
+    `ok`.
 
-    start: where in `tables` it is said for each unit where its rows begin, which end where those of
-    the next unit begin. A row is the first unit to wait for, how many, and their step from `base`
-    on. The rest as in `wait`.
+    start: position in `tables` of the starts of the rows of each unit; they end where those of
+    the next unit start. A row is the first unit to wait for, the number of units, and their
+    step relative to `base`. Other parameters as in `wait`.
     """
     NARROW: tl.constexpr = 128 if PORTABLE else 64
     LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
@@ -149,9 +152,9 @@ def poll_each(control, unit, tables, start, base, polls, ok, LANES: tl.constexpr
 
 @triton.jit
 def wait_by(control, unit, row, base, polls, ok, BLOCK: tl.constexpr):
-    """Waits as a word says that the unit has read before: from its lowest bit on 10 bits for the
-    first unit to wait for, 10 for how many, 0 of which is no wait, then the step from `base` on.
-    The rest as in `wait`."""
+    """Wait for the units in `row`, a word that was read from a table earlier: from its lowest bit
+    on 10 bits for the first unit to wait for, 10 for the number of units (0 is no wait), then
+    the step relative to `base`. Other parameters as in `wait`."""
     NARROW: tl.constexpr = 128 if PORTABLE else 64
     LANES: tl.constexpr = BLOCK if BLOCK > NARROW else NARROW
     return poll_row(control, unit, row, base, polls, ok, LANES)
@@ -166,11 +169,11 @@ def poll_row(control, unit, row, base, polls, ok, LANES: tl.constexpr):
     return ok
 
 
-# What each thread of a block does in a wait. It looks at every counter that is its own, one after
-# the other, until that has come to the target; every 32 looks also at the error. Then all threads
-# meet, and learn whether one of them was stopped. $0 is 0 where none was; $1 the address of the
-# control block, $2 the unit, $3 and $4 the first unit to wait for and how many, $5 the target,
-# $6 the looks after which a thread gives up, $7 whether the unit goes on.
+# The wait of each thread of a block. It polls each of its counters in turn until that has reached
+# the target, and at every 32nd poll reads the error too. Then a barrier with a reduction tells all
+# threads whether one of them was stopped. $0 is 0 if none was; $1 the address of the control block,
+# $2 the unit, $3 and $4 the first unit to wait for and their number, $5 the target, $6 the polls
+# after which a thread gives up, $7 is 0 if the unit has been stopped.
 LOOKS = tl.constexpr("""{
     .reg .pred %p, %stop;
     .reg .u32 %at, %step, %other;
@@ -249,7 +252,7 @@ def poll(control, unit, first, count, target, polls, ok, LANES: tl.constexpr):
 
 @triton.jit
 def looked(control, unit, first, count, target, polls, ok, LANES: tl.constexpr):
-    """The same without PTX: all lanes look until all have seen their target."""
+    """As the PTX in LOOKS, but portable: all lanes poll until all have seen their target."""
     lanes = tl.arange(0, LANES)
     counters = control + 16 + first + lanes
     left = tl.cast(polls, tl.int64)

@@ -1,10 +1,10 @@
-"""Constants that a unit keeps in shared memory over a loop.
+"""Constants that a unit holds in shared memory over a loop.
 
-Triton holds no value in shared memory from one iteration of a loop to the next. So a program asks
-for more of it than Triton needs and addresses the rest itself: what Triton needs lies at the
-beginning of a unit's dynamic shared memory, kept blocks lie at its end, and their places are
-counted from there. Before the loop all threads store what they have loaded; a barrier follows, and
-from then on that memory is only read. Embedded like functions.py.
+Triton holds no value in shared memory from one iteration of a loop to the next. So a program
+requests more of it than Triton needs and addresses the rest itself: Triton's part is at the
+beginning of a unit's dynamic shared memory, the constants are at its end, and their places are
+counted back from there. Before the loop all threads store what they have loaded; a barrier follows,
+and from then on that memory is only read. Embedded like functions.py.
 """
 
 import triton
@@ -14,14 +14,14 @@ PORTABLE = tl.constexpr(False)  # of prelude.py
 
 # ---- constants in shared memory ---------------------------------------------------------------
 #
-# The emulator puts functions of its own in the places of the first three.
+# The emulator replaces the first three by its own functions.
 
 
 @triton.jit
 def stretto_shared_end():
-    """The address behind the unit's shared memory. The compiler takes it for another one each time,
-    so what is computed of it stays in the iteration of a loop, and behind the barriers, where this
-    stands."""
+    """Return the address of the end of the unit's shared memory. The compiler takes it for a new
+    value each time, so computations from it stay in the loop's iteration, and after the
+    barriers that precede this call."""
     tl.static_assert(not PORTABLE, "there is no PTX")
     return tl.inline_asm_elementwise(
         """{
@@ -38,13 +38,13 @@ def stretto_shared_end():
     )
 
 
-VECTORS = tl.constexpr(True)  # cleared where Triton gives a thread no four neighbours
+VECTORS = tl.constexpr(True)  # cleared if Triton gives no thread four neighbouring elements
 
 
 @triton.jit
 def stretto_to_shared(places, values, VECTOR: tl.constexpr):
-    """Stores values of 32 or 64 bits. VECTOR: as `pack` gives an instruction four elements of a
-    thread, these must be neighbours in the memory; compile.py checks Triton's layouts for it."""
+    """Store values of 32 or 64 bits. VECTOR: `pack` passes an instruction four elements of a
+    thread, so these must be neighbours in memory; compile.py checks Triton's layouts for it."""
     tl.static_assert(not PORTABLE, "there is no PTX")
     if VECTOR:
         tl.inline_asm_elementwise(
@@ -76,11 +76,12 @@ def stretto_to_shared(places, values, VECTOR: tl.constexpr):
         )
 
 
-# Loads are pure, since Triton computes impure assembly once for each layout that it considers. That
-# they stay behind the barrier and in the loop is a matter of their addresses.
+# Loads are declared pure, since Triton computes impure assembly once for each layout that it
+# considers. They stay after the barrier and in the loop because their addresses do
+# (`stretto_shared_end`).
 @triton.jit
 def stretto_from_shared(places, KIND: tl.constexpr, VECTOR: tl.constexpr):
-    """What `stretto_to_shared` has stored, as values of the type KIND."""
+    """Load what `stretto_to_shared` has stored, as values of the type KIND."""
     tl.static_assert(not PORTABLE, "there is no PTX")
     if VECTOR:
         found = tl.inline_asm_elementwise(
@@ -102,11 +103,12 @@ def stretto_from_shared(places, KIND: tl.constexpr, VECTOR: tl.constexpr):
     return found.to(KIND, bitcast=True)
 
 
-# A block is kept `BYTES` before the end. A, B and C are its sizes, 0 for an axis that it does not
-# have. Elements along the first axis are neighbours, those along the last one of two axes.
+# A block begins `BYTES` before the end. A, B and C are its sizes, 0 for an axis that it does not
+# have. Of a block with two axes, elements along the last axis are neighbours; of one with three,
+# elements along the first.
 @triton.jit
 def stretto_numbered(A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
-    """The number of each element of a block."""
+    """Return the number of each element of a block."""
     if C > 0:
         rows = tl.arange(0, C)[None, None, :] * B + tl.arange(0, B)[None, :, None]
         return tl.arange(0, A)[:, None, None] + rows * A
@@ -120,7 +122,7 @@ def stretto_numbered(A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
 def stretto_keep(
     end, BYTES: tl.constexpr, values, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr
 ):
-    """Stores a block; of lanes along its first axis that are alike one, where A is 1."""
+    """Store a block. If the lanes along its first axis are alike, A is 1 and one lane is stored."""
     SIZE: tl.constexpr = values.dtype.primitive_bitwidth // 8
     if A > 0:
         places = end - BYTES + stretto_numbered(A, B, C) * SIZE
@@ -138,7 +140,7 @@ def stretto_kept(
     B: tl.constexpr,
     C: tl.constexpr,
 ):
-    """A block that `stretto_keep` has stored."""
+    """Load a block that `stretto_keep` has stored."""
     SIZE: tl.constexpr = KIND.primitive_bitwidth // 8
     if A > 0:
         places = end - BYTES + stretto_numbered(A, B, C) * SIZE

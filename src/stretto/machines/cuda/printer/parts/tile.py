@@ -1,5 +1,5 @@
-"""What the kernels of users are called with; embedded where a program has some, as is what follows
-the ruled line."""
+"""Argument types of users' kernels; the part after the ruled line is embedded where a program has
+such kernels."""
 
 from typing import Any, NamedTuple
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 
 class stretto_Range(NamedTuple):
-    """The values of an index that a call computes: begin .. end - 1, of which there are at most
-    `block`, a power of two."""
+    """The values of an index that a call computes: begin .. end - 1, at most `block` of them, a
+    power of two."""
 
     begin: Any
     end: Any
@@ -16,7 +16,7 @@ class stretto_Range(NamedTuple):
 
 
 class stretto_View(NamedTuple):
-    """A tensor: a pointer to its first element, and for each dim the size and the stride."""
+    """A tensor: a pointer to its first element, and the size and stride of each dim."""
 
     data: Any
     size: Any

@@ -37,7 +37,8 @@ def stretto_reciprocal(x):
 
 @triton.jit
 def stretto_exp(x):
-    """The rounding of x * log2(e) is made good, which for |x| = 80 are three decimal digits."""
+    """Return e^x. The rounding error of x * log2(e) is compensated; for |x| = 80 it would cost
+    three decimal digits."""
     if x.dtype == tl.float64:
         return tl.exp(x)
     else:
@@ -55,7 +56,7 @@ def stretto_exp2(x):
 
 @triton.jit
 def stretto_expm1(x):
-    """By Kahan: the error of u = exp(x) cancels in (u - 1) * x / log(u)."""
+    """After Kahan: the error of u = exp(x) cancels in (u - 1) * x / log(u)."""
     u = stretto_exp(x)
     less = u - 1.0
     value = less * stretto_divide(x, tl.log(tl.where(u > 0, u, 0.5)))
@@ -70,7 +71,7 @@ def stretto_log(x):
 
 @triton.jit
 def stretto_log1p(x):
-    """By Kahan: the error of u = 1 + x cancels in log(u) * x / (u - 1)."""
+    """After Kahan: the error of u = 1 + x cancels in log(u) * x / (u - 1)."""
     u = 1.0 + x
     value = tl.log(u) * stretto_divide(x, tl.where(u == 1.0, 1.0, u - 1.0))
     return tl.where(u == 1.0, x, tl.where(u == float("inf"), u, value))
@@ -88,7 +89,8 @@ def stretto_log10(x):
 
 @triton.jit
 def stretto_sigmoid(x):
-    """The divisor is from 1 to 2, where the fast division is within 2 units of the last place."""
+    """Return 1 / (1 + e^-x). The divisor is from 1 to 2, where the fast division is within 2 units
+    of the last place."""
     z = stretto_exp(-tl.abs(x))
     return tl.where(x >= 0, 1.0, z) / (1.0 + z)
 
@@ -172,7 +174,7 @@ def stretto_tan(x):
 
 @triton.jit
 def stretto_atan(x):
-    """Cephes, atan.c and atanf.c."""
+    """After Cephes, atan.c and atanf.c."""
     t = tl.abs(x)
     huge = t > 2.41421356237309504880
     big = t > 0.4142135623730950488
@@ -230,7 +232,7 @@ def stretto_erf(x):
 
 @triton.jit
 def stretto_erfc(x):
-    """erfc(z) = t exp(-z^2 + p(u)) of t = 2 / (2 + z), u = 2 t - 1; p is a Chebyshev fit."""
+    """erfc(z) = t exp(-z^2 + p(u)) with t = 2 / (2 + z), u = 2 t - 1; p is a Chebyshev fit."""
     z = tl.minimum(tl.abs(x), 40.0)
     t = stretto_divide(tl.full([], 2.0, x.dtype), 2.0 + z)
     u = 2.0 * t - 1.0
@@ -258,7 +260,7 @@ def stretto_erfc(x):
         p = (p * u - 0.046894781015071704) * u + 0.04734394039462034
         p = (p * u + 0.6726432124855481) * u - 0.671794092775805
         top = (z.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
-    # z^2 in two parts, of which the first is exact.
+    # z^2 is split into two parts; the first is exact.
     value = t * stretto_exp(-top * top) * stretto_exp((top - z) * (top + z) + p)
     value = tl.where(x < 0, 2.0 - value, value)
     return tl.where(x != x, x, value)
