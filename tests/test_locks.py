@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 
 
 def in_child(function: object) -> int | None:
-    """Exit code of a forked process that runs `function`."""
+    """Return the exit code of a forked process that runs `function`."""
     child = multiprocessing.get_context("fork").Process(target=function)  # type: ignore[arg-type]
     child.start()
     child.join(20)

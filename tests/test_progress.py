@@ -1,4 +1,4 @@
-"""What is said while a program is compiled."""
+"""The log and the progress line of a compile."""
 
 from __future__ import annotations
 

@@ -75,11 +75,11 @@ def main(
 
 BARS = ("graph, one stream", "depth first", "random", "Opara")
 KEYS = {"persistent kernel": "persistent_seconds", "chosen": "mixed_seconds"}
-"""Ways that are drawn, and what else is."""
+"""Keys of further results, by label."""
 
 
 def draw(found: dict[str, Any], picture: Path) -> None:
-    """Bars for each model, as parts of the time of its graph on one stream."""
+    """Draw bars for each model, relative to the time of its graph on one stream."""
     from matplotlib.figure import Figure
 
     rows = {name: row for name, row in found.items() if isinstance(row, dict)}

@@ -6,8 +6,9 @@ import weakref
 
 
 class ForkSafeLock:
-    """A reentrant lock for `with`. A child of `fork` has only the thread that forked: what another
-    thread of the parent held is free there, what the forking thread holds stays held."""
+    """A reentrant lock for `with`. In a child of `fork`, which has only the thread that forked, a
+    lock held by another thread of the parent is free; one held by the forking thread stays
+    held."""
 
     __slots__ = ("__weakref__", "_depth", "_lock", "_owner")
 
@@ -29,7 +30,7 @@ class ForkSafeLock:
         self._lock.release()
 
     def after_fork(self) -> None:
-        """Frees the lock, in the child, unless the thread that forked holds it."""
+        """Free the lock in the child, unless the thread that forked holds it."""
         if self._owner != threading.get_ident():
             self._lock = threading.RLock()
             self._owner = 0

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 _OF_COPIES = frozenset(("__copy__", "__deepcopy__", "__setstate__"))
-"""Methods that, if the original has them, would make a copy that is not compiled."""
+"""Copy hooks that `Compiled.__getattr__` hides: those of the original would make an uncompiled
+copy."""
 
 _READERS = frozenset(
     (
@@ -37,7 +38,8 @@ _READERS = frozenset(
         "named_parameters", "parameters", "state_dict",
     )
 )  # fmt: skip
-"""Methods of modules that never return the module. Dynamo looks for the very methods of torch."""
+"""Module methods that never return the module. They are passed on unwrapped, because Dynamo
+compares them by identity with torch's own methods."""
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -45,9 +47,8 @@ print_log()
 
 
 class Compiled:
-    """A function or module that runs compiled. Made by `stretto.compile`; other attributes are the
-    original's.
-    """
+    """A function or module that runs compiled. `stretto.compile` creates it; all other attributes
+    are those of the original."""
 
     def __init__(
         self,
@@ -59,8 +60,11 @@ class Compiled:
         pieces: CallSegments | None = None,
         target: str | None = None,
     ) -> None:
-        """pieces: those that the function is one of; else those of its own calls. target: as for
-        `compile`."""
+        """Wrap `function`.
+
+        pieces: the segments and parts of the function that this one was cut from; None for a
+        function that keeps its own. target: as for `compile`.
+        """
         self._module = function if isinstance(function, torch.nn.Module) else None
         self._function = function
         self._backend = backend
@@ -100,17 +104,17 @@ class Compiled:
         except RunsEager as call:
             eager = call
         except (RunError, CaptureError) as error:
-            if error.location is None:  # of sizes and of memory no line is at fault
+            if error.location is None:  # errors about sizes or memory name no line
                 error.location = self._compiler.place()
             raise
-        except RuntimeError:  # as of shapes that a nested tensor does not have
+        except RuntimeError:  # such as the missing shape of a nested tensor: name the reason
             check_inputs([x for x in pytree.tree_leaves((args, kwargs)) if torch.is_tensor(x)])
             raise
         return self._eager(eager, args, kwargs)
 
     def _prepare(self, args: tuple[Any, ...]) -> None:
-        """Compiles for such arguments, without a call: where gradients would be wanted in a call
-        with grad mode on, for calls without it."""
+        """Compile for these arguments without calling. If a call with grad mode on would need
+        gradients, compile for calls with grad mode off."""
         try:
             try:
                 self._programs.find(args, {})
@@ -130,7 +134,8 @@ class Compiled:
     def _call_with_fallback(
         self, fallback: Fallback, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What cannot be compiled runs in Python, also in later calls of the same signature."""
+        """Run the call compiled, or cut into pieces if its signature could not be compiled, now or
+        in an earlier call."""
         try:
             key, _ = self._programs.key(args, kwargs)
         except RunsEager as call:
@@ -147,14 +152,15 @@ class Compiled:
         return self._eager(eager, args, kwargs)
 
     def _piece(self, function: Callable[..., Any], *, segment: bool) -> Compiled:
-        """A function that is called from Python, or a segment."""
+        """Compile a function that Python code calls, or a segment of one, with the settings of
+        this object."""
         assert self._fallback is not None
         settings = (self._backend, self._options, self._dynamic)
         return Compiled(function, *settings, not segment, self._fallback.pieces)
 
     def run_segment(self, args: tuple[Any, ...]) -> Any:
-        """A call of a segment. Raises NotNative where it has to run in Python, the error of the
-        compile where it cannot be compiled."""
+        """Run a segment's program. Raises NotNative if the segment has to run in Python, and the
+        compile's error if it cannot be compiled."""
         try:
             found = self._programs.find(args, {})
         except RunsEager as call:
@@ -165,17 +171,18 @@ class Compiled:
             raise NotNative(f"the program raised {error}") from None
         except StrettoError:
             raise
-        except Exception as error:  # as the function's own
+        except Exception as error:  # the function's own exception, raised again by Python
             raise NotNative(f"the program raised {error!r}") from None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Compiled methods: bound to the instance, one table of signatures per function."""
+        """Bind a compiled method to its instance. All instances share one table of signatures."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Pickled and copied without its programs, which are made again, from the build cache.
+        """Pickle or copy without the programs; they are built again, from the build cache.
 
-        A decorated function is found by its name, as functions are."""
+        A decorated function is pickled by its qualified name, as plain functions are.
+        """
         name = vars(self).get("__qualname__", "")
         if "<" not in name and self._module is None:
             found: Any = sys.modules.get(vars(self).get("__module__", ""))
@@ -189,7 +196,8 @@ class Compiled:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """For `isinstance`, a compiled module is a module: others register it as their child."""
+        """The module's class for a compiled module, so that `isinstance` holds and other modules
+        register it as a child."""
         module = vars(self).get("_module")
         return Compiled if module is None else module.__class__
 
@@ -203,13 +211,13 @@ class Compiled:
         return functools.partial(self._call_method, found)
 
     def _call_method(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a method of the module; for one that returns the module, as `eval()`, that is
-        the compiled one."""
+        """Call a method of the module. If it returns the module, as `eval()` does, return the
+        compiled one."""
         result = method(*args, **kwargs)
         return self if result is self._module else result
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Public attributes are those of the module, so that setting one has an effect."""
+        """Set public attributes on the module, so that they have an effect."""
         if name.startswith("_") or self._module is None:
             object.__setattr__(self, name, value)
         else:
@@ -221,11 +229,12 @@ class Compiled:
     # ---- what users ask ----------------------------------------------------------------------
     @property
     def signatures(self) -> tuple[Entry, ...]:
-        """Everything compiled so far, oldest first."""
+        """All compiled signatures, oldest first."""
         return self._programs.entries
 
     def only_entry(self) -> Entry | None:
-        """The one signature, if a call with such tensors needs no more than that it is current."""
+        """Return the only entry if `is_current()` is the one check that a call with tensors needs;
+        else None."""
         if len(self.signatures) != 1:
             return None
         (entry,) = self.signatures
@@ -233,36 +242,39 @@ class Compiled:
         return None if needs_more or is_settled(entry.captured.program) else entry
 
     def synchronize(self) -> None:
-        """Waits until all calls on GPUs have ended. Raises RunError for one that failed, which
-        otherwise the next call does."""
+        """Wait until all calls on GPUs have ended. Raises RunError for a failed call, which
+        otherwise the next call would raise."""
         for entry in self.signatures:
             entry.executable.synchronize()
 
     def save(self, path: str | Path, *, weights: bool = True) -> None:
-        """Writes everything compiled so far to a file for `stretto.load`: the programs, and the
+        """Write everything compiled so far to a file for `stretto.load`: the programs, and the
         machine code of those for GPUs.
 
-        weights: with the tensors of the module's `state_dict()`, of a function with all that it has
-        by name. Without them who loads the file gives them, as `stretto.load(path, tensors=...)`.
+        weights: True includes the tensors of the module's `state_dict()`, or for a function all
+        tensors that it has by name. Without them, pass them to `stretto.load(path,
+        tensors=...)`.
 
-        Of a module, what was compiled for the mode that it is in. Raises SaveError where a program
-        depends on objects that a file cannot hold."""
+        For a module, only the signatures of its current mode (training or eval) are written.
+        Raises SaveError if a program depends on objects that a file cannot hold.
+        """
         from stretto.call.save import save
 
         save(self._function, self.signatures, self._options, path, weights)
 
     def explain(self) -> str:
-        """What was captured, fused, scheduled and built, per signature, and what not and why."""
+        """Report, per signature, what was captured, fused, scheduled and built, and what was not
+        and why."""
         from stretto.tools.explain import explain
 
         return explain(self)
 
     def timeline(self, path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Profiles one run and draws it: tasks on units over time, as `.html`, `.json` (Perfetto)
-        or `.png`.
+        """Profile one run and draw it: tasks on units over time, as `.html`, `.json` (Perfetto) or
+        `.png`.
 
         Without further arguments the last compiled signature runs on the inputs it was compiled
-        with.
+        with. Raises BuildError if nothing has been compiled yet.
         """
         from stretto.tools.timeline import write_timeline
 
@@ -319,32 +331,36 @@ def compile(
     fallback: bool = False,
     target: str | None = None,
 ) -> Compiled | Callable[[Callable[..., Any]], Compiled]:
-    """Compiles a function or `nn.Module` that uses ordinary Python control flow; a drop-in for it.
+    """Compile a function or `nn.Module` that uses ordinary Python control flow; a drop-in
+    for it.
 
     function: what to compile; without it a decorator is returned.
-    example_inputs: positional arguments; given, the signature is compiled now instead of at the
-        first call.
-    backend: the machine that runs it; "auto" goes by the devices of the inputs, "interpreter" is
-        the oracle. `stretto doctor` lists all, `stretto.machines.registry.register` adds one.
+    example_inputs: positional arguments. If given, their signature is compiled now instead
+        of at the first call.
+    backend: the machine that runs the programs; "auto" chooses by the devices of the inputs,
+        "interpreter" is the oracle. `stretto doctor` lists all,
+        `stretto.machines.registry.register` adds one.
     options: see `Options`.
-    fallback: a statement that cannot be compiled runs in Python, and those before and behind it as
-        programs of their own; `explain()` counts and says why. A bug of stretto that ends a compile
-        is treated in the same way, with a warning. Without it there is a CaptureError, or the error
-        of the stage that failed. Errors of a run are raised in any case.
-    dynamic: whether sizes may differ from call to call. None: a program is made for the sizes of
-        the first call; what is later seen to differ, of dims and of ints among the arguments,
-        becomes a symbol of a second program, for all further sizes. True: all of them are symbols
-        from the start. False: each size has its own program. `torch._dynamo.mark_dynamic` and
-        `mark_static` say it of single dims.
-    target: a GPU that need not be here, by name, as "h100", or by its architecture, as "sm_90".
-        The function, its inputs and its weights stay on the CPU; a call compiles what is new of it
-        for that GPU, and runs eager, with a warning. `save` writes what was compiled to a file,
-        machine code included, and `stretto.load` runs it where the GPU is.
+    fallback: run statements that cannot be compiled in Python, and the statements between
+        them as separate programs; `explain()` counts them and gives the reasons. A bug of
+        stretto that ends a compile is treated in the same way, with a warning. Without
+        fallback a CaptureError, or the error of the stage that failed, is raised. Errors of
+        a run are raised in any case.
+    dynamic: whether sizes may differ from call to call. None: the first program is made for
+        the sizes of the first call; dims, and ints among the arguments, that differ later
+        become symbols of a second program, for all further sizes. True: all of them are
+        symbols from the start. False: each size has its own program.
+        `torch._dynamo.mark_dynamic` and `mark_static` set this for single dims.
+    target: a GPU that need not be in this machine, by name, as "h100", or by its
+        architecture, as "sm_90". The function, its inputs and its weights stay on the CPU; a
+        call compiles its signature, if new, for that GPU, and runs eager, with a warning.
+        `save` writes what was compiled to a file, machine code included, and `stretto.load`
+        runs it where the GPU is.
 
-    The result takes and returns what the original does. One program is compiled per signature:
-    dtypes and devices of tensors, values of everything else. Raises ValueError for an
-    unknown backend, and at a call CaptureError, BuildError or RunError with the user's source line
-    and a remedy.
+    The result takes and returns what the original does. One program is compiled per
+    signature: dtypes and devices of tensors, values of everything else. Raises ValueError
+    for an unknown backend, and at a call CaptureError, BuildError or RunError with the
+    user's source line and a remedy.
     """
     require_backend(backend)
     settings = options if options is not None else Options()
@@ -385,7 +401,7 @@ def compile(
 
 
 def _require_target(target: str, units: int | None, backend: str, fallback: bool) -> None:
-    """Raises for a target that nothing can be compiled for so that it can be loaded again."""
+    """Raise ValueError unless programs compiled for the target can be saved and loaded again."""
     if fallback:
         raise ValueError("a function with a target cannot have fallback=True: no file holds Python")
     machine = target_machine(target, units, backend)

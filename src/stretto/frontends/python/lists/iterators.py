@@ -1,15 +1,16 @@
-"""Python's iterators as objects with attributes, so that their positions are state like any other.
+"""Python's iterators as objects with attributes, so that their positions are state like any
+other.
 
-An iterator of C cannot be put back, and none of them takes a position that the run decides. So code
-that is traced has these in their place. Each says whether there is one more item (`more`), gives it
-(`take`), and does what Python does where there is none (`end`). The methods are traced like user
-code: where a position or a length depends on the run, their branches become part of the Program.
+A C iterator cannot be reset, and accepts no traced position. Traced code therefore gets
+these objects instead. Each tells if there is another item (`more`), returns it (`take`),
+and acts as Python does at the end (`end`). The methods are traced like user code: where a
+position or a length depends on the run, their branches become part of the Program.
 """
 
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
-# what is passed here is traced
+# all arguments are traced values
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from typing import Any, ClassVar
 class Iterating:
     """Base of the iterators.
 
-    made_of: the arguments, from which the items can be had without positions, as long as the
-    iterator is not `touched`.
+    made_of: the arguments, from which the items can be derived without positions, as long as
+    the iterator is not `touched`.
     """
 
     kind: ClassVar[type] = object
@@ -41,9 +42,12 @@ class Iterating:
         raise StopIteration
 
     def more(self) -> Any:
+        """Return True if there is another item, which may be a traced flag. Called before each
+        `take`."""
         raise AssertionError("each kind of iterator says whether it has another item")
 
     def take(self) -> Any:
+        """Return the next item; `more` must have been true."""
         raise AssertionError("each kind of iterator gives the next item")
 
     def end(self) -> None:
@@ -66,7 +70,7 @@ class Over(Iterating):
 
 
 class LookingAhead(Over):
-    """One that has to take an item to know whether there is one; `item` is that."""
+    """An iterator that has to take an item to find out if there is one; `item` holds it."""
 
     def __init__(self, function: Any, inner: Any) -> None:
         super().__init__(inner)
@@ -79,7 +83,7 @@ class LookingAhead(Over):
 
 
 def next_of(iterator: Any) -> Any:
-    """`next(iterator)`."""
+    """Return `next(iterator)`."""
     if iterator.more():
         return iterator.take()
     iterator.end()
@@ -87,7 +91,7 @@ def next_of(iterator: Any) -> Any:
 
 
 def next_or(iterator: Any, default: Any) -> Any:
-    """`next(iterator, default)`."""
+    """Return `next(iterator, default)`."""
     if iterator.more():
         found = iterator.take()
     else:
@@ -97,7 +101,7 @@ def next_or(iterator: Any, default: Any) -> Any:
 
 
 def contains(iterator: Any, item: Any) -> Any:
-    """`item in iterator`, which uses up the items before it."""
+    """Return `item in iterator`, which consumes the items up to the match."""
     found = False
     while not found and iterator.more():
         other = iterator.take()
@@ -108,7 +112,7 @@ def contains(iterator: Any, item: Any) -> Any:
 
 
 def rest_of(iterator: Any) -> Any:
-    """A list of the items that are left."""
+    """Return a list of the remaining items."""
     made: Any = []
     while iterator.more():
         made.append(iterator.take())
@@ -117,8 +121,8 @@ def rest_of(iterator: Any) -> Any:
 
 
 def any_left(iterator: Any, found: Any) -> Any:
-    """Returns True if the truth of one of the items that are left is `found`. The iterator keeps
-    the items that follow that one."""
+    """Return True if the truth of one of the remaining items is `found`. The iterator keeps the
+    items after that one."""
     while iterator.more():
         if bool(iterator.take()) == found:
             return True
@@ -127,7 +131,7 @@ def any_left(iterator: Any, found: Any) -> Any:
 
 
 class Positioned(Iterating):
-    """The items of a sequence, which may grow meanwhile."""
+    """The items of a sequence, which may grow during the iteration."""
 
     kind = type(iter([]))
 
@@ -150,7 +154,7 @@ class Positioned(Iterating):
 
 
 class Backwards(Positioned):
-    """The items of a sequence from the last one on."""
+    """The items of a sequence in reverse order."""
 
     kind = reversed
 
@@ -165,7 +169,8 @@ class Backwards(Positioned):
 
 
 class OfDict(Iterating):
-    """The keys, values or items of a dict. `count`: of the keys when the iterator was made."""
+    """The keys, values or items of a dict. `count`: number of keys when the iterator was
+    created."""
 
     kind = type(iter({}))
 
@@ -192,7 +197,7 @@ class OfDict(Iterating):
 
 
 class Until(Iterating):
-    """What a function returns, until that is `last`."""
+    """The results of a function, until one equals `last`."""
 
     kind = type(iter(int, 1))
 
@@ -246,7 +251,8 @@ class Zipped(Iterating):
         return tuple([one.take() for one in self.inner])
 
     def end(self) -> None:
-        """Takes an item of those before the first one that has none left."""
+        """Take an item from each iterator before the first exhausted one, as `zip` does; raise
+        ValueError for a mismatch if strict."""
         going: Any = True
         first_ended: Any = False
         for number, one in enumerate(self.inner, 1):
@@ -290,7 +296,7 @@ class Starred(Over):
 
 
 class Filtered(LookingAhead):
-    """The items for which `function` says `wanted`."""
+    """The items whose `function` has the truth value `wanted`."""
 
     kind = filter
 
@@ -378,7 +384,7 @@ class Counted(Iterating):
 
 
 class Repeated(Iterating):
-    """times: how often `item` is given; None without end."""
+    """times: number of times that `item` is returned; None for no end."""
 
     kind = itertools.repeat
 
@@ -397,7 +403,7 @@ class Repeated(Iterating):
 
 
 class Cycled(Iterating):
-    """The items of a sequence that does not change, again and again."""
+    """The items of a sequence that does not change, repeated without end."""
 
     kind = itertools.cycle
 
@@ -417,7 +423,7 @@ class Cycled(Iterating):
 
 
 class Chained(Iterating):
-    """The items of several iterators. `number`: of the one that is gone through."""
+    """The items of several iterators. `number`: index of the current one."""
 
     kind = itertools.chain
 

@@ -1,14 +1,13 @@
-"""Stand-ins: lists of the Program in the place of Python lists, and copies for one of several
-objects.
+"""Program lists that replace Python lists, and copies that represent one of several objects.
 
-While a list that outlives the call grows in traced branches or loops, a list of the Program takes
-its place in all variables and objects that refer to it. A variable that belongs to no function
-refers to it until the end, so that what it holds then is known. That goes into the Python list
-after each run.
+While a list that outlives the call grows in traced branches or loops, a list of the Program
+replaces it in all variables and objects that refer to it. A variable in a separate frame
+refers to it until the end, so that its final contents are known. They are copied to the
+Python list after each run.
 
-Objects that a branch or loop leaves behind are joined to a copy, item by item. That is right as
-long as neither the copy nor an object that it stands for is changed while both can be seen.
-Otherwise the capture is tried again with the objects kept apart (`Either`).
+Objects that leave a branch or loop are joined to a copy, item by item. That is correct as
+long as neither the copy nor an object that it represents is changed while both are
+reachable. Otherwise the capture is repeated with the objects kept apart (`Either`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _FRAME = "lists"
 
 
 def enter_lists(boxes: Iterable[Any]) -> None:
-    """Makes variables for the lists among the objects that a capture changes."""
+    """Create variables for the lists among the objects that a capture changes."""
     lists = dict[str, Any]()
     for box in boxes:
         if type(box) is list:
@@ -39,7 +38,7 @@ def enter_lists(boxes: Iterable[Any]) -> None:
 
 
 def _name(box: list[Any]) -> str:
-    """A name for the list: that of an entry that refers to it."""
+    """Return a name for the list: that of an entry that refers to it."""
     heap: Heap = tracer().heap
     for holder in heap.holders(box):
         for key, value in heap.before_of(holder).items():
@@ -49,11 +48,10 @@ def _name(box: list[Any]) -> str:
 
 
 def check_growth(box: Any) -> None:
-    """Checks that a list may change its length in a region.
+    """Check that a list may change its length in a region.
 
-    One that is the default of a function may not. If the list outlives the call, everything that
-    refers to it has to be part of the state.
-    Otherwise the capture is tried again.
+    A list that is the default of a function may not: Abort is raised. If the list outlives the
+    call, everything that refers to it has to be part of the state; otherwise Replan is raised.
     """
     state = tracer()
     heap: Heap = state.heap
@@ -71,14 +69,14 @@ def check_growth(box: Any) -> None:
 
 
 def note_origin(made: Any, origin: int) -> None:
-    """The list `made` of the Program is in the place of the Python list with this id."""
+    """Record that the Program list `made` replaces the Python list with this id."""
     tracer().list_origins[id(made)] = origin
     tracer().kept_alive.append(made)
 
 
 def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
-    """Python lists that outlive the call, each with the list of the Program in its place, by the id
-    of the latter."""
+    """Return the Python lists that outlive the call with the Program lists that replace them, by
+    the id of the latter."""
     state = tracer()
     frame = next(frame for frame in state.frames if frame.name == _FRAME)
     found = ((box, frame.get(name)) for box, name in state.held_lists.values())
@@ -86,8 +84,8 @@ def stand_ins() -> dict[int, tuple[list[Any], TracedList]]:
 
 
 def replacement(box: Any) -> TracedList | None:
-    """The list of the Program that has taken the place of a Python list. An expression may hold the
-    Python list from before."""
+    """Return the Program list that has replaced a Python list, or None. An expression may still
+    hold the old Python list."""
     if not isinstance(box, list) or id(box) not in tracer().replaced_lists:  # pyright: ignore[reportUnknownArgumentType]
         return None
     origins = tracer().list_origins
@@ -96,37 +94,38 @@ def replacement(box: Any) -> TracedList | None:
 
 
 def check_replaced(box: Any) -> None:
-    """Fails where a Python list is changed whose place a list of the Program has taken."""
+    """Raise Abort if a Python list is changed that a Program list has replaced."""
     if replacement(box) is not None:
         fail(
-            "an item is set of a list that grew in a traced branch or loop while the value was "
-            "computed",
+            "an item of a list is set, and the list grew in a traced branch or loop while the "
+            "value was computed",
             "assign the value to a variable first",
         )
 
 
 def note_copy(made: Any, originals: Sequence[Any]) -> None:
-    """Notes that `made` stands for one of `originals`, and for all that these stand for."""
+    """Record that `made` represents one of `originals`, and everything that these represent."""
     copies = tracer().copies
     known = [copies[id(item)][1] for item in originals if id(item) in copies]
     copies[id(made)] = made, [*originals, *(item for items in known for item in items)]
 
 
 def note_twins(first: Any, second: Any) -> None:
-    """Notes that both are copies of one object."""
+    """Record that both are copies of one object."""
     for one, other in ((first, second), (second, first)):
         tracer().twins.setdefault(id(one), (one, []))[1].append(other)
 
 
 def check_change(holder: Any) -> None:
-    """Called before `holder` is changed."""
+    """Check a change of `holder` before it happens. Raises KeepApart or Abort if a copy that
+    shares its identity is still visible."""
     check_replaced(holder)
     state = tracer()
     for other in state.twins.get(id(holder), (None, []))[1]:
         if _is_visible(other):
             fail(
-                f"a {type(holder).__name__} is changed that two variables share behind a loop",
-                "use one variable for it, or make a new one in place of changing it",
+                f"a {type(holder).__name__} that two variables share after a loop is changed",
+                "use one variable for it, or make a new one instead of changing it",
             )
     if not state.copies or state.keeps_apart:
         return
@@ -141,8 +140,8 @@ def check_change(holder: Any) -> None:
 
 
 def check_kept(value: Any) -> None:
-    """Called where a value is returned, or kept in an object. The caller may know another object
-    for which it stands."""
+    """Check a value that is returned or stored in an object: raises KeepApart if the caller may
+    know another object that it represents."""
     state = tracer()
     originals = [] if state.keeps_apart else state.copies.get(id(value), (None, []))[1]
     if any(map(state.heap.knows, originals)):
@@ -150,7 +149,7 @@ def check_kept(value: Any) -> None:
 
 
 def _is_visible(box: Any) -> bool:
-    """Whether the user's code, or the caller of the function, can still see a container."""
+    """True if the user's code or the function's caller can still access a container."""
     if tracer().heap.knows(box):
         return True
     snapshot = Snapshot.take()
