@@ -1,4 +1,4 @@
-"""What `stretto.batch` is worth: all figures of docs/batching.md, by one command.
+"""What `stretto.batch` is worth: all figures of docs/tutorial/batch.md, by one command.
 
     python -m benchmarks.batching measure   # runs what has no record yet; `--fresh`: everything
     python -m benchmarks.batching report    # writes pictures, and the tables into the docs

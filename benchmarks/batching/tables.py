@@ -209,7 +209,7 @@ _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)
 def write_docs(folder: Path, docs: Path = DOCS) -> None:
     """Replaces what stands between marks in the pages of a folder. A table without a record stays.
     Raises KeyError for a mark that names no table."""
-    for page in sorted(docs.glob("*.md")):
+    for page in sorted(docs.rglob("*.md")):
         text = page.read_text()
         new = with_figures(text, folder)
         if new != text:

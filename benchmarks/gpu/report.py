@@ -1,7 +1,7 @@
 """Tables and pictures from the rows of leases: python3 -m benchmarks.gpu.report ROWS.jsonl.
 
 Files are read in the order given; a later row of the same stage and name replaces an earlier one,
-so the second command of a lease follows the first. Prints Markdown for docs/cuda.md; `--pictures
+so the second command of a lease follows the first. Prints Markdown for docs/explanation/cuda.md; `--pictures
 DIR` also draws, which needs matplotlib. What was not measured has no figure.
 """
 

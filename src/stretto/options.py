@@ -48,8 +48,8 @@ class Debug:
         least work in all, or what makes whole stretches of the program fastest in simulation,
         "holistic", which takes longer to compile.
     policy: what lays the tasks out on the units: "wavefront", "team" or "list"
-        (docs/policies.md); "auto" takes the one of the smallest estimate among those that suit the
-        machine.
+        (docs/how-to/policies.md); "auto" takes the one of the smallest estimate among those that
+        suit the machine.
     launches: on a GPU, "one" launch for the program, a launch "per_kernel" for what is outside
         of control flow, or "auto", several where that takes less time in simulation. Library calls
         are between launches in any case. The CPU machine always has one launch, and refuses
@@ -65,8 +65,9 @@ class Debug:
         arm is begun when the condition is known; "predicated", both arms are enqueued, and the
         launches of the one that is not taken return at once; "unlikely", the graph does without the
         arm that is taken less often, which the host executes; each as far as a branch allows it
-        (docs/graphs.md). "auto" chooses for each branch of a graph, by simulation, by how often it
-        went which way so far, and by what can be captured; without a graph it is "conditional".
+        (docs/how-to/gpu-graphs.md). "auto" chooses for each branch of a graph, by simulation, by
+        how often it went which way so far, and by what can be captured; without a graph it is
+        "conditional".
         With "predicated" and "auto" a graph may take branches outside of loops from the units, if
         `control` is "auto". The CPU machine ignores it.
     seed: draws the interleaving in which the emulator runs units.
@@ -121,8 +122,8 @@ class Options:
         for them: `("aten.convolution",)`, or patterns, as `("*",)` for all. It shows what these
         kernels are worth, and which of them a slow or wrong result comes from. Views and numbers
         without dims stay as they are. On a GPU "auto" leaves those products, convolutions and
-        attentions to torch with which the plan is faster in simulation (docs/cuda.md); the CPU
-        machine then keeps its own kernels. It takes longer to compile.
+        attentions to torch with which the plan is faster in simulation (docs/explanation/cuda.md);
+        the CPU machine then keeps its own kernels. It takes longer to compile.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most so many pixels along a side, 4
         or 2; 0 forbids it. Tiles of 2 lose as many digits as another order of the sum, tiles of 4
@@ -130,8 +131,8 @@ class Options:
     enqueue: on a GPU, how a program of several launches and library calls is put there: one after
         the other on the caller's "stream", with the host between them where it decides; as a
         captured CUDA "graph", in which independent launches run beside each other, and which
-        decides by itself (docs/graphs.md); or "auto", the faster one in simulation. The CPU machine
-        ignores it.
+        decides by itself (docs/how-to/gpu-graphs.md); or "auto", the faster one in simulation. The
+        CPU machine ignores it.
     max_depth: recursion deeper than this ends in `RunError`. What a small recursive function
         computes in copies of itself (`passes/unroll_recursion.py`) counts as one call.
     timeout: seconds after which a run on the backends "cpu", "emulator" and "interpreter" ends in

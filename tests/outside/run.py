@@ -21,7 +21,7 @@ from tests.outside.judge import Row
 from tests.outside.registry import Program, programs
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "reference" / "models.md"
 JOURNAL = "rows.jsonl"
 BEGIN, END = "<!-- outside: begin -->", "<!-- outside: end -->"
 

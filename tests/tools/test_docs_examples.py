@@ -18,7 +18,14 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("batching", "cuda", "guide", "saving", "timeline", "torch_compile")
+        for name in (
+            "tutorial/start",
+            "tutorial/batch",
+            "tutorial/deploy",
+            "how-to/timelines",
+            "how-to/torch-compile",
+            "explanation/cuda",
+        )
     ),
 ]
 
