@@ -1,6 +1,6 @@
 """What the models of the zoo need of a GPU, by compilation alone: no GPU is used or needed.
 
-    python -m benchmarks.resources --out docs/explanation/cuda.md
+    python -m benchmarks.resources --out benchmarks/results/README.md
 
 compiles every model for one target, and for others to see that they do and how long it takes. The
 table goes between the markers of the page, everything else into a JSON record beside the results of

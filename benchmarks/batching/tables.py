@@ -1,6 +1,6 @@
-"""Records as the tables of the docs.
+"""Records as tables of benchmarks/results/README.md.
 
-A table stands in a page between two marks, and `write_docs` replaces what is there:
+A table is in a page between two marks, and `write_docs` replaces what is there:
 
     <!-- figures: models -->
     ...
@@ -20,7 +20,8 @@ from ..models.instances import INSTANCE_ZOO
 from ..streams.service_report import ServiceRecord
 from . import suite
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "results"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 DYNET = {
     ("treelstm:256", 64): 28.7 / 24.4,
@@ -209,7 +210,7 @@ _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)
 def write_docs(folder: Path, docs: Path = DOCS) -> None:
     """Replaces what stands between marks in the pages of a folder. A table without a record stays.
     Raises KeyError for a mark that names no table."""
-    for page in sorted(docs.rglob("*.md")):
+    for page in sorted(docs.glob("*.md")):
         text = page.read_text()
         new = with_figures(text, folder)
         if new != text:

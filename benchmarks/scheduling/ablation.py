@@ -6,8 +6,8 @@ that are simulated.
 WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only).
 
 On the CPU a program is compiled once for each column, and these are called in turns; the medians
-are shown. GPUs are simulated (docs/explanation/simulator.md): the figures say what the schedule is worth under
-the estimates of tasks and waits, not what a GPU takes.
+are shown. GPUs are simulated (docs/explanation/simulator.md): the figures say what the schedule is
+worth under the estimates of tasks and waits, not what a GPU takes.
 """
 
 from __future__ import annotations

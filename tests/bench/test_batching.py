@@ -80,7 +80,7 @@ def test_pages_are_changed_between_marks_only(tmp_path: Path) -> None:
 def test_marks_of_the_docs_name_tables() -> None:
     names = [
         found[2]
-        for page in tables.DOCS.rglob("*.md")
+        for page in tables.DOCS.glob("*.md")
         for found in tables._MARKED.finditer(page.read_text())
     ]
     assert set(names) == set(tables.TABLES)

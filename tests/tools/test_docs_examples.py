@@ -20,11 +20,17 @@ PAGES = [
         ROOT / "docs" / f"{name}.md"
         for name in (
             "tutorial/start",
+            "tutorial/control-flow",
             "tutorial/batch",
+            "tutorial/gpu",
             "tutorial/deploy",
+            "how-to/debugging",
+            "how-to/gpu-graphs",
             "how-to/timelines",
             "how-to/torch-compile",
-            "explanation/cuda",
+            "reference/options",
+            "reference/python",
+            "reference/signatures",
         )
     ),
 ]
