@@ -1,6 +1,6 @@
 """GPU resources of the zoo's models, found by compilation alone: no GPU is used or needed.
 
-    python -m benchmarks.resources --out docs/cuda.md
+    python -m benchmarks.resources --out benchmarks/results/README.md
 
 compiles every model for one target, and also for others to check that they compile and
 measure how long it takes. The table is written between the markers of the page, everything

@@ -1,4 +1,4 @@
-"""Measurements of `stretto.batch`: all figures of docs/batching.md, by one command.
+"""Measurements of `stretto.batch`: all figures of benchmarks/results/README.md, by one command.
 
     python -m benchmarks.batching measure   # runs jobs that have no record; `--fresh`: all jobs
     python -m benchmarks.batching report    # writes pictures, and the tables into the docs

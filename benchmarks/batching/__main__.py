@@ -49,10 +49,12 @@ def measure(
 
 
 @app.command()
-def report(folder: Folder = suite.RESULTS, docs: Path = tables.DOCS) -> None:
+def report(
+    folder: Folder = suite.RESULTS, docs: Path = tables.DOCS, images: Path = tables.IMAGES
+) -> None:
     """Write the tables into the docs, between their marks, and the pictures."""
     tables.write_docs(folder, docs)
-    for made in pictures.draw_all(folder, docs / "images"):
+    for made in pictures.draw_all(folder, images):
         print(f"wrote {made}")
 
 

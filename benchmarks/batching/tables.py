@@ -1,4 +1,4 @@
-"""Records as tables for the docs.
+"""Records as tables of benchmarks/results/README.md.
 
 A table is in a page between two marks, and `write_docs` replaces what is there:
 

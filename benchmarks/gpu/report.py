@@ -1,8 +1,8 @@
 """Tables and pictures from the rows of leases: python3 -m benchmarks.gpu.report ROWS.jsonl.
 
 Files are read in the order given; a later row of the same stage and name replaces an earlier one,
-so the second command of a lease follows the first. Prints Markdown for docs/cuda.md; `--pictures
-DIR` also draws, which needs matplotlib. What was not measured has no figure.
+so the second command of a lease follows the first. Prints Markdown, for a page of results;
+`--pictures DIR` also draws, which needs matplotlib. What was not measured has no figure.
 """
 
 from __future__ import annotations

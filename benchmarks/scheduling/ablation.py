@@ -2,10 +2,10 @@
 
     python -m benchmarks.scheduling.ablation WHAT [NAMES] [--json F] [--picture F]
 
-WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only). On
-the CPU a program is compiled once for each column, and these are called in turns; the
-medians are shown. GPUs are simulated (docs/simulator.md): the figures are the gain of the
-schedule under the estimates of tasks and waits, not the time on a GPU.
+WHAT is loops, branches, kernels or launches (simulated plans of launches, GPUs only). On the CPU a
+program is compiled once for each column, and these are called in turns; the medians are shown.
+GPUs are simulated (docs/explanation/simulator.md): the figures are the gain of the schedule under
+the estimates of tasks and waits, not the time on a GPU.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ graph on the streams of Opara's algorithm 1 in several orders, its algorithm 2 a
 program as one persistent kernel; and what is chosen among these for each stretch of it. --plot
 draws what the file has, and runs nothing. --library: operators are library calls. --svg draws the
 graph of the last model on its streams. Nothing here was
-measured: all times are the simulator's (docs/graphs.md).
+measured: all times are the simulator's (docs/explanation/graphs.md).
 """
 
 from __future__ import annotations

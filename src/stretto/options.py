@@ -48,7 +48,7 @@ class Debug:
         the one of least total work; "holistic", what makes whole stretches of the program
         fastest in simulation, which takes longer to compile.
     policy: what distributes the tasks over the units: "wavefront", "team" or "list"
-        (docs/policies.md); "auto" takes the one with the smallest estimate among those that
+        (docs/how-to/policies.md); "auto" takes the one with the smallest estimate among those that
         suit the machine.
     launches: on a GPU, "one" launch for the program, one launch "per_kernel" for everything
         outside of control flow, or "auto", several if that takes less time in simulation.
@@ -66,10 +66,10 @@ class Debug:
         "conditional", one arm is started when the condition is known; "predicated", both
         arms are enqueued, and the launches of the arm that is not taken return at once;
         "unlikely", the graph leaves out the arm that is taken less often, which the host
-        executes; each as far as a branch allows it (docs/graphs.md). "auto" chooses for each
-        branch of a graph, by simulation, by how often each arm was taken so far, and by what
-        can be captured; without a graph it is "conditional". With "predicated" and "auto" a
-        graph may take branches outside of loops from the units, if `control` is "auto". The
+        executes; each as far as a branch allows it (docs/explanation/graphs.md). "auto" chooses
+        for each branch of a graph, by simulation, by how often each arm was taken so far, and by
+        what can be captured; without a graph it is "conditional". With "predicated" and "auto"
+        a graph may take branches outside of loops from the units, if `control` is "auto". The
         CPU machine ignores it.
     seed: seed of the interleaving in which the emulator runs units.
     max_signatures_before_warning: number of compiled signatures of one function after which
@@ -124,7 +124,7 @@ class Options:
         what these kernels gain, and which of them a slow or wrong result comes from. Views
         and numbers without dims are not affected. "auto", on a GPU, leaves those products,
         convolutions and attentions to torch for which the plan is then faster in simulation
-        (docs/cuda.md); the CPU machine then uses its own kernels. It takes longer to
+        (docs/explanation/cuda.md); the CPU machine then uses its own kernels. It takes longer to
         compile.
     winograd: on the CPU machine, convolutions with steps of 1 along a dim may be computed by
         minimal filtering (Winograd's algorithm) on tiles of at most this many pixels along a
@@ -133,7 +133,7 @@ class Options:
     enqueue: on a GPU, how a program of several launches and library calls is enqueued: one
         after the other on the caller's "stream", with the host between them where it
         decides; as a captured CUDA "graph", in which independent launches run concurrently,
-        and which decides by itself (docs/graphs.md); or "auto", the faster one in
+        and which decides by itself (docs/explanation/graphs.md); or "auto", the faster one in
         simulation. The CPU machine ignores it.
     max_depth: recursion deeper than this ends in `RunError`. A call that is computed in a
         copy of a small recursive function (`passes/unroll_recursion.py`) is not counted

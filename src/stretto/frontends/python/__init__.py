@@ -1,11 +1,11 @@
-"""Capture: ordinary PyTorch code with Python control flow into a Program.
+"""Capture: ordinary PyTorch code with Python control flow becomes a Program.
 
 `entry` runs the user's function once on traced tensors (`tracing`), with its source rewritten
-(`source`) so that calls and control flow reach `staging`. From there `calls` and `control` trace
-functions, branches and loops; operators arrive at `operators`; numbers, lists and memory that is
-shared are handled in `values`, `lists` and `aliasing`. `objects` and `guards` watch what lies
-outside of the function, and `results` describes inputs, outputs and changes for the caller. Each
-folder imports only those before it in the order that `tests/test_layers.py` has.
+(`source`) so that calls and control flow reach `staging`. From there `calls` and `control`
+trace functions, branches and loops, and `operators` records tensor operators. `values`, `lists`
+and `aliasing` handle numbers, lists and shared memory. `objects` and `guards` watch state
+outside of the function, and `results` describes inputs, outputs and changes for the caller.
+Each folder imports only folders earlier in the order of `tests/test_layers.py`.
 """
 
 from stretto.frontends.python.calls.in_python import (

@@ -283,7 +283,7 @@ class _Finder:
 
 WIDE = 16
 """Number of columns from which N separate products are faster than one product of the matrices put
-side by side (docs/performance.md)."""
+side by side (docs/explanation/performance.md)."""
 
 
 def _operands(op: TensorOp, *names: str) -> list[Value]:

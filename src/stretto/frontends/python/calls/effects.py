@@ -1,4 +1,4 @@
-"""What is printed, warned of or logged goes into the journal while a function is captured."""
+"""Journal of what the captured function prints, warns about and logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stretto.frontends.python.values.texts import (
     settled,
 )
 
-# ---- Who prints, warns or logs while a function is captured, and at which line.
+# ---- Origin of output during a capture: whose code it is, and at which line.
 
 
 _STRETTO = __file__.rpartition("frontends")[0]
@@ -48,7 +48,8 @@ _CAPTURE = f"{_STRETTO}frontends/python/entry.py"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the code that is captured, or `level` frames outside of the captured function."""
+    """A line of the captured code, or, if `level` > 0, the frame `level` frames outside of the
+    captured function."""
 
     file: str = ""
     line: int = 0
@@ -57,7 +58,8 @@ class Place:
     level: int = 0
 
     def now(self) -> Place:
-        """The place at a run: that outside of the function is the caller's."""
+        """Return the place at run time: if outside of the function, it is looked up in the
+        caller's frames."""
         if not self.level:
             return self
         frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -81,8 +83,8 @@ def _place_of(frame: FrameType) -> Place:
 
 
 def place_at(level: int) -> Place:
-    """The place of the user's frame of that level, the innermost being 1. The parts of a function
-    that regions are made of are one frame."""
+    """Return the place of the user's frame at `level` (1 is the innermost). The parts of a
+    function that regions were made from count as one frame."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     around: tuple[str, str] | None = None
     left = max(level, 1)
@@ -123,8 +125,10 @@ def _speaker(file: str) -> _Speaker:
 
 
 def is_by_user() -> bool | None:
-    """Whether the user's code says something, or a function of a library that it calls. None: the
-    tracer does, or what it uses, as eager PyTorch would not."""
+    """Return True if the user's code writes the message, False if a library called by it does.
+
+    None: the tracer does, or code that only the tracer calls; eager PyTorch would not write it.
+    """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     by_library = False
     while frame is not None:
@@ -147,11 +151,11 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, 
 _KEPT = (*_ATOMS, torch.Size, range, slice, Enum, FunctionType, ModuleType, BaseException, Warning)
 
 
-# ---- what an act needs of the run ------------------------------------------------------------
+# ---- recording acts --------------------------------------------------------------------------
 
 
 def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Notes that the run calls `function(*args, **kwargs)` here. key: which line it is."""
+    """Record that the run calls `function(*args, **kwargs)` here. key: identifies the line."""
     by_user = is_by_user()
     if by_user is None:
         return
@@ -162,8 +166,8 @@ def record(key: Any, function: Callable[..., object], *args: Any, **kwargs: Any)
     kinds = tuple(kind_of(value) for value in values)
     if any(kind is None for kind in kinds):
         fail(
-            "what is printed or logged is one of several things, depending on the run",
-            "print it in the arms, or compile with fallback=True",
+            "the run decides which of several values is printed or logged",
+            "print each in its branch, or compile with fallback=True",
         )
     identity = tuple(map(_identity, filled.leaves))
     name = getattr(function, "__qualname__", "")
@@ -181,7 +185,7 @@ def _enter(key: Any, act: Act, values: Sequence[Any], *, by_user: bool) -> None:
     journal: Journal = heap.journal
     site = journal.site(key, act, len(values), by_user)
     heap.add(site.columns)
-    if len(tracer().regions) > 1:  # what is undone or repeated there undoes and repeats these, too
+    if len(tracer().regions) > 1:  # undoing or repeating the region must do the same to these lists
         heap.touched |= {id(items): items for items in (journal.order, *site.columns)}
     Hooks.call(journal.order.append, site.number)
     for column, value in zip(site.columns, values, strict=True):
@@ -189,7 +193,7 @@ def _enter(key: Any, act: Act, values: Sequence[Any], *, by_user: bool) -> None:
 
 
 def _form_of(leaf: Any) -> tuple[Any, Sequence[Any]]:
-    """How an act has a leaf, and the values of the run that it needs for it."""
+    """Return the form in which an act stores a leaf, and the run-time values that it needs."""
     if isinstance(leaf, BaseException) and shows_values(leaf):
         return _form_of(shown(leaf, str))
     if isinstance(leaf, torch.Size) and any(isinstance(dim, torch.SymInt) for dim in leaf):
@@ -210,7 +214,7 @@ def _of_size(value: Any) -> Any:
 
 
 def _identity(leaf: Any) -> Any:
-    """What tells one constant of an act from another."""
+    """Return a key that distinguishes one constant of an act from another."""
     if isinstance(leaf, FromRun):
         return leaf
     return (type(leaf), repr(leaf)) if isinstance(leaf, _ATOMS) else ("object", id(leaf))
@@ -220,7 +224,7 @@ def _identity(leaf: Any) -> Any:
 
 
 class Stream:
-    """`sys.stdout` or `sys.stderr` while a function is captured."""
+    """Replacement of `sys.stdout` or `sys.stderr` while a function is captured."""
 
     def __init__(self, name: str, stream: Any) -> None:
         self._name = name
@@ -248,7 +252,7 @@ class Stream:
 
 _LENGTH = (
     "the number of characters that were written depends on the run",
-    "leave it, or compile with fallback=True",
+    "do not use it, or compile with fallback=True",
 )
 
 
@@ -257,7 +261,7 @@ def _written(name: str, text: str) -> None:
 
 
 def stream_name(owner: Any) -> str | None:
-    """The name in `sys` of a standard stream."""
+    """Return the name in `sys` of a standard stream; None for other objects."""
     for name, stream in _SILENCE.streams.items():
         if owner is stream or owner is stream.stream:
             return name
@@ -265,7 +269,7 @@ def stream_name(owner: Any) -> str | None:
 
 
 def printed(*args: Any, file: Any = None, **kwargs: Any) -> Any:
-    """`print` in the user's code."""
+    """`print` in the user's code: recorded for the run. Files that outlive the call are refused."""
     stream = sys.stdout if file is None else file
     name = stream_name(stream)
     if name is not None:
@@ -274,7 +278,7 @@ def printed(*args: Any, file: Any = None, **kwargs: Any) -> Any:
         builtins.print(*map(settled, map(_as_shown, args)), file=stream, **kwargs)
     else:
         fail(
-            f"a {type(stream).__name__} is printed to that outlives the call",
+            f"a {type(stream).__name__} that outlives the call is printed to",
             "print outside of the compiled function, or compile with fallback=True",
         )
 
@@ -284,8 +288,8 @@ def _printed(name: str, *args: Any, **kwargs: Any) -> None:
 
 
 def _as_shown(value: Any) -> Any:
-    """A value that is printed. What the user's code says of it is traced, and so is the text of
-    what the function has made. An object from before the call is shown as it is after the run."""
+    """Return a value to print. User-defined texts of it, and texts of objects that the function
+    has made, are traced; an object from before the call is shown as it is after the run."""
     if isinstance(value, Either):
         return Hooks.call(str, value)
     kind = type(value)
@@ -309,7 +313,7 @@ _warn, _warn_explicit = warnings.warn, warnings.warn_explicit
 def warned(
     message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **options: Any
 ) -> None:
-    """`warnings.warn`."""
+    """`warnings.warn`: recorded for the run, unless filters set by the captured function decide."""
     if active() is None:
         _warn(message, category, stacklevel + 1, source, **options)
         return
@@ -327,17 +331,18 @@ def warned(
 
 
 def _caught(*args: Any, **kwargs: Any) -> Any:
-    """`warnings.catch_warnings`."""
+    """`warnings.catch_warnings`, which may set filters; recording of warnings is refused."""
     if args or kwargs.get("record"):
         fail(
-            "warnings are recorded that are known only when the program runs",
+            "warnings are recorded in the function, but are known only when the program runs",
             "record them outside of the compiled function, or compile with fallback=True",
         )
     return warnings.catch_warnings(**kwargs)
 
 
 def _action_here(message: Any, category: type[Warning], place: Place) -> str | None:
-    """What filters say that the captured function itself has set; None where it set none."""
+    """Return the action of warning filters that the captured function itself has set; None if it
+    set none."""
     if list(warnings.filters) == _SILENCE.filters or is_text(message):
         return None
     text = str(message)
@@ -362,7 +367,7 @@ def _warned(place: Place, message: Any, category: type[Warning]) -> None:
 def warned_explicitly(
     message: Any, category: Any, filename: str, lineno: int, *args: Any, **kwargs: Any
 ) -> None:
-    """`warnings.warn_explicit`."""
+    """`warnings.warn_explicit`: recorded for the run."""
     if active() is None:
         _warn_explicit(message, category, filename, lineno, *args, **kwargs)
         return
@@ -370,8 +375,8 @@ def warned_explicitly(
 
 
 def _shown_by_torch(message: Any) -> None:
-    """A warning of code in C, which calls no function of Python. Rewritten source is compiled once
-    more; its SyntaxWarnings have been shown when it was imported."""
+    """`warnings._showwarnmsg`, which C code calls directly. SyntaxWarnings are dropped: rewritten
+    source is compiled again, and they were shown at import."""
     if active() is None:
         _SILENCE.show(message)
     elif not issubclass(message.category, SyntaxWarning):
@@ -382,8 +387,8 @@ def _shown_by_torch(message: Any) -> None:
 # ---- logs ------------------------------------------------------------------------------------
 
 _TRACE = "torch.__trace"
-"""Torch's logger of records for the file that TORCH_TRACE names. Its handler removes itself when
-the first record comes and no file is named; until then torch reads the stack for each record."""
+"""torch's logger of records for the file named by TORCH_TRACE. Its handler removes itself at the
+first record if no file is named; until then torch reads the stack for each record."""
 
 _handle, _is_enabled = logging.Logger.handle, logging.Logger.isEnabledFor
 LOG_METHODS = frozenset(
@@ -393,7 +398,7 @@ _OF_ROOT = {getattr(logging, name): name for name in LOG_METHODS if hasattr(logg
 
 
 def rule_of(function: Any) -> Callable[..., Any] | None:
-    """The rule for a function that logs, or a method of a standard stream, in the user's code."""
+    """Return the rule for a function that logs, or for a method of a standard stream; else None."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, Stream):
         return function
@@ -420,7 +425,7 @@ def _logged(function: Any, *args: Any, stacklevel: int = 1, **kwargs: Any) -> No
 
 
 def _handled(logger: logging.Logger, log: logging.LogRecord) -> None:
-    """`Logger.handle`."""
+    """`Logger.handle`: recorded for the run; tracebacks are refused."""
     if active() is None or log.name == _TRACE or log.name.split(".")[0] == "stretto":
         _handle(logger, log)
         return
@@ -450,7 +455,7 @@ def _logged_again(
 
 
 def _enabled(logger: logging.Logger, level: int) -> bool:
-    """`Logger.isEnabledFor`: the program is right as long as it says the same."""
+    """`Logger.isEnabledFor`. The answer is recorded: the program is valid while it holds."""
     state, found = active(), _is_enabled(logger, level)
     key = (id(logger), level)
     if state is not None and key not in state.asked and is_by_user() is not None:
@@ -460,7 +465,7 @@ def _enabled(logger: logging.Logger, level: int) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """Asks a logger whether it is enabled for a level."""
+    """Reads whether a logger is enabled for a level."""
 
     logger: logging.Logger
     level: int
@@ -477,8 +482,8 @@ class _Level:
 
 
 def called_once(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function with a cache (`functools.lru_cache`) acts on the world outside. Then the
-    run calls it, which does so only once for equal arguments."""
+    """Return True if a function with a cache (`functools.lru_cache`) prints, warns or logs. The
+    call is then recorded: the run makes it, and the cache lets it act once for equal arguments."""
     before, _SILENCE.collected = _SILENCE.collected, []
     try:
         function.__wrapped__(*args, **kwargs)
@@ -490,12 +495,12 @@ def called_once(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     return acts
 
 
-# ---- silence ---------------------------------------------------------------------------------
+# ---- intercepting output during a capture ----------------------------------------------------
 
 
 @dataclass(eq=False)
 class _Silence:
-    """What is in the place of functions while functions are captured, one at a time."""
+    """State of the interception while functions are captured, one at a time."""
 
     filters: list[Any] = field(default_factory=list[Any])
     show: Callable[[Any], None] = print
@@ -509,7 +514,7 @@ _SILENCE = _Silence()
 
 @contextmanager
 def silenced() -> Generator[None]:
-    """Nothing that the captured function says is seen. What other threads say is."""
+    """Intercept the output of the captured function; other threads' output is shown as usual."""
     module: Any = warnings
     outer = _SILENCE.streams
     _SILENCE.streams = {name: Stream(name, getattr(sys, name)) for name in ("stdout", "stderr")}

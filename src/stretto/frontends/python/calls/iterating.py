@@ -1,8 +1,8 @@
-"""Makes iterators whose positions are part of the state, and lets calls use them.
+"""Rules for `zip`, `enumerate`, `iter`, `next` and `itertools`.
 
-`zip`, `enumerate`, `iter` and what `itertools` has give objects of `lists/iterators.py` where all
-of their items can be had by position. Other iterators are foreign objects. A loop over an iterator
-that nobody else can see needs no position: it runs over what the iterator is made of.
+They make the iterators of `lists/iterators.py`, whose positions are part of the state, if all
+items can be accessed by position. Other iterators are foreign objects. A loop over an unused
+iterator that no other code can see needs no position: it runs over the underlying items.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEYS, _VALUES, _ITEMS = type({}.keys()), type({}.values()), type({}.items())
 
 
 def iterator_of(iterable: Any) -> Any:
-    """An iterator with a position over the items; None where there can be none."""
+    """Return an iterator with a position over the items; None if there can be none."""
     match iterable:
         case Iterating():
             return iterable
@@ -93,7 +93,7 @@ def _next(iterator: Any, *default: Any) -> Any:
 
 
 def _over_one(kind: type[Iterating]) -> Rule:
-    """A function whose last argument is the iterable."""
+    """Return a rule for a function whose last argument is the iterable."""
 
     def rule(*args: Any) -> Any:
         *given, items = args
@@ -116,7 +116,7 @@ def _zip(*iterables: Any, strict: bool = False) -> Any:
         gone_through = [id(item) for one in inner for item in _gone_through(one)]
         if len(set(gone_through)) < len(gone_through):
             fail(
-                "zip takes its items in turn from one iterator",
+                "zip takes items from the same iterator more than once",
                 "take them from the sequence by their positions",
             )
         return _made(iterators.Zipped, iterables, inner, strict)
@@ -126,7 +126,7 @@ def _zip(*iterables: Any, strict: bool = False) -> Any:
 
 
 def _gone_through(iterator: Iterating) -> Iterator[Iterating]:
-    """The iterator and those that it takes its items from."""
+    """Yield the iterator and all iterators that it takes its items from."""
     yield iterator
     inner: Any = getattr(iterator, "inner", ())
     for one in (inner,) if isinstance(inner, Iterating) else inner:
@@ -161,12 +161,12 @@ def _cycle(iterable: Any) -> Any:
 
 
 def _unchanged(items: list[Any]) -> sources.Indexed:
-    """The items of a list, which must not change while they are gone through."""
+    """Return the items of a list as a source that fails if the list changes meanwhile."""
     held = tuple(items)
 
     def item(index: Any) -> Any:
         if len(items) != len(held) or any(a is not b for a, b in zip(items, held, strict=True)):
-            fail("a list is changed that itertools.cycle goes through", "give it a copy")
+            fail("a list is changed while itertools.cycle iterates over it", "pass it a copy")
         return Hooks.staging.getitem(held, index)
 
     return sources.Indexed(len(held), item)
@@ -201,7 +201,7 @@ def _repeat(object: Any, times: Any = UNDEFINED) -> Any:
 
 
 def _int_of(number: Any) -> Any:
-    """An int, as `operator.index` has it, which may be a traced one. Raises TypeError."""
+    """Return a number like `operator.index`; it may stay traced. Raises TypeError."""
     if isinstance(number, torch.SymInt):
         return number
     if not isinstance(number, TracedTensor):
@@ -212,7 +212,7 @@ def _int_of(number: Any) -> Any:
 
 
 def _listed(make: Rule) -> Rule:
-    """A function all of whose items are known when it is called."""
+    """Return a rule for an itertools function that lists all results at the call."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         given = [drained(item) if isinstance(item, Iterating) else item for item in args]
@@ -224,7 +224,8 @@ def _listed(make: Rule) -> Rule:
 
 
 def loop_over(iterable: Any) -> Any:
-    """What a loop or a comprehension runs over in the place of an iterator that it alone uses."""
+    """Return what a loop or a comprehension runs over: the underlying items for an unused iterator
+    that no other code can see, else `iterable`."""
     if isinstance(iterable, Iterating) and iterable.touched is False and not _is_visible(iterable):
         found = _untouched(iterable)
         if isinstance(found, Iterator):
@@ -238,7 +239,8 @@ def _is_visible(iterator: Iterating) -> bool:
 
 
 def _untouched(iterator: Iterating) -> Any:
-    """The items of an iterator that nobody has used, without positions, or the iterator itself."""
+    """Return the items of an unused iterator without positions, or the iterator itself if it needs
+    them."""
     given = [loop_over(item) for item in iterator.made_of]
     if any(isinstance(item, Iterating) for item in given):
         return iterator
@@ -261,10 +263,10 @@ def _untouched(iterator: Iterating) -> Any:
 
 
 def drained(iterator: Iterating) -> Any:
-    """All items that are left, for a function that uses them all."""
+    """Return all remaining items, for a function that uses them all."""
     if _is_endless(iterator):
         fail(
-            f"all items are taken of an iterator of class {iterator.kind.__name__}, which has no "
+            f"all items are taken from an iterator of class {iterator.kind.__name__}, which has no "
             "end",
             "take them in a for statement with break",
         )
@@ -304,7 +306,7 @@ def _reversed(items: Any) -> Any:
 
 
 USE_ALL: frozenset[Any] = frozenset((list, tuple, sum, min, max, sorted))
-"""Functions with rules that use up an iterator."""
+"""Functions with rules that consume an iterator completely."""
 RULES: dict[Any, Rule] = {
     iter: _iter,
     next: _next,

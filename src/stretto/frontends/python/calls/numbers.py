@@ -1,5 +1,5 @@
-"""Python's functions of numbers where a number depends on a tensor: `int`, `round`, `divmod`, and
-those of the module `math`. They raise what Python's raise."""
+"""Rules for Python's numeric functions of traced numbers: `int`, `float`, `round`, `divmod` and
+the module `math`. They raise the same exceptions as Python's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _traced(value: Any) -> bool:
 
 
 def cast(kind: type) -> Rule:
-    """`int` or `float`."""
+    """Return a rule for `int` or `float`."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and is_size_number(args[0]):
@@ -61,7 +61,8 @@ _CONVERSIONS = {int: ("__int__", "__index__"), float: ("__float__", "__index__")
 
 
 def _converted(kind: type, value: Any) -> Any:
-    """What a method of the user makes of an object."""
+    """Convert an object by its user-defined `__int__`, `__float__` or `__index__`; NotImplemented
+    if it has none."""
     methods = (own_method(value, name) for name in _CONVERSIONS[kind])
     method = next((item for item in methods if item is not None), None)
     if method is None:
@@ -71,7 +72,7 @@ def _converted(kind: type, value: Any) -> Any:
 
 
 class _Converted:
-    """Has the interpreter check what a conversion has made."""
+    """Lets the interpreter check the type of a conversion's result."""
 
     def __init__(self, made: Any) -> None:
         self.__made = made
@@ -84,7 +85,7 @@ class _Converted:
 
 
 def _integer(value: Any) -> Any:
-    """A traced number without its fraction as an int."""
+    """Truncate a traced number to a traced int."""
     number = to_number(value, ValueError)
     if not number.dtype.is_floating_point:
         return cast_number(number, int)
@@ -96,7 +97,7 @@ def _integer(value: Any) -> Any:
 
 
 def _to_integer(on_tensor: Rule) -> Rule:
-    """`math.floor`, `math.ceil` or `math.trunc`."""
+    """Return a rule for `math.floor`, `math.ceil` or `math.trunc`."""
 
     def rule(value: Any) -> Any:
         of_sizes = getattr(torch, f"_sym_{on_tensor.__name__}", None)
@@ -111,14 +112,14 @@ def _to_integer(on_tensor: Rule) -> Rule:
 
 
 _MOST_DIGITS = 22
-"""The largest power of ten that a float is."""
+"""The largest n for which 10**n is exactly a float."""
 _SPLITTER = 2.0**27 + 1
 _ALL_WHOLE = 2.0**53
-"""Where a product reaches this, the decimals of a float lie closer together than floats."""
+"""From this product on, floats are spaced more widely than the decimals to round to."""
 
 
 def rounded(value: Any, ndigits: Any = None) -> Any:
-    """`round`: half to even, of the decimals of the exact value."""
+    """`round`: half to even on the exact decimal value."""
     if _traced(ndigits):
         fail("round() to a number of digits that depends on a tensor", "give it a known number")
     if not is_number(value):
@@ -149,21 +150,21 @@ def _rounded_int(number: Any, unit: int) -> Any:
 
 
 def _rounded_float(number: Any, scale: float) -> Any:
-    """number: a float. scale: a power of 10 that is a float."""
+    """Round a float to the decimals given by `scale`, a power of 10 that is exactly a float."""
     product, error = _product(number, scale)
     below = torch.floor(product)
     beyond_half = (product - below - 0.5) + error
     is_odd = torch.remainder(below, 2.0) == 1.0
     is_up = torch.logical_or(beyond_half > 0.0, torch.logical_and(beyond_half == 0.0, is_odd))
     result = torch.copysign(torch.where(is_up, below + 1.0, below) / scale, number)
-    has_decimals = product.abs() < _ALL_WHOLE  # false of NaN and infinities, too
+    has_decimals = product.abs() < _ALL_WHOLE  # False for NaN and infinities, too
     chosen: Any = torch.where(has_decimals, result, number)
     return to_number(chosen)
 
 
 def _product(number: Any, factor: float) -> tuple[Any, Any]:
-    """A product, and its rounding error (Dekker, "A floating-point technique for extending the
-    available precision", 1971, section 5)."""
+    """Return a product and its rounding error (Dekker, "A floating-point technique for extending
+    the available precision", 1971, section 5)."""
     high, factor_high = number * _SPLITTER, factor * _SPLITTER
     high, factor_high = high - (high - number), factor_high - (factor_high - factor)
     low, factor_low = number - high, factor - factor_high
@@ -182,8 +183,11 @@ def quotient_and_rest(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _OfMath:
-    """A function of the module `math` of one float. is_defined: where it does not raise; overflows:
-    it raises where its result is infinite and the argument is not."""
+    """A function of the module `math` of one float.
+
+    is_defined: condition under which it does not raise; None: it never does. overflows: it
+    raises if its result is infinite and its argument is not.
+    """
 
     on_tensor: Rule
     is_defined: Rule | None = None
@@ -210,7 +214,8 @@ class _OfMath:
 
 
 def _check_range(result: Any, *numbers: Any) -> None:
-    """Raises where a result is infinite though no argument is."""
+    """Check in the run that a result is finite unless an argument is infinite; raises
+    OverflowError if not."""
     is_fine = torch.logical_not(torch.isinf(result))
     for number in numbers:
         is_fine = torch.logical_or(is_fine, torch.isinf(number))
@@ -218,7 +223,7 @@ def _check_range(result: Any, *numbers: Any) -> None:
 
 
 def _unless(is_undefined: Rule) -> Rule:
-    """Where a condition does not hold; NaN is never undefined."""
+    """Return the negation of a condition; with comparisons, NaN therefore counts as defined."""
     return lambda number: torch.logical_not(is_undefined(number))
 
 
@@ -230,7 +235,7 @@ _DEFINED: dict[Rule | None, Rule] = {
     _NEVER_NEGATIVE: lambda size: size >= 0,
     _POSITIVE: lambda size: size > 0,
 }
-"""The conditions that can be asked of sizes, for which a guard answers."""
+"""Conditions that can also be decided for sizes, by a guard."""
 _OF_ONE: dict[str, _OfMath] = {
     "sqrt": _OfMath(torch.sqrt, _NEVER_NEGATIVE),
     "exp": _OfMath(torch.exp, overflows=True),
@@ -270,7 +275,7 @@ def _log(value: Any, *base: Any) -> Any:
 
 
 def _test(on_tensor: Rule) -> Rule:
-    """`isnan`, `isinf` or `isfinite`."""
+    """Return a rule for `isnan`, `isinf` or `isfinite`."""
 
     def rule(value: Any) -> Any:
         return (
@@ -283,7 +288,7 @@ def _test(on_tensor: Rule) -> Rule:
 
 
 def _of_two(on_tensors: Rule, is_defined: Rule | None = None, *, overflows: bool = False) -> Rule:
-    """A function of the module `math` of two floats."""
+    """Return a rule for a function of the module `math` of two floats."""
 
     def rule(one: Any, other: Any) -> Any:
         if not (_traced(one) or _traced(other)):
@@ -326,7 +331,7 @@ def _is_close(a: Any, b: Any, *, rel_tol: Any = 1e-09, abs_tol: Any = 0.0) -> An
 
 
 def check_sum(numbers: Any) -> None:
-    """Stops the run where the sum of ints may be one that 64 bits cannot hold."""
+    """Stop the run if the sum of ints might not fit in 64 bits."""
     check(numbers.double().abs().sum() < 2.0**63, OnlyInPython.__name__, TOO_LARGE)
 
 

@@ -1,10 +1,10 @@
-"""Finds what a region that may run many times carries, by tracing it and comparing the state.
+"""Search for the state that a repeated region carries: trace it and compare states.
 
-A *slot* is a place of the state: a variable or an item of a container, with a path through tuples.
-`begin` puts block parameters into the slots that are known to be carried. `end` compares the state
-with that at the start and learns further slots. When it learns nothing, the region is complete.
-Storages that are written inside are carried too. Lists whose length changes become TracedLists
-wherever they are referred to.
+A *slot* is a place in the state: a variable or an item of a container, with a path through
+tuples. `begin` puts block parameters into the slots known to be carried. `end` compares the
+state with that at the start and learns further slots; if it learns nothing, the region is
+complete. Storages written inside are carried too. Lists whose length changes become TracedLists
+everywhere they are referenced.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from stretto.ir.types import Dim, ListType, TensorType
 
 @dataclass(eq=False)
 class Carry:
-    """State carried around a loop (or through a recursion); see the module's docstring."""
+    """State carried around a loop or through a recursion; see the module's docstring."""
 
     base: Snapshot
     frame: CallFrame | None
@@ -87,28 +87,40 @@ class Carry:
     runs_once: bool
     loops: frozenset[int] = frozenset()
     leaves: dict[Slot, Carried] = field(default_factory=dict[Slot, Carried])
+    """Slots that are carried as values."""
     rebuilt: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    """Slots whose containers are carried as copies, with the containers before the region."""
     grown: dict[int, Carried] = field(default_factory=dict[int, Carried])
     """Python lists that become lists of the Program, by id."""
     storages: dict[Storage, StorageState] = field(default_factory=dict[Storage, StorageState])
+    """Storages written inside, with their states before the region."""
     dropped: set[Storage] = field(default_factory=set[Storage])
+    """Storages that were dropped once, because they were not written."""
     lengths: dict[Storage, object] = field(default_factory=dict[Storage, object])
+    """Markers that represent the lengths of lists at the start of the body."""
     deltas: dict[Any, Dim | None] = field(default_factory=dict[Any, Dim | None])
+    """Change of the length of each list in an iteration; None if unknown."""
     poisoned: dict[Slot, Poison] = field(default_factory=dict[Slot, Poison])
+    """Slots that cannot be read after the region."""
     params: dict[Storage, Value] = field(default_factory=dict[Storage, Value])
+    """Values placed in the storages: params of the body, or results."""
     stale: dict[Storage, Abort] = field(default_factory=dict[Storage, Abort])
+    """Storages that a write through another one may have changed, with the error of
+    reading them."""
     aliases: CarriedAliases = field(init=False)
     changed: bool = False
     made: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    """Values placed in slots, and lists of the Program by the id of the Python list."""
     copied: dict[Slot, Any] = field(default_factory=dict[Slot, Any])
+    """Copies of containers placed in slots."""
     ends: dict[int, Slot] = field(default_factory=dict[int, Slot])
-    """The slots of the copies, by the ids of the objects that they are after a round."""
+    """The slots of the copies, by the ids of the objects that they are after an iteration."""
     twins: dict[Slot, Slot] = field(default_factory=dict[Slot, Slot])
-    """Slots whose copies stand for the same object, although each is a copy of its own."""
+    """Slots whose copies represent the same object, although each is a separate copy."""
     has_run: bool = False
-    """Whether the values that are placed are those after at least one round."""
+    """True if the placed values are those after at least one iteration."""
     splits: bool = False
-    """Whether a slot that holds another kind of thing after a round is carried as one of
+    """True if a slot that holds another kind of value after an iteration is carried as one of
     several."""
 
     def __post_init__(self) -> None:
@@ -121,13 +133,13 @@ class Carry:
         return [*self.leaves.values(), *self.grown.values()]
 
     def kinds(self) -> list[Kind]:
-        """Kinds of all carried values, in the order of params, inits and yields."""
+        """Return the kinds of all carried values, in the order of params, inits and yields."""
         known = [leaf.kind for leaf in self._carried()]
         stored = [Kind(tracer().type_in(state), False) for state in self.storages.values()]
         return known + stored + self.aliases.kinds()
 
     def inits(self) -> list[Value]:
-        """The carried values before the region, in the current scope."""
+        """Return the carried values before the region, in the current scope."""
         self.base.restore()
         for leaf in self.leaves.values():
             if leaf.counts and leaf.kind.number:
@@ -140,7 +152,7 @@ class Carry:
         return made + self.aliases.inits()
 
     def begin(self) -> tuple[Value, ...]:
-        """Restores the state with fresh params in the carried slots. Returns the params."""
+        """Restore the state with fresh params in the carried slots. Returns the params."""
         state = tracer()
         params = tuple(state.param(kind.type) for kind in self.kinds())
         self.place(params, self.loops, in_body=True)
@@ -154,7 +166,8 @@ class Carry:
         in_body: bool = False,
         trips: Dim | None = None,
     ) -> None:
-        """Sets the state to `base`, with `values` in the carried slots."""
+        """Set the state to `base`, with `values` in the carried slots. trips: trip count of the
+        loop that made them; None if unknown."""
         self.base.restore()
         supply = iter(values)
         self.has_run = self.runs_once and not in_body
@@ -194,8 +207,11 @@ class Carry:
     def _of_rows(
         self, value: Value, leaf: Carried, sizes: dict[Any, Any], trips: Dim | None
     ) -> tuple[Any, Dim]:
-        """A tensor whose size changes, and that size. `sizes`: those that are known, by group and
-        size before the loop; and by group, those of its first tensor, now and before the loop."""
+        """Return a tensor whose size changes, and that size.
+
+        sizes: known sizes, by (group, size before the loop); and for each group alone the size of
+        its first tensor, now and before the loop.
+        """
         dim = leaf.kind.rows
         assert dim is not None
         before = _size_before(leaf, dim)
@@ -213,7 +229,7 @@ class Carry:
         return made, sizes[key]
 
     def _least_of_group(self, leaf: Carried, before: Size | None) -> int:
-        """The least that the size of a tensor is, as the others of its group tell it as well."""
+        """Return the least size of a tensor, as far as it follows from all tensors of its group."""
         least = leaf.least
         if before is None:
             return least
@@ -225,7 +241,7 @@ class Carry:
         return least
 
     def _length(self, key: Any, before: ListLength, in_body: bool, trips: Dim | None) -> ListLength:
-        """Length of a list at the start of the body, or after `trips` rounds."""
+        """Return the length of a list at the start of the body, or after `trips` iterations."""
         if in_body:
             marker = object()
             self.lengths[key] = marker
@@ -238,6 +254,7 @@ class Carry:
         return before.plus((Size.of(delta) * trips).dim)
 
     def _substitute(self) -> None:
+        """Put the placed values into variables and containers."""
         for (number, name), value in self.base.cells.items():
             placed = self._placed((("cell", number, name),), value)
             if placed is not value:
@@ -250,6 +267,7 @@ class Carry:
                 refill(box, placed)
 
     def _placed(self, slot: Slot, value: Any) -> Any:
+        """Return the value to place in a slot that holds `value` before the region."""
         if slot in self.made:
             return self.made[slot]
         if isinstance(value, list) and id(value) in self.made:
@@ -273,16 +291,15 @@ class Carry:
         return value
 
     def _items(self, slot: Slot, box: Any) -> list[tuple[Any, Any]]:
-        """What a container that is carried as a copy holds before the region."""
+        """Return the items, before the region, of a container that is carried as a copy."""
         return [(k, self.options.inside.get((*slot, k), v)) for k, v in contents(box).items()]
 
     # -- leaving --------------------------------------------------------------------------------
 
     def end(self, region: Region, *, is_last: bool = True) -> bool:
-        """Compares the state with that at the start. Returns True if nothing new has to be carried.
+        """Compare the state with that at the start. Returns True if nothing new has to be carried.
 
-        `is_last`: the region is complete, so a storage that was not written by now need not be
-        carried.
+        is_last: the region is complete, so a storage not written by now need not be carried.
         """
         self.changed = False
         self.poisoned, self.ends = {}, {}
@@ -308,7 +325,7 @@ class Carry:
         return not self.changed
 
     def yields(self) -> tuple[Value, ...]:
-        """The carried values at the end of the body."""
+        """Return the carried values at the end of the body."""
         made = [materialize(leaf.end, leaf.kind) for leaf in self._carried()]
         made += [tracer().current(storage) for storage in self.storages]
         return (*made, *self.aliases.yields)
@@ -316,7 +333,7 @@ class Carry:
     def finish(
         self, results: tuple[Value, ...], trips: Dim | None = None, loop: LoopOp | None = None
     ) -> None:
-        """Sets the state after the region: results in the carried slots, poison where nothing is
+        """Set the state after the region: results in the carried slots, poison where nothing is
         known."""
         self.aliases.loop = loop
         self.place(results, self.loops, trips=trips)
@@ -331,8 +348,8 @@ class Carry:
                 with_part(self.base.boxes[rest[0]][0], path, poison, in_boxes=True)
 
     def _settle_bound(self) -> None:
-        """Takes the value itself for variables that each round binds: they have one after the
-        first."""
+        """Replace Maybe by its value for variables that every iteration binds: at least one has
+        run."""
         for slot, leaf in self.leaves.items():
             if len(slot) == 2 and slot[0][0] == "cell" and leaf.end is True:
                 _, number, name = slot[0]
@@ -342,8 +359,7 @@ class Carry:
                     frame.set(name, maybe.value)
 
     def update(self, values: tuple[Value, ...]) -> None:
-        """Puts the results of a recursive call into the carried slots. Lists are changed in
-        place."""
+        """Put the results of a recursive call in the carried slots. Lists change in place."""
         supply = iter(values)
         for slot, leaf in self.leaves.items():
             self.made[slot] = wrap(next(supply), leaf.kind, device=device_of(leaf.init, leaf.end))
@@ -358,6 +374,8 @@ class Carry:
         self._substitute()
 
     def _compare(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        """Compare a slot before and after an iteration, and learn how to carry it if it has
+        changed."""
         if self._compare_rows(slot, before, after, may_broadcast=True):
             return
         if isinstance(before, Maybe) and not isinstance(after, Poison):
@@ -387,9 +405,10 @@ class Carry:
     def _compare_rows(
         self, slot: Slot, before: Any, after: Any, *, may_broadcast: bool = False
     ) -> bool:
-        """Compares a tensor that has another size along one dim after a round, or may have. Returns
-        whether it is one. `may_broadcast`: a size of 1 may get another one in the first round
-        alone."""
+        """Compare a tensor whose size in one dim may change in an iteration; False for others.
+
+        may_broadcast: a size of 1 may change in the first iteration alone, so it does not count.
+        """
         leaf = self.leaves.get(slot)
         if leaf is None and before is after:
             return False
@@ -422,7 +441,8 @@ class Carry:
         return [(leaf, dim) for leaf, dim in leaves if dim is not None]
 
     def _size_after(self, leaf: Carried, dim: int, trips: Dim) -> Dim | None:
-        """The size of a tensor after the loop, if each round adds what the call knows."""
+        """Return the size of a tensor after the loop if each iteration adds a known amount; else
+        None."""
         before, after = rows_sizes(leaf.init, dim), rows_sizes(leaf.end, dim)
         if len(before) != 1 or len(after) != 1:
             return None
@@ -433,8 +453,8 @@ class Carry:
         return None if any(symbol in decided for symbol in total.symbols) else total.dim
 
     def _compare_sizes(self) -> None:
-        """Parts the tensors of a group whose sizes change by other amounts in a round, and finds
-        those that a round may make smaller than they were before the loop."""
+        """Split groups of tensors whose sizes change by different amounts; find tensors that may
+        become smaller than before the loop."""
         for leaf, dim in self._grown_leaves():
             if _least(leaf.end, dim) < leaf.least:
                 leaf.least, self.changed = 0, True
@@ -450,7 +470,7 @@ class Carry:
                 self.changed = True
 
     def _learn(self, slot: Slot, before: Any, after: Any, name: str) -> None:
-        """Learns how to carry a slot that has changed and was not carried."""
+        """Learn how to carry a slot that has changed and was not carried."""
         after = _or_poison(after)
         if isinstance(after, Poison):
             self.poisoned[slot] = after
@@ -486,16 +506,17 @@ class Carry:
             self._peel(name, before, after)
 
     def _split(self, slot: Slot, before: Any, after: Any, name: str) -> None:
+        """Carry the slot as one of several kinds, or run the first iteration before the loop."""
         if not self.options.split(slot, before, after):
             self._peel(name, before, after)
         self.changed = True
 
     def give_up(self) -> None:
-        """Make the state what it was before the region."""
+        """Restore the state from before the region."""
         self.options.give_up()
 
     def _learn_defined(self, slot: Slot, after: Any, name: str) -> None:
-        """Learns how to carry a variable that got its first value in the body."""
+        """Learn how to carry a variable that got its first value in the body."""
         kind = kind_of(after)
         if is_internal(name) or len(slot) > 1:
             if kind is not None:
@@ -520,6 +541,7 @@ class Carry:
         )
 
     def _learn_unbound(self, slot: Slot, value: Any, after: Any, name: str) -> None:
+        """Carry a variable that has no value before the loop, with a flag that it is bound."""
         _, number, variable = slot[0]
         before = Maybe(self.options.before_round(value), False, name)
         if isinstance(value, Either):
@@ -591,7 +613,7 @@ class Carry:
         self._peel("a container", list(before.values()), list(after.values()))
 
     def _fail_items(self, item: Any) -> None:
-        """Fails for a list that grows or shrinks and whose items a Program cannot hold."""
+        """Fail for a list that grows or shrinks and whose items a Program cannot hold."""
         where = "a traced loop" if self.frame is not None else "a recursive function"
         raise NeedsPeel(
             abort(
@@ -603,6 +625,7 @@ class Carry:
         )
 
     def _grow(self, box: list[Any], after: TracedList) -> None:
+        """Carry a Python list as a list of the Program."""
         items = list(self.base.boxes[id(box)][1].values())
         self.grown[id(box)] = Carried(list_kind(after), items, after, box=box)
         self.changed = True
@@ -615,6 +638,7 @@ class Carry:
             self._count(grown, made.memory)
 
     def _count(self, key: Any, storage: Storage) -> None:
+        """Record the change of a list's length in an iteration, if it is known."""
         length = storage.state.length
         same = length is not None and length.base is self.lengths.get(key)
         self.deltas[key] = length.offset if same and length is not None else None
@@ -638,17 +662,17 @@ class Carry:
                 self.changed = True
 
     def _learn_stale(self, storage: Storage, origin: Abort) -> None:
-        """Learns that a write to another storage in a round may have changed this one."""
+        """Record that a write to another storage in an iteration may have changed this one."""
         if storage.fake is None or storage not in self.stale:
             self.storages.pop(storage, None)
             self.changed |= storage not in self.stale
             self.stale.setdefault(storage, origin)
 
     def _drop_unwritten(self) -> None:
-        """Drops storages that were written only while another slot was not carried yet.
+        """Drop storages that were written only while another slot was not carried yet.
 
-        Each is dropped only once: a constant that is assigned to itself is written whenever it is
-        not carried.
+        Each is dropped only once: a constant assigned to itself is written whenever it is not
+        carried.
         """
         for storage, param in list(self.params.items()):
             is_kept = storage in self.dropped or storage not in self.storages
@@ -658,6 +682,8 @@ class Carry:
                 self.changed = True
 
     def _peel(self, name: str, before: Any, after: Any) -> None:
+        """Raise NeedsPeel: the slot changes its kind, so the first iteration must run before the
+        loop."""
         what = ("a traced loop", "one round", "before the loop")
         if self.frame is None:
             what = ("a recursive function is called", "the call", "before the call and behind it")
@@ -676,7 +702,7 @@ def _known_sizes(value: Any, dim: int) -> list[int]:
 
 
 def _or_poison(value: Any) -> Any:
-    """The value, or a poison for a tensor or list that cannot be read any more."""
+    """Return the value, or a poison for a tensor or list that cannot be read any more."""
     if isinstance(value, TracedTensor | TracedList) and value.memory.state.stale is not None:
         return Poison.of(value.memory.state.stale)
     return value
@@ -690,21 +716,21 @@ def _has_unbound_form(value: Any) -> bool:
 
 
 def _least(value: Any, dim: int) -> int:
-    """The least that the size of a tensor, or of what a value may be, is in a dim."""
+    """Return the least size along a dim of a tensor, or of all options of a value."""
     sizes, known = rows_sizes(value, dim), tracer().sizes
     lows = [0 if size is None else known.least(size) or 0 for size in sizes]
     return max(0, min(lows, default=0))
 
 
 def _size_before(leaf: Carried, dim: int) -> Size | None:
-    """The size of a tensor before the loop; None where it is one of several, or not defined."""
+    """Return the size of a tensor before the loop; None if it is one of several, or undefined."""
     (size, *others) = rows_sizes(leaf.init, dim)
     return None if others or size is None else Size.of(size)
 
 
 def _change(leaf: Carried, dim: int) -> tuple[Any, ...]:
-    """What a round does to the size of a tensor; of one whose size before the loop is not known,
-    the sizes that it may have after the round."""
+    """Return the change of a tensor's size in an iteration, as a key; if the size before the loop
+    is unknown, the sizes that it may have after the iteration."""
     before, ends = _size_before(leaf, dim), rows_sizes(leaf.end, dim)
     if before is None:
         return ends

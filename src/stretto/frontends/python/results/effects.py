@@ -1,8 +1,8 @@
 """Changes of the user's objects: planned, described like outputs, and made after each run.
 
-A capture is tried until its plan contains everything that it changes. The first try finds the
-changes. In the next one, what these places held is an input (`reading`), and their boxes are part
-of the state that traced branches join and traced loops carry.
+A capture is repeated until its plan contains everything that it changes. The first attempt
+finds the changes. In the next one, the former contents of these places are inputs (`reading`),
+and their boxes are part of the state that traced branches join and traced loops carry.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ from stretto.frontends.python.values.stores import CellVariable, Holder, Namespa
 
 @dataclass(eq=False)
 class ChangePlan:
-    """What a capture changes, as far as that is known.
+    """Changes that a capture makes, as far as they are known.
 
-    tracked: boxes that are part of the state in traced branches and loops. arguments: containers
-    among the arguments are named by their place and read like roots. counting: integers that are
-    changed are inputs instead of being part of the key. counted: attributes of classes, and keys of
-    dicts, whose integers change in objects that are read whole. keeps_apart: objects that are one
-    of several are not joined to copies. updated: tensors of outside, by id, that are written in
-    place and read as numbers of Python, so that they are traced from the start.
+    tracked: boxes that are part of the state in traced branches and loops. arguments:
+    containers among the arguments are identified by their place and read like roots. counting:
+    changed integers are inputs instead of being part of the key. counted: attributes of
+    classes, and keys of dicts, whose integers change in objects that are read whole.
+    keeps_apart: objects that are one of several are not joined to copies. updated: outside
+    tensors, by id, that are written in place and read as Python numbers, so that they are
+    traced from the start.
     """
 
     roots: dict[tuple[int, Any], Root] = field(default_factory=dict[tuple[int, Any], Root])
@@ -65,7 +66,7 @@ class ChangePlan:
 
     @staticmethod
     def of(known: ObjectState | None) -> ChangePlan:
-        """What an earlier capture of the function, with other sizes, has changed."""
+        """Return the changes made by an earlier capture of the function with other sizes."""
         if known is None:
             return ChangePlan()
         roots = {(id(root.box), root.key): root for root in known.roots}
@@ -82,7 +83,7 @@ class ChangePlan:
         return frozenset(self.counted) if self.counting else frozenset()
 
     def grow(self, heap: Heap, reading: Reading, functions: Iterable[FunctionType]) -> bool:
-        """Adds what has been changed. Returns True if some of it is new."""
+        """Add the changes found. Returns True if some of them are new."""
         known = self._size()
         visited = {id(item) for item in reading.objects}
         reads = _ReadableNames(heap, functions)
@@ -107,7 +108,7 @@ class ChangePlan:
         return known != self._size()
 
     def changes_objects(self, arguments: Arguments) -> bool:
-        """Whether objects are changed that are reached from the arguments."""
+        """Return True if changed objects are reachable from the arguments."""
         found = {id(item) for item in read_state((), arguments, (), ()).objects}
         return any(id(root.box) in found for root in self.roots.values())
 
@@ -116,7 +117,7 @@ class ChangePlan:
         return (*sizes, self.arguments)
 
     def _count(self, heap: Heap, box: Any) -> None:
-        """Note which attributes of an object, or entries of a dict, that is read are counters."""
+        """Record which changed attributes of an object, or entries of a dict, are counters."""
         before = heap.before[id(box)]
         if not isinstance(box, list | set | deque | Holder):
             changed = _changed_keys(heap, box)
@@ -143,21 +144,21 @@ class ChangePlan:
             del self.roots[id(below[0].box), below[0].key]
 
     def used_roots(self) -> list[Root]:
-        """The roots, without counters where integers are part of the key."""
+        """Return the roots, without counters if integers are part of the key."""
         roots = list(self.roots.values())
         return roots if self.counting else [Root(root.box, root.key) for root in roots]
 
 
 def check_changes(heap: Heap) -> None:
-    """Fail where something is changed that a call cannot change again: an array, and a container
-    of which the capture has a copy."""
+    """Fail for a change that later calls cannot repeat: of an array, or of a container that the
+    capture has copied."""
     for item, _ in heap.changed_arrays():
         reason = f"a {type(item).__name__} that outlives the call is changed"
         place = heap.places.get(id(item))
         raise Abort(CaptureError(reason, location=place, remedy="keep the numbers in a tensor"))
     if any(id(box) in heap.shared for box in heap.changed()):
         fail(
-            "a container that is changed is both an argument and known to the function otherwise",
+            "a container that is changed is an argument and is also reached in another way",
             "pass a copy of it",
         )
 
@@ -171,8 +172,8 @@ def _is_below(
 
 @dataclass(eq=False)
 class _ReadableNames:
-    """Which attributes may be read by traced code, by a function that it knows, or by the class of
-    the object."""
+    """Attributes that may be read by traced code, by a function known to it, or by the object's
+    class."""
 
     heap: Heap
     functions: Iterable[FunctionType]
@@ -206,7 +207,8 @@ def _changed_keys(heap: Heap, box: Any) -> list[Any]:
 
 
 def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
-    """Exempts what the key of the state has from guards. What it refers to is guarded."""
+    """Exempt from guards what the key of the state contains; the values it refers to are
+    guarded."""
     found = Exempt(list(reading.objects), list(reading.leaves))
     for root in roots:
         key = WHOLE if isinstance(root.box, CellVariable) else root.key
@@ -215,7 +217,7 @@ def exemptions(roots: Iterable[Root], reading: Reading) -> Exempt:
 
 
 def journal_spec(heap: Heap, flattener: Flattener) -> JournalSpec | None:
-    """What the journal of a capture holds; None where it is empty."""
+    """Return the contents of a capture's journal; None if it is empty."""
     grown = {id(box): made for box, made in flattener.stand_ins.values()}
     journal = heap.journal
     if not journal.order and id(journal.order) not in grown:
@@ -224,7 +226,7 @@ def journal_spec(heap: Heap, flattener: Flattener) -> JournalSpec | None:
     for item in journal.referred:
         if any(id(box) in changed for box in heap.boxes_of(item)):
             fail(
-                f"a {type(item).__name__} is printed or logged that the function changes",
+                f"a {type(item).__name__} that the function changes is printed or logged",
                 "print what it holds, or its text: str(...)",
             )
 
@@ -237,13 +239,14 @@ def journal_spec(heap: Heap, flattener: Flattener) -> JournalSpec | None:
     return JournalSpec(tuple(journal.sites.values()), spec(journal.order), tuple(columns))
 
 
-# ---- before the run: inputs in place of what is read --------------------------------------------
+# ---- before tracing: traced tensors in the places that are read ----------------------------------
 
 
 def substitute(
     heap: Heap, plan: ChangePlan, reading: Reading, traced: dict[int, TracedTensor]
 ) -> None:
-    """Put traced tensors into the places that were read; `traced` by the id of the real one."""
+    """Put traced tensors into the places that were read; `traced` maps ids of real tensors to
+    them."""
 
     for item in reading.objects:
         values = contents(item).items()
@@ -255,7 +258,7 @@ def substitute(
 
 
 def _with_traced(value: Any, traced: dict[int, TracedTensor]) -> Any:
-    """A tensor, or a tuple that holds some, with traced tensors in the place of real ones."""
+    """Return a tensor, or a tuple of values, with real tensors replaced by traced ones."""
     if isinstance(value, torch.Tensor):
         return traced.get(id(value), value)
     if isinstance(value, tuple):
@@ -266,11 +269,11 @@ def _with_traced(value: Any, traced: dict[int, TracedTensor]) -> Any:
 
 
 def substitute_updated(heap: Heap, updated: dict[int, torch.Tensor]) -> None:
-    """Put traced tensors into all places that hold tensors which the program writes and reads."""
+    """Put traced tensors into all places with tensors that the program both writes and reads."""
     traced = {key: tracer().promote(tensor) for key, tensor in updated.items()}
     for key, tensor in updated.items():
         if isinstance(tensor, nn.Parameter):
-            setattr(traced[key], "_is_param", True)  # noqa: B010 - by which torch knows them
+            setattr(traced[key], "_is_param", True)  # noqa: B010 - torch's mark of parameters
     heap.enter_globals(updated)
     for box in list(heap.boxes.values()) if traced else ():
         values = contents(box)
@@ -280,16 +283,17 @@ def substitute_updated(heap: Heap, updated: dict[int, torch.Tensor]) -> None:
 
 
 def substitute_counters(heap: Heap, reading: Reading, counters: Iterable[TracedTensor]) -> None:
+    """Put traced numbers into the places of the counters that were read."""
     for (box, key), counter in zip(reading.counters, counters, strict=True):
         heap.place(box, {**contents(box), key: counter})
 
 
-# ---- after it: effects -----------------------------------------------------------------------
+# ---- after tracing: effects ------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class EffectWriter:
-    """Describes what the capture has changed in the heap."""
+    """Describes the changes of the heap that the capture has made."""
 
     heap: Heap
     flattener: Flattener
@@ -329,7 +333,7 @@ class EffectWriter:
         return Effect(self._place(box), put, removed, not by_key)
 
     def _place(self, box: Any) -> int:
-        """The number of an object that was read, or the complement of that of a fixed box."""
+        """Return the number of an object that was read, or ~number of a fixed box."""
         number = self.numbers.get(id(box))
         if number is None:
             number = self.numbers[id(box)] = ~len(self.fixed)
