@@ -3,6 +3,12 @@
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from typing import Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ForkSafeLock:
@@ -46,3 +52,21 @@ def _free_all() -> None:
 
 
 os.register_at_fork(after_in_child=_free_all)
+
+
+class single(Generic[P, R]):
+    """As `functools.cache`, for objects with state of which there must be only one: a thread that
+    asks for one while another thread creates it waits."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._lock = ForkSafeLock()
+        self._known = cache(function)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return self._known(*args, **kwargs)
+
+    def cache_clear(self) -> None:
+        """Forget all objects."""
+        self._known.cache_clear()

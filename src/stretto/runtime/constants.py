@@ -244,7 +244,9 @@ def copy_of(source: torch.Tensor, packing: Packing | None, region: Region | None
     packing: None for a contiguous form. region: the memory of the source; None if nothing can
     change it.
     """
-    key = (source.data_ptr(), source.dtype, source.shape, source.stride(), _identity(packing))
+    layout = None if packing is None else packing.layout
+    place = source.data_ptr(), source.dtype, source.shape, source.stride(), source.is_neg()
+    key = place, layout
     found = _COPIES.get(key)
     if found is not None and found.region is region and found.source.data_ptr() == found.address:
         found.refresh()
@@ -265,15 +267,6 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def _contiguous(source: torch.Tensor) -> torch.Tensor:
     return source.resolve_neg().contiguous()
-
-
-def _identity(packing: Packing | None) -> Hashable:
-    if packing is None:
-        return None
-    return (
-        packing.start, packing.outer, packing.columns, packing.depth, packing.lanes, packing.tile,
-        packing.group,
-    )  # fmt: skip
 
 
 class ConstantTable:
