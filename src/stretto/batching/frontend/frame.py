@@ -285,8 +285,8 @@ class Frame:
                     "what is one of several functions or modules becomes data of an instance",
                     "keep its number, and index a list of functions or modules by it",
                 )
-            case Iterator_(plan):
-                self.refuse(f"{plan} is kept in data", "make a list of it")
+            case Iterator_():
+                self.refuse("an iterator is kept in data", "make a list of it")
             case Composed(refusal=refusal):
                 self.refuse(refusal.message, refusal.remedy)
             case Text():

@@ -91,7 +91,9 @@ class Iterator_:
     """What a `for` loop goes through, where it is no plain value: `range`, `zip`, a generator."""
 
     plan: Any
-    """An `iteration.Plan`."""
+    """A `walks.Plan`; or a function of the frame that makes it, when the loop begins."""
+    python: type | None
+    """Its class in Python, where that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Native:
 
     name: str
     call: Callable[..., Value] = field(repr=False)
+    python: type | None = None
+    """Its class in Python, where that is told."""
 
 
 Value = (
@@ -153,6 +157,9 @@ Value = (
 
 
 NONE = Static(None)
+FALSE = Static(False)
+ZERO = Static(0)
+ONE = Static(1)
 
 
 _SCALARS: dict[type, Scalar] = {
