@@ -286,8 +286,8 @@ class Frame:
                     "one of several functions or modules would become data of an instance",
                     "keep its number, and index a list of functions or modules by it",
                 )
-            case Iterator_(plan):
-                self.refuse(f"{plan} is stored in data", "make a list of it")
+            case Iterator_():
+                self.refuse("an iterator is kept in data", "make a list of it")
             case Composed(refusal=refusal):
                 self.refuse(refusal.message, refusal.remedy)
             case Text():

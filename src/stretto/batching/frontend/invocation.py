@@ -95,7 +95,7 @@ def bind(
         )
     if spec.vararg is not None:
         bound[spec.vararg.arg] = TupleValue(tuple(args[len(positional) :]))
-    names = {*positional, *(arg.arg for arg in spec.kwonlyargs)}
+    names = {arg.arg for arg in (*spec.args, *spec.kwonlyargs)}
     extra: dict[str, Value] = {}
     for name, value in kwargs.items():
         if name in bound and name in names:

@@ -86,7 +86,11 @@ def _changed(frame: Frame, node: ast.stmt) -> frozenset[str]:
 
 
 def _is_append(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    match node:
+        case ast.Attribute(ast.Name(), "append"):
+            return True
+        case _:
+            return False
 
 
 @executes(ast.While)

@@ -201,7 +201,8 @@ def truth(frame: Frame, value: Value) -> bool | Operand:
         found = chosen(frame, value, lambda option: _as_bool(truth(frame, option)))
         return _truth_value(frame, frame.dynamic(found))
     if isinstance(value, Iterator_):
-        return True
+        is_sized = hasattr(value.python, "__len__")
+        return truth(frame, apply(frame, Static(len), [value])) if is_sized else True
     given = frame.dynamic(value)
     if given.type is Scalar.BOOL:
         known = constant(given)
