@@ -286,7 +286,7 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
         return Native(name, lambda f, _, changes: _replaced(f, value, kind, changes))
     found = note_class(frame.evaluation, info.python, name)
     if found is ABSENT:
-        return _asked(frame, value, info.python, name)
+        return _by_getattr(frame, value, info.python, name)
     match found:
         case FunctionType():
             return Method(found, value)
@@ -304,7 +304,7 @@ def _record_attribute(frame: Frame, value: Dynamic, kind: RecordType, name: str)
             return Static(found)
 
 
-def _asked(frame: Frame, value: Dynamic, python: type, name: str) -> Value:
+def _by_getattr(frame: Frame, value: Dynamic, python: type, name: str) -> Value:
     """Return an attribute that neither an object nor its class has, by calling `__getattr__`."""
     given = note_class(frame.evaluation, python, "__getattr__")
     if given is ABSENT:

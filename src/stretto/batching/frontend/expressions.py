@@ -30,7 +30,7 @@ from stretto.batching.frontend.values import (
     Choice,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     SliceValue,
     Static,
     Text,
@@ -224,7 +224,7 @@ def argument(frame: Frame, node: ast.expr) -> Value:
             items = known_comprehension(frame, node, plan)
             if isinstance(node, ast.GeneratorExp):
                 made = Items(comprehension(frame, node, plan)) if items is None else Known(items)
-                return Iterator_(made)
+                return IterableValue(made)
             if items is None:
                 return comprehension(frame, node, plan)
             return TupleValue(items, is_list=True)

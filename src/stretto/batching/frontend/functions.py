@@ -31,7 +31,7 @@ from stretto.batching.frontend.values import (
     NONE,
     Closure,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Native,
     Static,
     Super,
@@ -92,7 +92,7 @@ def count_arguments(frame: Frame, function: str, args: list[Value], least: int, 
 def as_argument(frame: Frame, value: Value) -> Value:
     """Return an argument that the library's source may iterate over more than once: iterators
     become lists."""
-    if not isinstance(value, Iterator_):
+    if not isinstance(value, IterableValue):
         return value
     plan = plan_of(frame, value)
     return BUILTINS[list](frame, [value], {}) if plan.known is None else TupleValue(plan.known)
@@ -111,10 +111,10 @@ def _function(function: Any, source: Any, is_iterator: bool) -> Builtin:
         if all_static(args, kwargs):
             found = natively(frame, function, args, kwargs)
             if is_iterator and isinstance(found, Static):
-                return Iterator_(Known([Static(item) for item in found.value]))
+                return IterableValue(Known([Static(item) for item in found.value]))
             return found
         found = from_source(frame, source, args, kwargs)
-        return Iterator_(plan_of(frame, found)) if is_iterator else found
+        return IterableValue(plan_of(frame, found)) if is_iterator else found
 
     return call
 
@@ -151,7 +151,7 @@ def _count(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     step = args[1] if len(args) > 1 else kwargs.get("step", Static(1))
     if not all_static([step], {}):
         frame.refuse("itertools.count with a step that the instance decides")
-    return Iterator_(Range(start, Static(2**62), step))
+    return IterableValue(Range(start, Static(2**62), step))
 
 
 @builtin(collections.defaultdict)

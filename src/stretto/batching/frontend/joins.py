@@ -88,7 +88,7 @@ def _position(options: list[Value], value: Value) -> int:
     return len(options) - 1
 
 
-def without_data(held: Type) -> tuple[Literal, Type]:
+def default_data(held: Type) -> tuple[Literal, Type]:
     """Return the value of the data's variable where another option is chosen, and its type
     including that."""
     if held in _DEFAULTS:
@@ -124,7 +124,7 @@ def join_choices(frame: Frame, gaps: Sequence[Gap], values: Sequence[Value], nam
     if known == NEVER:
         return choice_of(index, options, None, NEVER)
     if without:
-        default, data.type = without_data(data.type)
+        default, data.type = default_data(data.type)
         for gap in without:
             gap.statements.append(Assign(data, "copy", (default,)))
     frame.evaluation.settle(data.type)

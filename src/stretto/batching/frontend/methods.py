@@ -21,7 +21,7 @@ from stretto.batching.frontend.values import (
     NONE,
     Composed,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -39,7 +39,7 @@ from stretto.batching.types import (
     TensorType,
     union,
 )
-from stretto.call.eager import Trained
+from stretto.call.eager import RequiresGrad
 
 # ---- Methods of dicts.
 
@@ -95,7 +95,7 @@ def _dict_items(frame: Frame, owner: Dynamic, kind: DictType) -> Value:
         value = inner.assign("lookup", type_, owner.operand, inner.operand(key))
         return TupleValue((key, value))
 
-    return Iterator_(Mapped(plan_of(frame, keys), pair))
+    return IterableValue(Mapped(plan_of(frame, keys), pair))
 
 
 def fixed_dict_method(
@@ -121,10 +121,10 @@ def fixed_dict_method(
         case "keys":
             return TupleValue(tuple(map(Static, info.fields)), is_list=True)
         case "values":
-            return Iterator_(Known([value(field) for field in info.fields]))
+            return IterableValue(Known([value(field) for field in info.fields]))
         case "items":
             pairs = [TupleValue((Static(field), value(field))) for field in info.fields]
-            return Iterator_(Known(pairs))
+            return IterableValue(Known(pairs))
         case _:
             return frame.refuse(f"the method {name} of a dict with fixed keys is not supported")
 
@@ -236,7 +236,7 @@ def _is_harmless(name: str) -> bool:
     """Return True if a method of this name returns the tensor itself. Raises Trained for the one
     that makes it require grad."""
     if name == "requires_grad_":
-        raise Trained(None)
+        raise RequiresGrad(None)
     return name in ("contiguous", "detach", "cpu")
 
 

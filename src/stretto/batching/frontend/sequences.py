@@ -28,7 +28,7 @@ from stretto.batching.frontend.tensor_results import is_tensor_like
 from stretto.batching.frontend.truth import append, as_text, new_list, read_number, truth
 from stretto.batching.frontend.values import (
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -105,7 +105,7 @@ def _range(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
         start, stop = given[0], given[1]
     if len(given) > 2:
         step = given[2]
-    return Iterator_(Range(start, stop, step))
+    return IterableValue(Range(start, stop, step))
 
 
 def _int(frame: Frame, value: Value) -> Value:
@@ -119,7 +119,7 @@ def _int(frame: Frame, value: Value) -> Value:
 @builtin(enumerate)
 def _enumerate(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     start = kwargs.get("start", args[1] if len(args) > 1 else Static(0))
-    return Iterator_(Enumerated(plan_of(frame, args[0]), start))
+    return IterableValue(Enumerated(plan_of(frame, args[0]), start))
 
 
 @builtin(zip)
@@ -130,8 +130,8 @@ def _zip(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return _strict_zip(frame, plans)
         if len({len(plan.known or ()) for plan in plans}) > 1:
             frame.stop(ValueError, "zip() arguments have different lengths")
-        return Iterator_(Zipped(plans))
-    return Iterator_(Zipped([plan_of(frame, value) for value in args]))
+        return IterableValue(Zipped(plans))
+    return IterableValue(Zipped([plan_of(frame, value) for value in args]))
 
 
 def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
@@ -143,20 +143,20 @@ def _strict_zip(frame: Frame, plans: list[Plan]) -> Value:
         wrong = frame.assign("ne", Scalar.BOOL, lengths[0].operand, length.operand)
         message = "zip() arguments have different lengths"
         stop_where(frame, wrong.operand, ValueError, message)
-    return Iterator_(Zipped(plans))
+    return IterableValue(Zipped(plans))
 
 
 @builtin(reversed)
 def _reversed(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     plan = plan_of(frame, args[0])
     if plan.known is not None:
-        return Iterator_(Known(plan.known[::-1]))
+        return IterableValue(Known(plan.known[::-1]))
     if isinstance(plan, Items):
         length = frame.assign("len", Scalar.INT, plan.source.operand)
-        return Iterator_(Reversed(plan, length))
+        return IterableValue(Reversed(plan, length))
     if isinstance(plan, Range):
         plan.begin(frame)
-        return Iterator_(Reversed(plan, plan.trips))
+        return IterableValue(Reversed(plan, plan.trips))
     return frame.refuse("reversed() of this value is not supported", "make a list of it")
 
 
@@ -165,13 +165,13 @@ def _map(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, *sources = args
     plans = [plan_of(frame, value) for value in sources]
     if len(plans) == 1:
-        return Iterator_(Mapped(plans[0], lambda f, item: apply(f, function, [item])))
+        return IterableValue(Mapped(plans[0], lambda f, item: apply(f, function, [item])))
 
     def spread(inner: Frame, item: Value) -> Value:
         assert isinstance(item, TupleValue)
         return apply(inner, function, item.items)
 
-    return Iterator_(Mapped(Zipped(plans), spread))
+    return IterableValue(Mapped(Zipped(plans), spread))
 
 
 def _to_list(is_tuple: bool) -> Builtin:
@@ -260,13 +260,13 @@ def _filter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
             branch(frame, condition, (lambda: append(frame, made, item), lambda: None))
 
     iterate(frame, plan_of(frame, source), keep)
-    return Iterator_(Items(made))
+    return IterableValue(Items(made))
 
 
 @builtin(iter)
 def _iter(frame: Frame, args: list[Value], kwargs: dict[str, Value]) -> Value:
     count_arguments(frame, "iter", args, 1, 1)
-    return Iterator_(plan_of(frame, args[0]))
+    return IterableValue(plan_of(frame, args[0]))
 
 
 @builtin(ord)

@@ -28,7 +28,7 @@ from stretto.batching.frontend.truth import append, characters, item_type, new_l
 from stretto.batching.frontend.values import (
     Choice,
     Dynamic,
-    Iterator_,
+    IterableValue,
     Static,
     TupleValue,
     Value,
@@ -329,7 +329,7 @@ def folded(
 def plan_of(frame: Frame, value: Value) -> Plan:
     """Return the plan of a value; refuse a value that cannot be iterated over."""
     match value:
-        case Iterator_(plan):
+        case IterableValue(plan):
             assert isinstance(plan, Plan)
             return plan
         case TupleValue(items):
@@ -402,7 +402,7 @@ def members(frame: Frame, value: Value) -> Value:
     if isinstance(kind, RecordType) and issubclass(frame.evaluation.info(kind).python, set):
         held = frame.dynamic(attribute(frame, value, "held"))
         assert isinstance(held.type, DictType)
-        return Iterator_(_dynamic_plan(frame, held, held.type))
+        return IterableValue(_dynamic_plan(frame, held, held.type))
     return value
 
 
@@ -429,7 +429,7 @@ def _record_plan(frame: Frame, value: Dynamic, kind: RecordType) -> Plan:
     own = method_of(frame, kind, "__iter__")
     if own is not None:
         found = apply(frame, Static(own), [value])
-        if isinstance(found, Iterator_):
+        if isinstance(found, IterableValue):
             return plan_of(frame, found)
     if not any(hasattr(info.python, method) for method in ("__iter__", "__getitem__")):
         frame.stop(TypeError, f"'{name}' object is not iterable")
