@@ -48,8 +48,9 @@ from stretto.frontends.python.values.stores import (
 # During a capture nothing is printed, warned of or logged. Instead the program keeps a journal: a
 # list of the lines with side effects that it reached, in order, and for each of these lines
 # (`SideEffectSite`) lists of the values that it needs. These lists are state of the program like
-# any list of the user's, so arms and loops append to them when the run reaches them. When the run has ended,
-# the side effects of the lines are executed in Python, in order, with the values of the run.
+# any list of the user's, so arms and loops append to them when the run reaches them. When the run
+# has ended, the side effects of the lines are executed in Python, in order, with the values of the
+# run.
 
 
 SideEffect = Callable[[Sequence[Any]], object]
